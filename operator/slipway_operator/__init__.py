@@ -1,0 +1,1 @@
+"""The control plane: reconciles ModelDeployments into revisions, traffic and status."""
