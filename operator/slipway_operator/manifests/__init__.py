@@ -1,0 +1,1 @@
+"""The shapes of the objects that the operator owns."""

@@ -1,0 +1,40 @@
+"""The ModelDeployment as owner of its children."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slipway_operator.model import labels
+from slipway_operator.model.spec import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Identity of a ModelDeployment."""
+
+    name: str
+    namespace: str
+    uid: str
+
+    @classmethod
+    def of(cls, obj: Json) -> "Owner":
+        """From the object."""
+        metadata = obj["metadata"]
+        return cls(metadata["name"], metadata["namespace"], metadata["uid"])
+
+    def child_metadata(self, revision: str) -> dict[str, Any]:
+        """Name, labels and ownerReference of a revision's child: garbage collection is the deletion."""
+        return {
+            "name": labels.child_name(self.name, revision),
+            "namespace": self.namespace,
+            "labels": labels.child_labels(self.name, revision),
+            "ownerReferences": [
+                {
+                    "apiVersion": labels.API_VERSION,
+                    "kind": labels.KIND,
+                    "name": self.name,
+                    "uid": self.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        }

@@ -1,0 +1,21 @@
+"""The headless Service of a revision: its EndpointSlices tell the gateways where the revision's pods are."""
+
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import HTTP_PORT
+from slipway_operator.model import labels
+
+
+def headless_service(owner: Owner, revision: str) -> dict[str, Any]:
+    """Kubernetes copies the labels to the EndpointSlices, where the gateways read them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": owner.child_metadata(revision),
+        "spec": {
+            "clusterIP": "None",
+            "selector": {labels.MODEL_DEPLOYMENT: owner.name, labels.REVISION: revision},
+            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }

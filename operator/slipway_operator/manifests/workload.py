@@ -1,0 +1,164 @@
+"""The ReplicaSet of a revision. Its template is rendered once and never changed."""
+
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import labels
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import PodInputs
+
+HTTP_PORT = 8000
+PROBE_PORT = 8001
+MODEL_DIR = "/mnt/models"
+CLAIM_DIR = "/mnt/pvc"
+USER_ID = 65532
+
+PRE_STOP_S = 5  # gateways learn that a pod leaves before the pod does
+GRACE_MARGIN_S = 10  # from the end of the drain to the kill
+STARTUP_PERIOD_S = 1
+STARTUP_LIMIT_S = 3600  # the rollout's progress deadline rejects long before; this only bounds a forgotten pod
+
+
+def replica_set(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:
+    """One immutable workload per revision; only its `spec.replicas` is ever written again."""
+    pod_labels = labels.child_labels(owner.name, snapshot.revision)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": owner.child_metadata(snapshot.revision),
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}},
+            "template": {
+                "metadata": {
+                    "labels": pod_labels,
+                    "annotations": {"kubectl.kubernetes.io/default-container": "server"},
+                },
+                "spec": _pod_spec(snapshot),
+            },
+        },
+    }
+
+
+def _pod_spec(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "terminationGracePeriodSeconds": PRE_STOP_S + snapshot.drain_timeout_s + GRACE_MARGIN_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "initContainers": [_fetcher(snapshot)],
+        "containers": [_server(snapshot)],
+        "volumes": _volumes(snapshot.inputs),
+    }
+
+
+def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
+    model = snapshot.inputs.model
+    revision = ["--revision", model.revision] if model.revision else []
+    return {
+        "name": "fetch",
+        **_container(snapshot),
+        "command": ["slipway-fetcher"],
+        "args": ["--uri", model.uri, *revision, "--dest", MODEL_DIR],
+        "resources": _resources(snapshot.inputs, with_accelerator=False),
+    }
+
+
+def _server(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "name": "server",
+        **_container(snapshot),
+        "command": ["slipway-server"],
+        "args": server_args(snapshot),
+        "ports": [
+            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+            {"name": "probe", "containerPort": PROBE_PORT, "protocol": "TCP"},
+        ],
+        "resources": _resources(snapshot.inputs, with_accelerator=True),
+        "startupProbe": _probe("/readyz", STARTUP_PERIOD_S, STARTUP_LIMIT_S // STARTUP_PERIOD_S),
+        "readinessProbe": _probe("/readyz", 2, 2),
+        "livenessProbe": _probe("/healthz", 10, 3),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
+    }
+
+
+def server_args(snapshot: Snapshot) -> list[str]:
+    """Arguments of slipway-server; tests/contract holds the server to them."""
+    model = snapshot.inputs.model
+    length = ["--max-model-len", str(model.max_model_len_tokens)] if model.max_model_len_tokens else []
+    return [
+        *("--model", MODEL_DIR),
+        *("--served-model-name", model.name),
+        *("--model-version", model.version or snapshot.revision),
+        *("--task", model.task),
+        *("--dtype", model.dtype),
+        *length,
+        *("--port", str(HTTP_PORT)),
+        *("--probe-port", str(PROBE_PORT)),
+        *("--drain-timeout", str(snapshot.drain_timeout_s)),
+        *snapshot.inputs.engine.args,
+    ]
+
+
+def _container(snapshot: Snapshot) -> dict[str, Any]:
+    """What both containers share."""
+    engine = snapshot.inputs.engine
+    mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": MODEL_DIR}, {"name": "tmp", "mountPath": "/tmp"}]
+    if claim_of(snapshot.inputs.model.uri):
+        mounts.append({"name": "claim", "mountPath": CLAIM_DIR, "readOnly": True})
+    return {
+        "image": snapshot.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            *({"name": name, "value": value} for name, value in engine.env),
+        ],
+        "volumeMounts": mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _resources(inputs: PodInputs, *, with_accelerator: bool) -> dict[str, Any]:
+    """Requests equal limits: a model pod is never starved or evicted for another's burst."""
+    wanted = {"cpu": inputs.resources.cpu, "memory": inputs.resources.memory}
+    amounts = {key: value for key, value in wanted.items() if value}
+    if with_accelerator and inputs.resources.accelerator:
+        resource, count = inputs.resources.accelerator
+        amounts[resource] = str(count)
+    return {"requests": amounts, "limits": amounts} if amounts else {}
+
+
+def _volumes(inputs: PodInputs) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [{"name": "models", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    claim = claim_of(inputs.model.uri)
+    if claim:
+        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return volumes
+
+
+def claim_of(uri: str) -> str | None:
+    """The claim that a pvc:// URI names."""
+    scheme, _, rest = uri.partition("://")
+    return rest.split("/", 1)[0] if scheme == "pvc" else None
+
+
+def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "probe"},
+        "periodSeconds": period_s,
+        "failureThreshold": failures,
+        "timeoutSeconds": 3,
+    }

@@ -1,0 +1,1 @@
+"""The nouns that cross rooms: Spec, Status, Observed, Plan. Pure data."""

@@ -1,0 +1,70 @@
+"""What the cluster looked like when a reconcile began."""
+
+from dataclasses import dataclass, field
+
+from slipway_operator.model.spec import PodInputs
+
+
+@dataclass(frozen=True, slots=True)
+class PodTrouble:
+    """Why a pod is not ready, in its own words."""
+
+    pod: str
+    reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, ...
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The immutable record of a revision: a ControllerRevision."""
+
+    revision: str
+    ordinal: int  # grows with each new revision of the ModelDeployment
+    inputs: PodInputs
+    image: str  # the server image in force when the revision was made; operator upgrades do not change it
+    drain_timeout_s: int
+    template_version: int  # which rendering of the pod the revision was made with
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A revision's ReplicaSet."""
+
+    revision: str
+    desired: int  # its spec.replicas
+    replicas: int  # pods that exist
+    ready: int  # pods that are ready
+    troubles: tuple[PodTrouble, ...] = ()
+    stuck_deleting: bool = False  # it has a deletionTimestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway pod as it answered `/internal/routes`."""
+
+    name: str
+    ready: bool  # its endpoint is ready: new requests may reach it
+    reachable: bool  # it answered
+    generation: int | None = None  # of this ModelDeployment's route; None when it has none
+    inflight: dict[str, int] = field(default_factory=dict)  # requests in progress, by revision
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a plan may look at besides spec and status."""
+
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
+    workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
+    services: frozenset[str] = frozenset()  # revisions whose headless Service exists
+    gateways: tuple[Gateway, ...] = ()
+
+    def ready(self, revision: str | None) -> int:
+        """Ready pods of a revision; 0 when it has none."""
+        workload = self.workloads.get(revision or "")
+        return workload.ready if workload else 0
+
+    def inflight(self, revision: str) -> int | None:
+        """Requests in progress at a revision over all gateways; None when a gateway did not answer."""
+        if not all(gateway.reachable for gateway in self.gateways):
+            return None
+        return sum(gateway.inflight.get(revision, 0) for gateway in self.gateways)

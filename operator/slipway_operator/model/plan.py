@@ -1,0 +1,51 @@
+"""What a reconcile is to do: the hands in `kube/apply.py` follow it to the letter."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slipway_operator.model.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create or complete an object by server-side apply."""
+
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Set the replicas of an existing ReplicaSet; its template is never touched."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object that carries our label and our owner reference."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event about a transition."""
+
+    type: str  # Normal | Warning
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in order, then one status write, then deletions and events."""
+
+    status: Status
+    create: tuple[Create, ...] = ()
+    scale: tuple[Scale, ...] = ()
+    delete: tuple[Delete, ...] = ()
+    events: tuple[Event, ...] = ()
+    requeue_after_s: float | None = None

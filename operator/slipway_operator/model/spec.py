@@ -1,0 +1,266 @@
+"""A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Mapping[str, Any]
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A spec that the schema let through but that makes no sense."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Where the weights are and how they are served."""
+
+    uri: str
+    name: str
+    revision: str | None = None
+    version: str | None = None
+    task: str = "auto"
+    dtype: str = "auto"
+    max_model_len_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The server that runs the model; `image` None is the operator's default."""
+
+    image: str | None = None
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one pod gets; quantities as Kubernetes writes them."""
+
+    cpu: str | None = None
+    memory: str | None = None
+    accelerator: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodInputs:
+    """All that a user writes and a pod depends on: the identity of a revision."""
+
+    model: Model
+    engine: Engine = Engine()
+    resources: Resources = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """Give the canary this share of new requests, in percent."""
+
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetScale:
+    """Bring the canary to this share of the replicas, in percent, whatever its weight."""
+
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait; None waits for a promotion."""
+
+    duration_s: int | None = None
+
+
+Step = SetWeight | SetScale | Pause
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The steps of a rollout. `by_hand`: they come from trafficPercent, which moves both ways."""
+
+    steps: tuple[Step, ...] = ()
+    by_hand: bool = False
+    scale_down_delay_s: int = 30
+    abort_scale_down_delay_s: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    """The user's decisions about a rollout, each naming what it is about."""
+
+    promote: str | None = None
+    promote_full: str | None = None
+    abort: str | None = None
+    retry: str | None = None
+    rollback_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed spec."""
+
+    inputs: PodInputs
+    replicas: int = 1
+    strategy: Strategy = Strategy()
+    drain_timeout_s: int = 600
+    paused: bool = False
+    progress_deadline_s: int = 600
+    revision_history_limit: int = 5
+    intents: Intents = field(default_factory=Intents)
+
+
+def parse(obj: Json) -> Spec | Invalid:
+    """Read a ModelDeployment object."""
+    spec = obj.get("spec") or {}
+    try:
+        return Spec(
+            inputs=parse_inputs(spec, obj["metadata"]["name"]),
+            replicas=int(spec.get("replicas", 1)),
+            strategy=_strategy(spec.get("strategy") or {}),
+            drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
+            paused=bool(spec.get("paused", False)),
+            progress_deadline_s=int(spec.get("progressDeadlineSeconds", 600)),
+            revision_history_limit=int(spec.get("revisionHistoryLimit", 5)),
+            intents=_intents(spec.get("rollout") or {}),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")
+
+
+def parse_inputs(spec: Json, default_name: str) -> PodInputs:
+    """Read the pod inputs from a spec, or from the snapshot that `inputs_to_dict` made of one."""
+    model, engine, resources = spec["model"], spec.get("engine") or {}, spec.get("resources") or {}
+    accelerator = resources.get("accelerator")
+    return PodInputs(
+        Model(
+            uri=model["uri"],
+            name=model.get("name") or default_name,
+            revision=model.get("revision"),
+            version=model.get("version"),
+            task=model.get("task", "auto"),
+            dtype=model.get("dtype", "auto"),
+            max_model_len_tokens=model.get("maxModelLen"),
+        ),
+        Engine(
+            image=engine.get("image"),
+            args=tuple(engine.get("args") or ()),
+            env=tuple((variable["name"], variable["value"]) for variable in engine.get("env") or ()),
+        ),
+        Resources(
+            cpu=_quantity(resources.get("cpu")),
+            memory=_quantity(resources.get("memory")),
+            accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
+            if accelerator
+            else None,
+        ),
+    )
+
+
+def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
+    """The canonical form of pod inputs, in the words of the CRD.
+
+    Whatever equals its default is left out: a default that the API server fills in, or that a later release adds,
+    changes no identity.
+    """
+    model, engine, resources = inputs.model, inputs.engine, inputs.resources
+    accelerator = resources.accelerator
+    canonical: dict[str, Any] = _without_empty(
+        {
+            "model": {
+                "uri": model.uri,
+                "name": model.name,
+                "revision": model.revision,
+                "version": model.version,
+                "task": None if model.task == "auto" else model.task,
+                "dtype": None if model.dtype == "auto" else model.dtype,
+                "maxModelLen": model.max_model_len_tokens,
+            },
+            "engine": {
+                "image": engine.image,
+                "args": list(engine.args),
+                "env": [{"name": name, "value": value} for name, value in engine.env],
+            },
+            "resources": {
+                "cpu": resources.cpu,
+                "memory": resources.memory,
+                "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
+            },
+        }
+    )
+    return canonical
+
+
+def parse_duration_s(text: str) -> int:
+    """Seconds of `1h30m`, `10m` or `30s`.
+
+    Raises:
+        ValueError: when it is written in another way.
+    """
+    match = _DURATION.fullmatch(text)
+    if not match or not text:
+        raise ValueError(f"'{text}' is not a duration like 30s, 10m or 1h30m")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _strategy(strategy: Json) -> Strategy:
+    if "canary" in strategy and "blueGreen" in strategy:
+        raise ValueError("strategy takes canary or blueGreen, not both")
+    if "blueGreen" in strategy:
+        chosen = strategy["blueGreen"] or {}
+        return Strategy(steps=_blue_green_steps(chosen), **_delays(chosen))
+    chosen = strategy.get("canary") or {}
+    if "trafficPercent" in chosen:
+        return Strategy(steps=_by_hand_steps(int(chosen["trafficPercent"])), by_hand=True, **_delays(chosen))
+    return Strategy(steps=tuple(_step(step) for step in chosen.get("steps") or ()), **_delays(chosen))
+
+
+def _blue_green_steps(chosen: Json) -> tuple[Step, ...]:
+    gate: tuple[Step, ...] = () if chosen.get("autoPromotionEnabled", True) else (Pause(),)
+    return (SetScale(100), *gate, SetWeight(100))
+
+
+def _by_hand_steps(percent: int) -> tuple[Step, ...]:
+    return (SetWeight(100),) if percent == 100 else (SetWeight(percent), Pause())
+
+
+def _step(step: Json) -> Step:
+    if "setWeight" in step:
+        return SetWeight(int(step["setWeight"]))
+    duration = (step["pause"] or {}).get("duration")
+    return Pause(None if duration is None else parse_duration_s(duration))
+
+
+def _delays(chosen: Json) -> dict[str, Any]:
+    return {
+        "scale_down_delay_s": int(chosen.get("scaleDownDelaySeconds", 30)),
+        "abort_scale_down_delay_s": int(chosen.get("abortScaleDownDelaySeconds", 30)),
+    }
+
+
+def _intents(rollout: Json) -> Intents:
+    return Intents(
+        promote=rollout.get("promote"),
+        promote_full=rollout.get("promoteFull"),
+        abort=rollout.get("abort"),
+        retry=rollout.get("retry"),
+        rollback_to=rollout.get("rollbackTo"),
+    )
+
+
+def _quantity(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+    return value

@@ -1,0 +1,169 @@
+"""A ModelDeployment's status: the complete memory of the operator."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from slipway_operator.model import wire
+
+
+class State(StrEnum):
+    """Where a rollout is."""
+
+    INITIALIZING = "Initializing"  # the first revision comes up; there is nothing to fall back to
+    PROVISIONING = "Provisioning"  # pods of the new revision come up
+    SHIFTING = "Shifting"  # a weight is on its way to the gateways
+    PAUSED = "Paused"  # a pause step holds
+    PROMOTING = "Promoting"  # the steps are done; pods and weight go to full
+    ABORTING = "Aborting"  # weight goes back to stable
+    ABORTED = "Aborted"  # rejected; stable serves
+
+
+class Phase(StrEnum):
+    """One word for people, derived, never decided by."""
+
+    PENDING = "Pending"
+    PROGRESSING = "Progressing"
+    PAUSED = "Paused"
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Why an attempt was rejected."""
+
+    reason: str
+    message: str
+    at: datetime
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The rollout in flight, or the last one when it was rejected."""
+
+    state: State
+    revision: str
+    attempt: int
+    started_at: datetime
+    step_started_at: datetime
+    progress_at: datetime
+    step_index: int = 0
+    steps: int = 0
+    steps_hash: str = ""
+    token: str = ""
+    progress: str = ""
+    skip_steps: bool = False
+    abort: Abort | None = None
+
+    @property
+    def attempt_token(self) -> str:
+        """REVISION/ATTEMPT, what abort and retry name."""
+        return f"{self.revision}/{self.attempt}"
+
+    @property
+    def step_token(self) -> str:
+        """REVISION/ATTEMPT/STEP, what promote names."""
+        return f"{self.revision}/{self.attempt}/{self.step_index}"
+
+    @property
+    def salt(self) -> str:
+        """Salt of the traffic split: each attempt exposes other users."""
+        return f"{self.revision}.{self.attempt}"
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether pods of the revision are under test."""
+        return self.state not in (State.ABORTING, State.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A revision and its share of new requests, in percent."""
+
+    revision: str
+    weight: int
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the gateways route by; see docs/contracts.md."""
+
+    generation: int
+    model: str
+    salt: str
+    backends: tuple[Backend, ...] = ()
+    acknowledged: str = ""  # "2/2": gateways that route by this generation, of the ready ones
+
+    def weight(self, revision: str | None) -> int:
+        """Percent of new requests of a revision."""
+        return next((backend.weight for backend in self.backends if backend.revision == revision), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionStatus:
+    """One revision that has pods."""
+
+    revision: str
+    role: str  # stable | canary | old
+    replicas: int
+    ready: int
+    weight: int
+    version: str | None = None
+    inflight: int | None = None
+    scale_down_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A metav1.Condition."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: datetime
+    observed_generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of `.status`."""
+
+    observed_generation: int = 0
+    phase: Phase = Phase.PENDING
+    message: str = ""
+    step: str | None = None
+    weight: int | None = None
+    ready: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    replicas: int = 0
+    selector: str | None = None
+    current_revision: str | None = None
+    stable_revision: str | None = None
+    previous_revision: str | None = None
+    canary_revision: str | None = None
+    rollout: Rollout | None = None
+    traffic: Traffic | None = None
+    revisions: tuple[RevisionStatus, ...] = ()
+    aborted_revisions: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    def scale_down_at(self, revision: str) -> datetime | None:
+        """When the pods of a retired revision may leave; None when that is not settled."""
+        return next((item.scale_down_at for item in self.revisions if item.revision == revision), None)
+
+
+def parse(value: dict[str, Any] | None) -> Status:
+    """Read `.status`; an absent one is that of a new object."""
+    return wire.from_json(Status, value or {})
+
+
+def render(status: Status) -> dict[str, Any]:
+    """`.status` as the API takes it. All of it: it replaces what was there."""
+    rendered: dict[str, Any] = wire.to_json(status)
+    return rendered

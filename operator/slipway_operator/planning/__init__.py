@@ -1,0 +1,1 @@
+"""Decisions: what should be, from what is. No I/O, no clock, no environment, no logging."""

@@ -1,0 +1,22 @@
+"""Conditions in the sense of metav1: kept as they are until their status changes."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from slipway_operator.model.status import Condition
+
+
+def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) -> Condition:
+    """A condition as it is now; its transition time is settled by `carry_over`."""
+    return Condition(kind, "True" if holds else "False", reason, message, now)
+
+
+def carry_over(fresh: Iterable[Condition], former: Iterable[Condition], generation: int) -> tuple[Condition, ...]:
+    """Keep the transition time where the status is the same."""
+    known = {item.type: item for item in former}
+    return tuple(_carried(item, known.get(item.type), generation) for item in fresh)
+
+
+def _carried(fresh: Condition, former: Condition | None, generation: int) -> Condition:
+    since = former.last_transition_time if former and former.status == fresh.status else fresh.last_transition_time
+    return Condition(fresh.type, fresh.status, fresh.reason, fresh.message, since, generation)

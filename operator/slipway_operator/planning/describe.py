@@ -1,0 +1,247 @@
+"""What the status tells people: phase, message, step and conditions. Derived from decisions, never one itself."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from slipway_operator.model import wire
+from slipway_operator.model.spec import Pause
+from slipway_operator.model.status import Condition, Phase, Rollout, State, Traffic
+from slipway_operator.planning.conditions import condition
+from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
+from slipway_operator.planning.rollout import pause_ends
+from slipway_operator.planning.situation import Course, Situation, pod_trouble
+
+
+def phase(course: Course, at: Situation) -> Phase:
+    """One word for `kubectl get`."""
+    if course.state in (State.ABORTING, State.ABORTED):
+        return Phase.DEGRADED
+    if course.rollout is None:
+        return _settled_phase(course, at)
+    if course.state is State.INITIALIZING:
+        return _first_phase(course, at)
+    return Phase.PAUSED if course.state is State.PAUSED or at.spec.paused else Phase.PROGRESSING
+
+
+def message(course: Course, at: Situation) -> str:
+    """What is happening, what is waited for, and why."""
+    sentence = _SENTENCES[course.state](course, at)
+    held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
+    return held + sentence + _unsynced(course, at) + _draining(course, at)
+
+
+def step(rollout: Rollout | None) -> str | None:
+    """Step of how many, counted from 1, for `kubectl get`."""
+    if rollout is None or rollout.steps == 0 or rollout.state is State.INITIALIZING:
+        return None
+    return f"{min(rollout.step_index + 1, rollout.steps)}/{rollout.steps}"
+
+
+def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[Condition]:
+    """All conditions as they are now."""
+    serving = _serving(course)
+    ready, wanted = at.ready(serving), at.replicas
+    healthy = course.stable is not None and at.stable_healthy(course.stable)
+    rows = (
+        ("Accepted", True, "Valid", "the spec is valid"),
+        ("Ready", *_readiness(ready, at, traffic)),
+        ("Available", *_availability(ready, wanted, serving)),
+        ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
+        ("TrafficSynced", *_synchrony(at, traffic)),
+        ("StableHealthy", healthy, "Carries" if healthy else "PodsMissing", _stable_sentence(course, at)),
+    )
+    return [condition(kind, holds, reason, text, at.now) for kind, holds, reason, text in rows]
+
+
+def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
+    """Ready pods of those wanted, over all revisions that are to have pods."""
+    return f"{sum(at.ready(revision) for revision in desired)}/{sum(desired.values())}"
+
+
+# --- sentences by state -----------------------------------------------------------------------------------------------
+
+
+def _rollout(course: Course) -> Rollout:
+    assert course.rollout is not None, "only the idle sentence is asked without a rollout"
+    return course.rollout
+
+
+def _idle(course: Course, at: Situation) -> str:
+    if at.replicas == 0:
+        return f"scaled to zero; revision {course.stable} serves again when spec.replicas is raised"
+    return f"serving revision {course.stable}: {_pods(course.stable, at.replicas, at)}"
+
+
+def _initializing(course: Course, at: Situation) -> str:
+    if at.replicas == 0:
+        return "scaled to zero; the first revision comes up when spec.replicas is raised"
+    target = _rollout(course).revision
+    late = "no progress within the deadline; " if _overdue(course, at) else ""
+    return f"{late}first revision {target} comes up: {_pods(target, at.replicas, at)}"
+
+
+def _provisioning(course: Course, at: Situation) -> str:
+    target, needed = _rollout(course).revision, needed_replicas(course, at)
+    if at.replicas == 0:
+        return f"{_step_of(course)}: scaled to zero; the rollout goes on when spec.replicas is raised"
+    if room_for_target(course, at) < needed:
+        return f"{_step_of(course)}: revision {target} waits until pods of former revisions have left"
+    if at.ready(target) >= needed:
+        return f"{_step_of(course)}: {_stable_sentence(course, at)}"
+    return f"{_step_of(course)}: revision {target} comes up: {_pods(target, needed, at)}"
+
+
+def _shifting(course: Course, at: Situation) -> str:
+    target = _rollout(course).revision
+    if not at.stable_healthy(course.stable):
+        return f"{_step_of(course)}: {_stable_sentence(course, at)}"
+    return f"{_step_of(course)}: weight {at.weight(target)} for revision {target}"
+
+
+def _paused(course: Course, at: Situation) -> str:
+    rollout = _rollout(course)
+    step_now = at.spec.strategy.steps[rollout.step_index] if rollout.step_index < len(at.spec.strategy.steps) else None
+    share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
+    if isinstance(step_now, Pause) and step_now.duration_s is not None:
+        return f"{share}; pausing until {wire.format_time(pause_ends(rollout, at))}"
+    return f"{share}; waits for a promotion: set spec.rollout.promote to {rollout.step_token}"
+
+
+def _promoting(course: Course, at: Situation) -> str:
+    target = _rollout(course).revision
+    return f"promoting revision {target}: {_pods(target, at.replicas, at)}, weight {at.weight(target)}"
+
+
+def _aborting(course: Course, at: Situation) -> str:
+    rollout = _rollout(course)
+    why = rollout.abort.message if rollout.abort else ""
+    left = at.weight(rollout.revision)
+    returning = f"; weight {left} returns to stable {course.stable}" if left else ""
+    blocked = "; waits for ready pods of stable" if left and at.ready(course.stable) == 0 else ""
+    return f"rejecting revision {rollout.revision}: {why}{returning}{blocked}"
+
+
+def _aborted(course: Course, at: Situation) -> str:
+    rollout = _rollout(course)
+    why = rollout.abort.message if rollout.abort else ""
+    return f"serving stable {course.stable}; revision {rollout.revision} was rejected: {why}"
+
+
+_SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
+    None: _idle,
+    State.INITIALIZING: _initializing,
+    State.PROVISIONING: _provisioning,
+    State.SHIFTING: _shifting,
+    State.PAUSED: _paused,
+    State.PROMOTING: _promoting,
+    State.ABORTING: _aborting,
+    State.ABORTED: _aborted,
+}
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _settled_phase(course: Course, at: Situation) -> Phase:
+    ready = at.ready(course.stable)
+    if ready >= at.replicas:
+        return Phase.HEALTHY
+    return Phase.PROGRESSING if ready > 0 else Phase.DEGRADED
+
+
+def _first_phase(course: Course, at: Situation) -> Phase:
+    if _overdue(course, at):
+        return Phase.DEGRADED
+    return Phase.PROGRESSING if at.ready(_rollout(course).revision) else Phase.PENDING
+
+
+def _overdue(course: Course, at: Situation) -> bool:
+    rollout = course.rollout
+    late = rollout is not None and at.elapsed_s(rollout.progress_at) >= at.spec.progress_deadline_s
+    return late and rollout is not None and at.ready(rollout.revision) < at.replicas
+
+
+def _serving(course: Course) -> str | None:
+    return course.stable or course.target
+
+
+def _step_of(course: Course) -> str:
+    rollout = _rollout(course)
+    return f"step {min(rollout.step_index + 1, rollout.steps)} of {rollout.steps}"
+
+
+def _pods(revision: str | None, wanted: int, at: Situation) -> str:
+    ready = at.ready(revision)
+    why = pod_trouble(at.workload(revision or "")) if ready < wanted else ""
+    return f"{ready} of {wanted} pods ready" + (f"; {why}" if why else "")
+
+
+def _stable_sentence(course: Course, at: Situation) -> str:
+    if course.stable is None:
+        return "no revision was promoted yet"
+    if at.stable_healthy(course.stable):
+        return f"stable {course.stable} carries its weight"
+    return f"waits for pods of stable {course.stable}: {_pods(course.stable, at.replicas, at)}"
+
+
+def _progressing(course: Course, at: Situation) -> bool:
+    if course.rollout is None:
+        return True
+    return course.state is not State.ABORTED and not (course.state is State.INITIALIZING and _overdue(course, at))
+
+
+def _progress_reason(course: Course, at: Situation) -> tuple[str, str]:
+    rollout = course.rollout
+    if rollout is None:
+        return "RolloutCompleted", f"revision {course.stable} is stable"
+    if rollout.abort:
+        return rollout.abort.reason, rollout.abort.message
+    if course.state is State.INITIALIZING and _overdue(course, at):
+        return "ProgressDeadlineExceeded", _initializing(course, at)
+    return str(rollout.state), _SENTENCES[course.state](course, at)
+
+
+def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
+    """A later table that is still on its way takes nothing from readiness: the former one routes to the same pods."""
+    if ready == 0 or traffic is None:
+        return False, "NoReadyPods", "no pod of the serving revision is ready"
+    if traffic.generation <= 1 and not at.traffic_synced:
+        return False, "GatewaysBehind", "no gateway knows the model yet"
+    return True, "Serving", "requests are served"
+
+
+def _availability(ready: int, wanted: int, serving: str | None) -> tuple[bool, str, str]:
+    full = ready >= wanted > 0
+    return full, "PodsReady" if full else "PodsNotReady", f"{ready} of {wanted} pods of revision {serving} are ready"
+
+
+def _synchrony(at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
+    acked, gateways = at.acknowledged
+    synced = at.traffic_synced and traffic is not None
+    text = f"{acked} of {gateways} ready gateways route by the present table"
+    return synced, "Acknowledged" if synced else "Waiting", text
+
+
+def _unsynced(course: Course, at: Situation) -> str:
+    if at.traffic_synced:
+        return ""
+    acked, ready = at.acknowledged
+    return "; waits for a ready gateway" if ready == 0 else f"; {acked} of {ready} gateways acknowledged"
+
+
+def _draining(course: Course, at: Situation) -> str:
+    parts = [part for revision in retired(course, at) if (part := _leaving(at, revision))]
+    return "; " + "; ".join(parts) if parts else ""
+
+
+def _leaving(at: Situation, revision: str) -> str:
+    workload = at.observed.workloads[revision]
+    settled: datetime | None = at.status.scale_down_at(revision)
+    if workload.replicas == 0 or settled is None:
+        return ""
+    if at.now < settled:
+        return f"former revision {revision} leaves at {wire.format_time(settled)}"
+    inflight = at.observed.inflight(revision)
+    if workload.desired > 0 and inflight != 0:
+        return f"former revision {revision} finishes {'its' if inflight is None else inflight} requests"
+    return f"former revision {revision} is leaving"

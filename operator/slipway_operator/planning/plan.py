@@ -1,0 +1,250 @@
+"""From what is asked, remembered and observed to what is to be done: the table of contents of all decisions."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from slipway_operator.manifests.history import controller_revision
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.service import headless_service
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model import labels, wire
+from slipway_operator.model.observed import Observed, Snapshot
+from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.spec import Invalid, Json, parse
+from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
+from slipway_operator.model.status import parse as parse_status
+from slipway_operator.planning import conditions, describe, revision, wakeup
+from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
+from slipway_operator.planning.rollout import advance
+from slipway_operator.planning.situation import Course, Situation
+from slipway_operator.planning.traffic import next_traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What the installation adds to every ModelDeployment."""
+
+    server_image: str  # image of revisions whose spec names none
+    endpoint: str  # base URL of the gateways for OpenAI clients
+
+
+def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
+    """One step towards what the spec asks for. Pure: the same arguments give the same plan.
+
+    `now` is cut to whole seconds, as the status keeps them.
+    """
+    spec = parse(obj)
+    now = now.replace(microsecond=0)
+    generation = _generation(obj)
+    if isinstance(spec, Invalid):
+        return _refused(status, spec.message, generation, now)
+    wanted, current = revision.wanted_revision(spec, observed.snapshots)
+    at = Situation(spec, wanted, current, status, observed, now)
+    before = Course(status.rollout, status.stable_revision, status.previous_revision, status.aborted_revisions)
+    course, decided = advance(before, at)
+    traffic = next_traffic(course, at, spec.inputs.model.name)
+    desired = desired_replicas(course, at)
+    ignored = _ignored_intents(course, at) if generation != status.observed_generation else ()
+    gone = [name for name in retired(course, at) if _is_gone(at, name)]
+    return Plan(
+        status=_status(course, at, traffic, desired, settings.endpoint, obj),
+        create=_creations(Owner.of(obj), course, at, desired, settings),
+        scale=_scalings(Owner.of(obj), at, desired),
+        delete=_deletions(Owner.of(obj), course, at, gone),
+        events=(*decided, *_movements(at, desired, traffic), *ignored),
+        requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
+    )
+
+
+def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime) -> dict[str, Any]:
+    """Everything that went into a plan and the plan itself, as JSON: a bug report that can be replayed."""
+    status = parse_status(dict(obj.get("status") or {}))
+    decided = plan(obj, status, observed, settings, now)
+    return {
+        "spec": wire.to_json(parse(obj)),
+        "status": wire.to_json(status),
+        "observed": wire.to_json(observed),
+        "plan": wire.to_json(decided),
+    }
+
+
+def _generation(obj: Json) -> int:
+    return int(obj["metadata"].get("generation", 0))
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def _refused(status: Status, message: str, generation: int, now: datetime) -> Plan:
+    """What runs keeps running; the user reads why nothing else happens."""
+    accepted = conditions.condition("Accepted", False, "InvalidSpec", message, now)
+    others = [item for item in status.conditions if item.type != "Accepted"]
+    kept = conditions.carry_over([accepted, *others], status.conditions, generation)
+    changed = status.observed_generation != generation
+    return Plan(
+        status=replace(status, observed_generation=generation, phase=Phase.DEGRADED, message=message, conditions=kept),
+        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
+    )
+
+
+def _status(
+    course: Course,
+    at: Situation,
+    traffic: Traffic | None,
+    desired: dict[str, int],
+    endpoint: str,
+    obj: Json,
+) -> Status:
+    generation = _generation(obj)
+    live = [item for item in (course.stable, course.target) if item]
+    fresh = describe.conditions(course, at, traffic)
+    return Status(
+        observed_generation=generation,
+        phase=describe.phase(course, at),
+        message=describe.message(course, at),
+        step=describe.step(course.rollout),
+        weight=_shown_weight(course, at),
+        ready=describe.ready_of_wanted(at, {name: desired[name] for name in live}),
+        model=at.spec.inputs.model.name,
+        endpoint=endpoint,
+        replicas=sum(item.replicas for name, item in at.observed.workloads.items() if name in live),
+        selector=labels.selector(obj["metadata"]["name"]),
+        current_revision=at.current,
+        stable_revision=course.stable,
+        previous_revision=course.previous,
+        canary_revision=course.target if course.stable else None,
+        rollout=_with_token(course.rollout),
+        traffic=traffic,
+        revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
+        aborted_revisions=course.aborted,
+        conditions=conditions.carry_over(fresh, at.status.conditions, generation),
+    )
+
+
+def _with_token(rollout: Rollout | None) -> Rollout | None:
+    return replace(rollout, token=rollout.step_token) if rollout else None
+
+
+def _shown_weight(course: Course, at: Situation) -> int | None:
+    """The canary's weight as acknowledged: what was shown before stays until the gateways follow."""
+    if course.target is None or course.stable is None:
+        return None
+    return at.weight(course.target) if at.traffic_synced else at.status.weight or 0
+
+
+def _revision_status(course: Course, at: Situation, traffic: Traffic | None, name: str, desired: int) -> RevisionStatus:
+    role = "stable" if name == course.stable else "canary" if name == course.target else "old"
+    weight = traffic.weight(name) if traffic else 0
+    snapshot = at.observed.snapshots.get(name)
+    return RevisionStatus(
+        revision=name,
+        role=role,
+        replicas=desired,
+        ready=at.ready(name),
+        weight=weight,
+        version=snapshot.inputs.model.version if snapshot else None,
+        # Only of those that leave: of the others it changes with every request, and each change would be a write.
+        inflight=at.observed.inflight(name) if role == "old" else None,
+        scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
+    )
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def _creations(
+    owner: Owner, course: Course, at: Situation, desired: dict[str, int], settings: PlanSettings
+) -> tuple[Create, ...]:
+    """Snapshot first, workload last: a workload without its record could not be explained later."""
+    target = None if course.state is State.ABORTING else course.target
+    wanted = [name for name in (course.stable, target) if name]
+    manifests: list[dict[str, Any]] = []
+    for name in wanted:
+        snapshot = at.observed.snapshots.get(name) or _new_snapshot(at, name, settings)
+        if snapshot is None:
+            continue
+        if name not in at.observed.snapshots:
+            manifests.append(controller_revision(owner, snapshot))
+        if name not in at.observed.services:
+            manifests.append(headless_service(owner, name))
+        if at.workload(name) is None:
+            manifests.append(replica_set(owner, snapshot, desired[name]))
+    return tuple(Create(manifest) for manifest in manifests)
+
+
+def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:
+    """The record of the revision that the spec describes; another one's cannot be made up."""
+    if name != at.current:
+        return None
+    return Snapshot(
+        revision=name,
+        ordinal=revision.next_ordinal(at.observed.snapshots),
+        inputs=at.spec.inputs,
+        image=at.spec.inputs.engine.image or settings.server_image,
+        drain_timeout_s=at.spec.drain_timeout_s,
+        template_version=revision.TEMPLATE_VERSION,
+    )
+
+
+def _scalings(owner: Owner, at: Situation, desired: dict[str, int]) -> tuple[Scale, ...]:
+    return tuple(
+        Scale(labels.child_name(owner.name, name), desired[name])
+        for name, workload in sorted(at.observed.workloads.items())
+        if desired[name] != workload.desired and not workload.stuck_deleting
+    )
+
+
+def _is_gone(at: Situation, name: str) -> bool:
+    workload = at.observed.workloads[name]
+    return workload.desired == 0 and workload.replicas == 0
+
+
+def _deletions(owner: Owner, course: Course, at: Situation, gone: list[str]) -> tuple[Delete, ...]:
+    """Empty workloads with their services, and history beyond the limit."""
+    in_use = {course.stable, course.previous, at.current, at.wanted, *at.observed.workloads}
+    in_use |= {course.rollout.revision} if course.rollout else set()
+    forgotten = revision.forgotten(at.observed.snapshots, in_use, at.spec.revision_history_limit)
+    return (
+        *(Delete("v1", "Service", labels.child_name(owner.name, name)) for name in gone),
+        *(Delete("apps/v1", "ReplicaSet", labels.child_name(owner.name, name)) for name in gone),
+        *(Delete("apps/v1", "ControllerRevision", labels.child_name(owner.name, name)) for name in forgotten),
+    )
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
+    """Scalings and weight changes."""
+    scaled = tuple(
+        Event("Normal", "ScalingReplicaSet", f"revision {name} goes from {workload.desired} to {desired[name]} pods")
+        for name, workload in sorted(at.observed.workloads.items())
+        if workload.desired != desired[name]
+    )
+    before = at.status.traffic
+    if traffic is None or (before and before.generation == traffic.generation):
+        return scaled
+    shares = ", ".join(f"{backend.revision} {backend.weight}%" for backend in traffic.backends)
+    return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
+
+
+def _ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
+    """An intent that names nothing in flight is a no-op; say so once, when it is new."""
+    rollout, intents = course.rollout, at.spec.intents
+    names = {rollout.attempt_token, rollout.step_token, rollout.revision} if rollout else set()
+    asked = {"promote": intents.promote, "promoteFull": intents.promote_full}
+    return tuple(
+        Event("Normal", "ControlIgnored", f"spec.rollout.{field} names {token}, which is not in flight now")
+        for field, token in asked.items()
+        if token and token not in names and not _already_served(at, rollout, token)
+    )
+
+
+def _already_served(at: Situation, rollout: Rollout | None, token: str) -> bool:
+    """A promotion that did its work stays in the spec and is no mistake."""
+    name, _, rest = token.partition("/")
+    if name in (at.status.stable_revision, at.status.previous_revision):
+        return True
+    served = rest.split("/")
+    return rollout is not None and name == rollout.revision and len(served) == 2 and int(served[1]) < rollout.step_index

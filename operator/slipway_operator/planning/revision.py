@@ -1,0 +1,60 @@
+"""Which revision a spec describes: identity, history and rollback."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import PodInputs, Spec, Step, inputs_to_dict
+
+HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
+TEMPLATE_VERSION = 1  # how new revisions are rendered; see manifests/workload.py
+HASH_LENGTH = 10
+
+
+def revision_hash(inputs: PodInputs) -> str:
+    """Identity of a revision: what the user wrote and a pod depends on, and nothing else.
+
+    Defaults, the operator's version and its rendering stay out, so an operator upgrade restarts no pod.
+    """
+    return _digest(f"{HASH_VERSION}|{_canonical(inputs)}")
+
+
+def steps_hash(steps: Iterable[Step]) -> str:
+    """Identity of a step list."""
+    return _digest(repr(tuple(steps)))
+
+
+def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str, str]:
+    """(the revision to run, the revision that the spec describes): they differ while a rollback is asked for."""
+    current = described_revision(spec.inputs, snapshots)
+    source, _, target = (spec.intents.rollback_to or "").partition("/")
+    return (target if source == current and target in snapshots else current), current
+
+
+def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> str:
+    """A known revision with the same inputs, else a new hash: content first, so a new algorithm changes nothing."""
+    canonical = _canonical(inputs)
+    same = (snapshot.revision for snapshot in snapshots.values() if _canonical(snapshot.inputs) == canonical)
+    return next(same, None) or revision_hash(inputs)
+
+
+def next_ordinal(snapshots: Mapping[str, Snapshot]) -> int:
+    """Number of the next revision, counted from 1."""
+    return max((snapshot.ordinal for snapshot in snapshots.values()), default=0) + 1
+
+
+def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], limit: int) -> list[str]:
+    """Revisions beyond the history limit, oldest first; `keep` are in use and do not count."""
+    kept = set(keep)
+    former = sorted((item for item in snapshots.values() if item.revision not in kept), key=lambda item: item.ordinal)
+    return [item.revision for item in former[: max(0, len(former) - limit)]]
+
+
+def _canonical(inputs: PodInputs) -> str:
+    return json.dumps(inputs_to_dict(inputs), sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:HASH_LENGTH]

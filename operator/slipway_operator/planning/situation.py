@@ -1,0 +1,95 @@
+"""One reconcile's view: what is asked, remembered and observed, and the questions that the decisions put to it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from slipway_operator.model.observed import Observed, Workload
+from slipway_operator.model.spec import Spec
+from slipway_operator.model.status import Rollout, State, Status
+from slipway_operator.planning import canary
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is decided and remembered from one reconcile to the next."""
+
+    rollout: Rollout | None = None
+    stable: str | None = None
+    previous: str | None = None
+    aborted: tuple[str, ...] = ()  # REVISION/ATTEMPT, newest last
+
+    @property
+    def state(self) -> State | None:
+        """Where the rollout is; None is idle."""
+        return self.rollout.state if self.rollout else None
+
+    @property
+    def target(self) -> str | None:
+        """The revision under test: one that may hold weight beside stable."""
+        return self.rollout.revision if self.rollout and self.rollout.state is not State.ABORTED else None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that a decision may look at."""
+
+    spec: Spec
+    wanted: str  # the revision to run
+    current: str  # the revision that the spec describes
+    status: Status
+    observed: Observed
+    now: datetime
+
+    @property
+    def replicas(self) -> int:
+        """Pods that serve all traffic."""
+        return self.spec.replicas
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether the user asked for a former revision."""
+        return self.wanted != self.current
+
+    @property
+    def acknowledged(self) -> tuple[int, int]:
+        """(ready gateways that route by the table in the status, ready gateways)."""
+        generation = self.status.traffic.generation if self.status.traffic else 0
+        ready = [gateway for gateway in self.observed.gateways if gateway.ready]
+        return sum((gateway.generation or 0) >= generation for gateway in ready), len(ready)
+
+    @property
+    def traffic_synced(self) -> bool:
+        """Whether requests are routed by the table in the status, everywhere."""
+        if self.status.traffic is None:
+            return True
+        acked, ready = self.acknowledged
+        return 0 < ready == acked
+
+    def weight(self, revision: str | None) -> int:
+        """Weight in percent in the table that the gateways were last told."""
+        return self.status.traffic.weight(revision) if self.status.traffic else 0
+
+    def ready(self, revision: str | None) -> int:
+        """Ready pods of a revision."""
+        return self.observed.ready(revision)
+
+    def workload(self, revision: str) -> Workload | None:
+        """The revision's ReplicaSet."""
+        return self.observed.workloads.get(revision)
+
+    def elapsed_s(self, since: datetime) -> float:
+        """Seconds from a moment to now."""
+        return (self.now - since).total_seconds()
+
+    def stable_healthy(self, stable: str | None) -> bool:
+        """Whether the stable revision carries the weight that it has."""
+        weight = self.weight(stable)
+        return weight == 0 or self.ready(stable) >= canary.replicas_for(weight, self.replicas)
+
+
+def pod_trouble(workload: Workload | None) -> str:
+    """Why pods of a revision are not ready, in the words of one of them; empty when none says so."""
+    if workload is None or not workload.troubles:
+        return ""
+    trouble = workload.troubles[0]
+    return f"pod {trouble.pod}: {trouble.reason}" + (f": {trouble.message}" if trouble.message else "")

@@ -1,0 +1,46 @@
+"""When a ModelDeployment is to be looked at again without an event: time passes, and gateways do not call us."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from slipway_operator.model.spec import Pause
+from slipway_operator.model.status import Rollout, State, Traffic
+from slipway_operator.planning.replicas import leaves_at_latest, retired
+from slipway_operator.planning.rollout import IN_FLIGHT, pause_ends
+from slipway_operator.planning.situation import Course, Situation
+
+GATEWAY_POLL_S = 0.5
+DRAIN_POLL_S = 2.0
+
+
+def after_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
+    """Seconds until the next look; None when only an event can change anything."""
+    ahead = (moment for moment in _moments(course, at) if moment > at.now)
+    delays = [*_polls(course, at, traffic), *((moment - at.now).total_seconds() for moment in ahead)]
+    return min(delays, default=None)
+
+
+def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[float]:
+    if traffic and (not at.traffic_synced or traffic != at.status.traffic):
+        yield GATEWAY_POLL_S
+    if any(at.observed.workloads[name].replicas for name in retired(course, at)):
+        yield DRAIN_POLL_S
+
+
+def _moments(course: Course, at: Situation) -> Iterator[datetime]:
+    """Ends of pauses, deadlines and delays; those that are past had their effect in this plan."""
+    rollout = course.rollout
+    if rollout and rollout.state in IN_FLIGHT | {State.INITIALIZING}:
+        yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
+    if rollout and _pauses_for_a_time(rollout, at):
+        yield pause_ends(rollout, at)
+    for name in retired(course, at):
+        settled = at.status.scale_down_at(name)
+        if settled:
+            yield settled if at.now < settled else leaves_at_latest(at, settled)
+
+
+def _pauses_for_a_time(rollout: Rollout, at: Situation) -> bool:
+    steps = at.spec.strategy.steps
+    here = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    return rollout.state is State.PAUSED and isinstance(here, Pause) and here.duration_s is not None

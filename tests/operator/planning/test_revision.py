@@ -1,0 +1,64 @@
+"""Identity of revisions: golden hashes that no release may change."""
+
+from slipway_operator.model.spec import Invalid, Spec, inputs_to_dict, parse, parse_inputs
+from slipway_operator.planning.revision import revision_hash
+
+
+def inputs_of(spec: dict[str, object]) -> Spec:
+    parsed = parse({"metadata": {"name": "chat"}, "spec": spec})
+    assert not isinstance(parsed, Invalid), parsed
+    return parsed
+
+
+FULL = {
+    "model": {
+        "uri": "hf://org/llama-8b", "revision": "0123abc", "name": "llama", "version": "3.1",
+        "task": "generate", "dtype": "bfloat16", "maxModelLen": 8192,
+    },
+    "engine": {"image": "registry.example/server@sha256:00", "args": ["--max-num-seqs", "8"], "env": [{"name": "A", "value": "b"}]},
+    "resources": {"cpu": 4, "memory": "24Gi", "accelerator": {"resource": "nvidia.com/gpu", "count": 1}},
+}  # fmt: skip
+MINIMAL = {"model": {"uri": "file:///models/v1"}}
+
+
+def test_golden_hashes() -> None:
+    """A change here restarts every model pod of every user at the next operator upgrade: add a new algorithm instead."""
+    assert revision_hash(inputs_of(MINIMAL).inputs) == "sdgsod33be"
+    assert revision_hash(inputs_of(FULL).inputs) == "gw6somijqh"
+
+
+def test_defaults_and_empty_values_are_no_part_of_the_identity() -> None:
+    spelled = {
+        "model": {"uri": "file:///models/v1", "name": "chat", "task": "auto", "dtype": "auto"},
+        "engine": {"args": [], "env": []},
+        "resources": {},
+    }
+    assert revision_hash(inputs_of(spelled).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
+
+
+def test_what_is_no_pod_input_is_no_part_of_the_identity() -> None:
+    others = {
+        "replicas": 7,
+        "paused": True,
+        "drain": {"timeoutSeconds": 5},
+        "strategy": {"blueGreen": {}},
+        "progressDeadlineSeconds": 9,
+    }
+    assert revision_hash(inputs_of({**MINIMAL, **others}).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
+
+
+def test_every_pod_input_changes_the_identity() -> None:
+    seen = {revision_hash(inputs_of(FULL).inputs)}
+    for section, values in FULL.items():
+        for field in values:
+            if (section, field) == ("model", "uri"):
+                continue
+            smaller = {**FULL, section: {key: value for key, value in values.items() if key != field}}
+            seen.add(revision_hash(inputs_of(smaller).inputs))
+    assert len(seen) == 1 + sum(len(values) for values in FULL.values()) - 1
+
+
+def test_snapshots_read_back_as_they_were() -> None:
+    for spec in (MINIMAL, FULL):
+        inputs = inputs_of(spec).inputs
+        assert parse_inputs(inputs_to_dict(inputs), "chat") == inputs

@@ -1,0 +1,321 @@
+"""A model of a cluster that carries out plans: pods come up, gateways follow, time is a number.
+
+It stands in for no component under test; it is the environment of `plan()` in property tests, and asserts the invariants
+of a rollout (I1-I7) on every write.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from slipway_operator.model import labels, status as status_room
+from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
+from slipway_operator.model.plan import Event, Plan
+from slipway_operator.model.spec import parse_inputs
+from slipway_operator.model.status import Status, Traffic
+from slipway_operator.planning.canary import replicas_for
+from slipway_operator.planning.plan import PlanSettings, plan
+
+SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://slipway-gateway.slipway-system.svc/v1")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Crashed(Exception):
+    """The operator died between two calls."""
+
+
+@dataclass
+class Pods:
+    """The pods of one ReplicaSet: counts are enough."""
+
+    desired: int
+    replicas: int = 0
+    ready: int = 0
+
+
+@dataclass
+class ModelGateway:
+    """A gateway that follows the table when it is told to."""
+
+    name: str
+    generation: int | None = None
+    ready: bool = True
+
+
+@dataclass
+class ModelCluster:
+    """One ModelDeployment and its world."""
+
+    spec: dict[str, Any]
+    now: datetime = START
+    generation: int = 1
+    status: dict[str, Any] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    pods: dict[str, Pods] = field(default_factory=dict)
+    services: set[str] = field(default_factory=set)
+    gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
+    broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
+    inflight: dict[str, int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    calls_until_crash: int | None = None
+    calls: int = 0
+    zero_since: dict[str, datetime] = field(default_factory=dict)  # when a revision's weight 0 was acknowledged
+    reached: dict[tuple[str, int, str], int] = field(default_factory=dict)  # highest step of an attempt
+
+    # --- what a test does ---------------------------------------------------------------------------------------------
+
+    def edit(self, **changes: Any) -> None:
+        """Change the spec as a user would."""
+        before = copy.deepcopy(self.spec)
+        for path, value in changes.items():
+            *parents, leaf = path.split("__")
+            node = self.spec
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            if value is None:
+                node.pop(leaf, None)
+            else:
+                node[leaf] = value
+        self.generation += before != self.spec
+
+    def reconcile(self) -> Plan:
+        """One reconcile; raises Crashed when the operator dies on the way."""
+        decided = plan(self.obj(), self.parsed(), self.observed(), SETTINGS, self.now)
+        for item in decided.create:
+            self._call()
+            self._create(item.manifest)
+        for scale in decided.scale:
+            self._call()
+            self._scale(scale.name, scale.replicas)
+        if decided.status != self.parsed():
+            self._call()
+            self._write_status(decided.status, status_room.render(decided.status))
+        for gone in decided.delete:
+            self._call()
+            self._delete(gone.kind, gone.name)
+        self.events.extend(decided.events)
+        return decided
+
+    def pass_time(self, seconds: int = 1, *, pods: bool = True, gateways: bool = True) -> None:
+        """Let the world move: ReplicaSets make pods, pods get ready, gateways follow."""
+        self.now += timedelta(seconds=seconds)
+        for revision, item in self.pods.items():
+            item.replicas = item.desired
+            item.ready = min(item.ready, item.desired)
+            if pods and not self.is_broken(revision):
+                item.ready = item.desired
+        if gateways:
+            for gateway in self.gateways:
+                gateway.generation = self.parsed().traffic.generation if self.parsed().traffic else None  # type: ignore[union-attr]
+        self._note_zeroes()
+
+    def run(self, seconds: int, *, step: int = 1) -> None:
+        """Reconcile and let the world move, for so long."""
+        for _ in range(0, seconds, step):
+            self.reconcile()
+            self.pass_time(step)
+        self.reconcile()
+
+    def run_until(self, state: str | None, limit_s: int = 600) -> None:
+        """Run until the rollout is in this state (None: idle)."""
+        for _ in range(limit_s):
+            self.reconcile()
+            if self.state() == state and self.parsed().stable_revision:
+                return
+            self.pass_time()
+        raise AssertionError(f"not {state} within {limit_s} s but {self.state()}: {self.parsed().message}")
+
+    # --- what a test sees ---------------------------------------------------------------------------------------------
+
+    def obj(self) -> dict[str, Any]:
+        """The ModelDeployment."""
+        metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
+        return {"metadata": metadata, "spec": copy.deepcopy(self.spec), "status": copy.deepcopy(self.status)}
+
+    def parsed(self) -> Status:
+        """Its status."""
+        if self._parsed is None:
+            self._parsed = status_room.parse(self.status)
+        return self._parsed
+
+    def state(self) -> str | None:
+        """State of the rollout; None when idle."""
+        rollout = self.parsed().rollout
+        return rollout.state.value if rollout else None
+
+    def weights(self) -> dict[str, int]:
+        """Weights by version of the model, for reading in tests."""
+        traffic = self.parsed().traffic
+        return {backend.version or "": backend.weight for backend in traffic.backends} if traffic else {}
+
+    def is_broken(self, revision: str) -> bool:
+        """Whether pods of this revision never get ready."""
+        return self.snapshots[revision].inputs.model.uri in self.broken
+
+    def observed(self) -> Observed:
+        """What the operator sees."""
+        return Observed(
+            snapshots=dict(self.snapshots),
+            workloads={name: self._workload(name, item) for name, item in self.pods.items()},
+            services=frozenset(self.services),
+            gateways=tuple(
+                Gateway(item.name, item.ready, True, item.generation, dict(self.inflight)) for item in self.gateways
+            ),
+        )
+
+    def fixpoint(self) -> dict[str, Any]:
+        """What must not depend on how the operator came here: everything but times and generations."""
+        parsed = self.parsed()
+        traffic = parsed.traffic.backends if parsed.traffic else ()
+        return {
+            "stable": parsed.stable_revision,
+            "state": self.state(),
+            "backends": traffic,
+            "pods": {name: item.desired for name, item in self.pods.items()},
+            "services": set(self.services),
+            "snapshots": set(self.snapshots),
+            "aborted": parsed.aborted_revisions,
+        }
+
+    # --- the world's side ---------------------------------------------------------------------------------------------
+
+    def _call(self) -> None:
+        if self.calls_until_crash is not None and self.calls >= self.calls_until_crash:
+            raise Crashed
+        self.calls += 1
+
+    def _workload(self, name: str, item: Pods) -> Workload:
+        trouble = (PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing"),)
+        return Workload(name, item.desired, item.replicas, item.ready, trouble if self.is_broken(name) else ())
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        revision = manifest["metadata"]["labels"][labels.REVISION]
+        if manifest["kind"] == "ControllerRevision":
+            data = manifest["data"]
+            self.snapshots[revision] = Snapshot(
+                revision, manifest["revision"], parse_inputs(data["inputs"], "chat"), data["image"], 600, 1
+            )
+        elif manifest["kind"] == "Service":
+            self.services.add(revision)
+        else:
+            self.pods[revision] = Pods(manifest["spec"]["replicas"])
+            self._assert_room()
+
+    def _scale(self, name: str, replicas: int) -> None:
+        revision = name.rsplit("-", 1)[1]
+        up = replicas > self.pods[revision].desired
+        if not up:
+            self._assert_may_shrink(revision, replicas)
+        self.pods[revision].desired = replicas
+        if up:
+            self._assert_room()
+
+    def _delete(self, kind: str, name: str) -> None:
+        revision = name.rsplit("-", 1)[1]
+        if kind == "ControllerRevision":
+            self.snapshots.pop(revision, None)
+        elif kind == "Service":
+            self.services.discard(revision)
+        else:
+            assert self.pods[revision].replicas == 0, "a workload is deleted only when it is empty"
+            self.pods.pop(revision, None)
+
+    def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
+        old = self.parsed()
+        self._assert_weights(old.traffic, new.traffic)
+        if old.stable_revision != new.stable_revision:
+            assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"
+        if new.rollout:
+            key = (new.rollout.revision, new.rollout.attempt, new.rollout.steps_hash)
+            assert new.rollout.step_index >= self.reached.get(key, 0), "I6: a step is never done twice"
+            self.reached[key] = new.rollout.step_index
+        self.status, self._parsed = rendered, None
+        self._note_zeroes()
+
+    def _assert_weights(self, old: Traffic | None, new: Traffic | None) -> None:
+        if new is None:
+            assert old is None, "a table is never taken back"
+            return
+        assert sum(backend.weight for backend in new.backends) == 100, "I3: weights sum to 100"
+        assert len(new.backends) <= 2, "I3: at most two revisions"
+        assert all(0 <= backend.weight <= 100 for backend in new.backends), "I3: weights are shares"
+        if old and old.backends != new.backends:
+            assert new.generation > old.generation, "a change has a new generation"
+        self.served |= {backend.revision for backend in new.backends if backend.weight}
+        for backend in new.backends:
+            before = old.weight(backend.revision) if old else 0
+            if backend.weight > before:
+                self._assert_carries(backend.revision, backend.weight, new)
+
+    def _assert_carries(self, revision: str, weight: int, table: Traffic) -> None:
+        ready = self.pods[revision].ready if revision in self.pods else 0
+        others = [b.revision for b in table.backends if b.revision != revision]
+        last_healthy = not any(self.pods.get(other, Pods(0)).ready for other in others)
+        needed = replicas_for(weight, self.spec.get("replicas", 1))
+        assert ready >= needed or last_healthy, f"I1: {weight}% needs {needed} ready pods, there are {ready}"
+
+    def _assert_may_shrink(self, revision: str, replicas: int) -> None:
+        """I2 for revisions that leave; one that serves keeps what its weight needs."""
+        parsed = self.parsed()
+        live = (parsed.stable_revision, parsed.rollout.revision if parsed.rollout else None)
+        weight = parsed.traffic.weight(revision) if parsed.traffic else 0
+        if revision in live and replicas > 0:
+            assert replicas >= replicas_for(weight, self.spec.get("replicas", 1)), "I1: shrunk below its weight"
+        elif replicas == 0 and self.spec.get("replicas", 1) > 0 and revision in self.served:
+            assert revision in self.zero_since, "I2: weight 0 is acknowledged before pods leave"
+            delay = self.spec.get("strategy", {}).get("canary", {}).get("scaleDownDelaySeconds", 30)
+            waited = (self.now - self.zero_since[revision]).total_seconds()
+            assert waited >= delay or self.delays_changed, f"I2: pods leave after {waited} s, not {delay}"
+
+    delays_changed: bool = False
+    _parsed: Status | None = None
+    served: set[str] = field(default_factory=set)  # revisions that ever had weight
+
+    def _assert_room(self) -> None:
+        """I7, on every growth: twice the replicas, and what a shrunk spec still has to drain."""
+        growth = sum(item.desired for item in self.pods.values())
+        replicas = self.spec.get("replicas", 1)
+        draining = sum(item.desired for item in self.pods.values() if item.desired > replicas)
+        assert growth <= 2 * replicas + draining, f"I7: {growth} pods for {replicas} replicas"
+
+    def _acked_weight(self, revision: str | None) -> int:
+        traffic = self.parsed().traffic
+        ready = [gateway for gateway in self.gateways if gateway.ready]
+        acked = traffic and ready and all((item.generation or 0) >= traffic.generation for item in ready)
+        return traffic.weight(revision) if traffic and acked else -1
+
+    def _note_zeroes(self) -> None:
+        for revision in self.pods:
+            if self._acked_weight(revision) == 0:
+                self.zero_since.setdefault(revision, self.now)
+            elif self.parsed().traffic and self.parsed().traffic.weight(revision) > 0:  # type: ignore[union-attr]
+                self.zero_since.pop(revision, None)
+
+
+def cluster(
+    version: str = "v1", *, replicas: int = 2, steps: list[dict[str, Any]] | None = None, **spec: Any
+) -> ModelCluster:
+    """A cluster with one ModelDeployment, not yet reconciled."""
+    canary = {"steps": steps or [{"setWeight": 10}, {"pause": {}}, {"setWeight": 50}, {"pause": {"duration": "10s"}}]}
+    return ModelCluster(
+        {
+            "model": model(version),
+            "replicas": replicas,
+            "strategy": {"canary": canary},
+            "progressDeadlineSeconds": 60,
+            **spec,
+        }
+    )
+
+
+def model(version: str) -> dict[str, Any]:
+    """A spec.model of this version."""
+    return {"uri": f"file:///models/{version}", "version": version}
+
+
+def healthy(version: str = "v1", **options: Any) -> ModelCluster:
+    """A cluster whose first revision serves."""
+    built = cluster(version, **options)
+    built.run_until(None)
+    return built
