@@ -157,7 +157,7 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             cpu=_quantity(resources.get("cpu")),
             memory=_quantity(resources.get("memory")),
             accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
-            if accelerator
+            if accelerator is not None
             else None,
         ),
     )

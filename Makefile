@@ -1,0 +1,74 @@
+# The verbs of Slipway. `make help` lists them; each sets up what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt check test unit integration e2e demo up down status train docs lock clean
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv)
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHONPATH := operator:gateway:server:.
+export UV_LINK_MODE ?= hardlink
+
+help: ## list the verbs
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## install the locked dependencies into .venv
+
+$(VENV)/.ready: pyproject.toml uv.lock | $(UV)
+	@echo "installing the locked dependencies into $(VENV) (torch is big: the first time takes some minutes)"
+	$(UV) sync --frozen --all-extras --python-preference only-system
+	@touch $@
+
+$(UV):
+	@echo "installing uv $(UV_VERSION) into the cache"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(CACHE)/uv-$(UV_VERSION) || { echo "python3 -m venv does not work: on Debian install python3-venv"; exit 1; }
+	@$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet uv==$(UV_VERSION)
+
+fmt: setup ## format the code
+	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+check: setup ## lint, types, import contracts
+	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: check unit integration e2e ## everything: checks, unit, integration on a real API server, e2e on a real cluster
+
+unit: setup ## pure and single-process tests
+	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
+
+integration: setup ## tests against a real kube-apiserver on loopback
+	$(VENV)/bin/pytest tests -m integration
+
+e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e tests/devcluster -m e2e
+
+demo: setup ## the main job, live: serve, canary, promote, roll back, abort, scale
+	$(PY) -m examples.demo
+
+up: setup ## bring the development cluster up
+	$(PY) -m devcluster up
+
+down: setup ## take the development cluster away without a trace
+	$(PY) -m devcluster down
+
+status: setup ## what the development cluster is doing
+	$(PY) -m devcluster status
+
+train: setup ## train the two tiny models anew (about 5 minutes)
+	$(PY) examples/train_tiny.py
+
+docs: setup ## write the generated reference pages anew
+	$(PY) docs/generate.py
+
+lock: | $(UV) ## resolve the dependencies anew
+	$(UV) lock --upgrade
+
+clean: ## remove what was built in the tree (the cache stays)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,85 @@
+{{/* Prefix of all object names: the release's name, with the chart's unless it is in there already. */}}
+{{- define "slipway.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that select one component's pods. They never change, because a Deployment's selector cannot. */}}
+{{- define "slipway.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "slipway.labels" -}}
+{{ include "slipway.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: slipway
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{/* Image reference: a digest wins over a tag, and the tag's default is the chart's appVersion. */}}
+{{- define "slipway.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "slipway.serviceAccountName" -}}
+{{- $account := (get .root.Values .component).serviceAccount -}}
+{{- if $account.create -}}
+{{- default (printf "%s-%s" (include "slipway.fullname" .root) .component) $account.name -}}
+{{- else -}}
+{{- required (printf "%s.serviceAccount.name must name an existing ServiceAccount when %s.serviceAccount.create is false" .component .component) $account.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Namespaces to work in, comma-separated; empty for all of them. */}}
+{{- define "slipway.namespaces" -}}
+{{- if eq .Values.rbac.scope "namespaces" -}}
+{{- if not .Values.rbac.namespaces -}}
+{{- fail "rbac.scope is namespaces, but rbac.namespaces is empty: list the namespaces that hold ModelDeployments" -}}
+{{- end -}}
+{{- join "," .Values.rbac.namespaces -}}
+{{- else if .Values.rbac.namespaces -}}
+{{- fail "rbac.namespaces is set, but rbac.scope is cluster: set rbac.scope to namespaces, or empty the list" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
+{{- define "slipway.endpoint" -}}
+{{- $port := int .Values.gateway.service.port -}}
+http://{{ include "slipway.fullname" . }}-gateway.{{ .Release.Namespace }}.svc{{ if ne $port 80 }}:{{ $port }}{{ end }}/v1
+{{- end -}}
+
+{{/* What both pods have in common after their containers. */}}
+{{- define "slipway.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "slipway.probe" -}}
+httpGet: {path: {{ .path }}, port: admin}
+{{- with .timing }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

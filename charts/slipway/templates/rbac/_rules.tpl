@@ -1,0 +1,65 @@
+{{/* Least privilege: no wildcard, no Secret, nothing that is not called. tests/chart asks a real API server about each line. */}}
+{{- define "slipway.operatorRules" -}}
+- apiGroups: [slipway.dev]
+  resources: [modeldeployments]
+  verbs: [get, list, watch]
+# Its decisions go to the status alone: the spec is the user's.
+- apiGroups: [slipway.dev]
+  resources: [modeldeployments/status]
+  verbs: [update]
+# Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
+- apiGroups: [slipway.dev]
+  resources: [modeldeployments/finalizers]
+  verbs: [update]
+# Server-side apply of an object that may not exist yet needs create and patch.
+- apiGroups: [apps]
+  resources: [replicasets, controllerrevisions]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [get, create, patch]
+{{- end -}}
+
+{{- define "slipway.gatewayRules" -}}
+- apiGroups: [slipway.dev]
+  resources: [modeldeployments]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{/* A role and its binding: {root, component, name, suffix, kind prefix ("Cluster" or ""), namespace, rules}. */}}
+{{- define "slipway.grant" -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .prefix }}Role
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels: {{- include "slipway.labels" . | nindent 4 }}
+rules: {{- .rules | nindent 0 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .prefix }}RoleBinding
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels: {{- include "slipway.labels" . | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ .prefix }}Role, name: {{ .name }}}
+subjects:
+- {kind: ServiceAccount, name: {{ include "slipway.serviceAccountName" . }}, namespace: {{ .root.Release.Namespace }}}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""Which container engine runs the node, how it is configured, and what it leaves on the host."""

@@ -1,0 +1,1 @@
+"""The kind cluster itself: its configuration, coming up and going away."""

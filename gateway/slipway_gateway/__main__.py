@@ -1,0 +1,152 @@
+"""Composition root: settings → backends → source of routes → API and admin ports → drain."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import uuid
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import http_parser, web
+
+from .app import Admin, Edge, Source
+from .backends import Backends
+from .proxy import Proxy, open_session
+from .routes_file import RoutesFileWatch
+from .settings import Settings
+from .telemetry import logs
+from .telemetry.metrics import Metrics
+
+log = logging.getLogger("slipway_gateway")
+# Idle client connections live longer than the usual load balancer in front (60 s).
+_KEEPALIVE_S = 75.0
+
+
+def main() -> None:
+    settings = Settings.load(sys.argv[1:], os.environ)
+    logs.configure(settings.log_level)
+    if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy and not settings.allow_pure_python:
+        sys.exit(
+            "slipway-gateway: aiohttp's C extensions are missing; the pure Python parser is several times slower. "
+            "Install an aiohttp wheel, or start with --allow-pure-python."
+        )
+    _raise_file_limit()
+    sys.exit(asyncio.run(run(settings)))
+
+
+def _raise_file_limit() -> None:
+    # A stream takes two descriptors: the usual soft limit of 1024 would end at 500 of them.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _version() -> str:
+    try:
+        return version("slipway")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
+    if settings.routes:
+        watch = RoutesFileWatch(settings.routes, backends.publish)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
+        return watch
+    # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
+    from .cluster import Cluster
+
+    return Cluster(settings.kubeconfig, settings.namespaces, backends.publish, metrics)
+
+
+async def run(settings: Settings) -> int:
+    metrics = Metrics(_version())
+    backends = Backends(metrics)
+    async with open_session(settings) as session:
+        edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
+        source = _source(settings, backends, metrics)
+        admin = Admin(edge, backends, metrics, source, uuid.uuid4().hex)
+        admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
+        runner = await listen(edge.app(), settings.host, settings.port, settings)
+        log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
+        routing = asyncio.create_task(source.run())
+        try:
+            return await Shutdown(settings, edge).wait(runner, routing)
+        finally:
+            routing.cancel()
+            await asyncio.gather(routing, return_exceptions=True)
+            await admin_runner.cleanup()
+
+
+async def listen(app: web.Application, host: str, port: int, settings: Settings) -> web.AppRunner:
+    # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
+    quiet = logging.getLogger("slipway_gateway.http")
+    quiet.setLevel(logging.CRITICAL)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=quiet,
+        handler_cancellation=True,
+        auto_decompress=False,
+        keepalive_timeout=_KEEPALIVE_S,
+        max_line_size=settings.max_header_bytes,
+        max_field_size=settings.max_header_bytes,
+        # Draining is done before cleanup; what is left then is cut.
+        shutdown_timeout=0.5,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, host or None, port, backlog=1024).start()
+    return runner
+
+
+class Shutdown:
+    """The end of the process: the first signal drains, the second one exits now."""
+
+    def __init__(self, settings: Settings, edge: Edge) -> None:
+        self._settings = settings
+        self._edge = edge
+        self._asked = asyncio.Event()
+        self._delay_s = settings.drain_delay_s
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._signalled, settings.drain_delay_s)
+        # Ctrl-C at a terminal: nobody's endpoints have to catch up.
+        loop.add_signal_handler(signal.SIGINT, self._signalled, 0.0)
+
+    def _signalled(self, delay_s: float) -> None:
+        if self._asked.is_set():
+            log.warning("second signal: exiting now")
+            os._exit(1)
+        self._delay_s = delay_s
+        self._edge.draining = True
+        self._asked.set()
+
+    async def wait(self, runner: web.AppRunner, routing: asyncio.Task[None]) -> int:
+        asked = asyncio.create_task(self._asked.wait())
+        await asyncio.wait({asked, routing}, return_when=asyncio.FIRST_COMPLETED)
+        if routing.done():
+            asked.cancel()
+            log.critical("the source of routes ended", exc_info=routing.exception())
+            self._edge.draining = True
+        await self._drain(runner)
+        return int(routing.done())
+
+    async def _drain(self, runner: web.AppRunner) -> None:
+        log.info("draining", extra={"running": self._edge.running, "delay_s": self._delay_s})
+        await asyncio.sleep(self._delay_s)
+        for site in list(runner.sites):
+            await site.stop()
+        if runner.server:
+            # Idle connections go now, busy ones with the end of their answer.
+            runner.server.pre_shutdown()
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await self._edge.idle()
+        except TimeoutError:
+            log.warning("drain timeout: requests are cut", extra={"running": self._edge.running})
+        await runner.cleanup()
+        log.info("drained")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Routes of the API port and of the admin port; every request passes `Edge.serve` and ends in one count there."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from .backends import Backends
+from .proxy import Call, Proxy
+from .settings import Settings
+from .table import Route
+from .telemetry.metrics import Metrics, Record
+from .wire import envelope, errors, headers
+
+log = logging.getLogger(__name__)
+
+ROUTED_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/generate",
+    "/api/v1/generate",
+    "/api/v1/embed",
+)
+ROUTED_BY_PATH = "/api/v1/models/{name:.+}/generate"
+
+Work = Callable[[web.Request, Record], Awaitable[web.StreamResponse]]
+
+
+class Source(Protocol):
+    """Where tables come from: a cluster or a file."""
+
+    @property
+    def waiting_for(self) -> str: ...
+
+    async def run(self) -> None: ...
+
+
+class Edge:
+    """The API of the gateway."""
+
+    def __init__(self, settings: Settings, backends: Backends, proxy: Proxy, metrics: Metrics) -> None:
+        self._settings = settings
+        self._backends = backends
+        self._proxy = proxy
+        self._metrics = metrics
+        self._clock = asyncio.get_running_loop().time
+        self._buffered_bytes = 0
+        self.running = 0
+        self.draining = False
+        self._ended = asyncio.Event()
+
+    async def idle(self) -> None:
+        """Returns when no request runs."""
+        while self.running:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        for path in ROUTED_PATHS:
+            app.router.add_post(path, self._accounted(self._by_body))
+        app.router.add_post(ROUTED_BY_PATH, self._accounted(self._by_path))
+        app.router.add_get("/v1/models", self._accounted(self._models))
+        app.router.add_get("/v1/models/{id:.+}", self._accounted(self._model))
+        app.router.add_route("*", "/{path:.*}", self._accounted(self._nowhere))
+        return app
+
+    def _accounted(self, work: Work) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            return await self.serve(request, work)
+
+        return serve
+
+    async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
+        record = Record(headers.request_id(request.headers), self._clock())
+        self.running += 1
+        try:
+            if self.running > self._settings.max_inflight:
+                raise errors.overloaded("The gateway is at its limit of requests in flight.")
+            return await work(request, record)
+        except errors.Refusal as refusal:
+            return self._refuse(record, refusal)
+        except asyncio.CancelledError:
+            gone = request.transport is None or request.transport.is_closing()
+            record.end(*(("client_closed", 499) if gone else ("drained", 503)))
+            raise
+        except Exception:
+            log.exception("a request failed inside of the gateway", extra={"request_id": record.request_id})
+            return self._refuse(record, errors.internal())
+        finally:
+            self.running -= 1
+            self._ended.set()
+            self._metrics.observe(record, self._clock())
+            self._log(request, record)
+
+    def _refuse(self, record: Record, refusal: errors.Refusal) -> web.Response:
+        record.end(refusal.outcome, refusal.status)
+        answer = self._json(refusal.body(), record, status=refusal.status)
+        if record.revision:
+            answer.headers[headers.REVISION] = record.revision
+        if refusal.retry_after_s is not None:
+            answer.headers["Retry-After"] = str(refusal.retry_after_s)
+        if refusal.status in (408, 413):
+            # What is left of the body would be read as the next request otherwise, or waited for.
+            answer.force_close()
+        return answer
+
+    def _json(self, body: bytes, record: Record, status: int = 200) -> web.Response:
+        answer = web.Response(body=body, status=status, content_type="application/json")
+        answer.headers[headers.REQUEST_ID] = record.request_id
+        if self.draining:
+            answer.force_close()
+        return answer
+
+    def _log(self, request: web.Request, record: Record) -> None:
+        level = logging.WARNING if record.code >= 500 else logging.DEBUG
+        if log.isEnabledFor(level):
+            seconds = round(self._clock() - record.started, 4)
+            fields = {name: getattr(record, name) for name in ("request_id", "model", "revision", "code", "outcome")}
+            log.log(level, "%s %s", request.method, request.path[:200], extra=fields | {"seconds": seconds})
+
+    # -- requests for a model
+
+    async def _by_body(self, request: web.Request, record: Record) -> web.StreamResponse:
+        return await self._routed(request, record, None)
+
+    async def _by_path(self, request: web.Request, record: Record) -> web.StreamResponse:
+        return await self._routed(request, record, request.match_info["name"])
+
+    async def _routed(self, request: web.Request, record: Record, model: str | None) -> web.StreamResponse:
+        body = bytearray()
+        try:
+            await self._read_body(request, body)
+            call = self._call(request, record, bytes(body), model)
+            record.model = call.model
+            return await self._proxy.forward(request, call, record, close=self.draining)
+        finally:
+            self._buffered_bytes -= len(body)
+
+    def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
+        asked = envelope.parse(body)
+        model = model or asked.model
+        if not model:
+            message = "You must provide a model parameter."
+            raise errors.invalid("missing_required_parameter", message, param="model")
+        if self._backends.table is None:
+            raise errors.no_table()
+        if self._backends.find(model) is None:
+            raise errors.model_not_found(model)
+        key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
+        return Call(
+            model, key, request.rel_url.raw_path_qs, headers.to_upstream(request.headers, record.request_id), body
+        )
+
+    async def _read_body(self, request: web.Request, body: bytearray) -> None:
+        limit = self._settings.max_body_bytes
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
+        if (request.content_length or 0) > limit:
+            raise errors.too_large(limit)
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                while chunk := await request.content.readany():
+                    body += chunk
+                    self._buffered_bytes += len(chunk)
+                    if len(body) > limit:
+                        raise errors.too_large(limit)
+                    if self._buffered_bytes > self._settings.max_buffered_bytes:
+                        raise errors.overloaded("The gateway is at its limit of buffered request bodies.")
+        except TimeoutError:
+            raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
+
+    # -- what is served
+
+    async def _models(self, request: web.Request, record: Record) -> web.StreamResponse:
+        table = self._backends.table
+        if table is None:
+            raise errors.no_table()
+        listed = [self._describe(route) for _, route in sorted(table.models.items())]
+        record.end("ok", 200)
+        return self._json(msgspec.json.encode({"object": "list", "data": listed}), record)
+
+    async def _model(self, request: web.Request, record: Record) -> web.StreamResponse:
+        if self._backends.table is None:
+            raise errors.no_table()
+        route = self._backends.find(request.match_info["id"])
+        if route is None:
+            raise errors.model_not_found(request.match_info["id"])
+        record.model = route.model
+        record.end("ok", 200)
+        return self._json(msgspec.json.encode(self._describe(route)), record)
+
+    def _describe(self, route: Route) -> dict[str, Any]:
+        created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
+        ready = self._backends.table is not None and self._backends.table.ready(route)
+        return {"id": route.model, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
+
+    async def _nowhere(self, request: web.Request, record: Record) -> web.StreamResponse:
+        raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+class Admin:
+    """The private port: probes, metrics, and the report that the operator waits for."""
+
+    def __init__(self, edge: Edge, backends: Backends, metrics: Metrics, source: Source, incarnation: str) -> None:
+        self._edge = edge
+        self._backends = backends
+        self._metrics = metrics
+        self._source = source
+        self._incarnation = incarnation
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_page)
+        app.router.add_get("/internal/routes", self._routes)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if self._edge.draining:
+            return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
+        if self._backends.table is None:
+            return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        return web.json_response({"status": "ok"})
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def _routes(self, request: web.Request) -> web.Response:
+        report = {"incarnation": self._incarnation, "draining": self._edge.draining, "routes": self._backends.report()}
+        return web.json_response(report)

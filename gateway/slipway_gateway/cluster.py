@@ -1,0 +1,294 @@
+"""Routes from a cluster: lists and watches ModelDeployments and EndpointSlices. The only importer of kubernetes.aio."""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client
+from kubernetes.aio import config as _config
+
+from .table import LABEL_REVISION, Endpoints, Problem, Route, RouteTable, build, newest, parse_endpoints, parse_route
+from .telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+# The client's configuration half has no annotations.
+config: Any = _config
+
+Resource = tuple[str, str, dict[str, str]]
+
+DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
+SLICES: Resource = ("endpointslices", "/apis/discovery.k8s.io/v1", {"labelSelector": LABEL_REVISION})
+
+_WATCH_S = 300
+# The API server sends a bookmark about every 60 s: a stream silent for longer than this is dead, whatever TCP thinks.
+_INACTIVITY_S = 75.0
+_STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=_INACTIVITY_S)
+_REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
+_COALESCE_S = 0.02
+
+Object = dict[str, Any]
+
+
+class Refused(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class Api:
+    """Raw calls, dicts out. Credentials are read again after a 401 and, in a pod, every minute."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._client: Any = None
+
+    async def get(self, path: str, query: dict[str, str]) -> Object:
+        response = await self._call(path, query, _REQUEST)
+        return dict(json.loads(await response.read()))
+
+    async def watch(self, path: str, query: dict[str, str]) -> aiohttp.ClientResponse:
+        """The open stream: one JSON event a line. The caller closes it."""
+        opened: aiohttp.ClientResponse = (await self._call(path, query, _STREAM)).response
+        return opened
+
+    async def close(self) -> None:
+        opened, self._client = self._client, None
+        if opened:
+            await opened.close()
+
+    async def _call(self, path: str, query: dict[str, str], limits: aiohttp.ClientTimeout) -> Any:
+        api = await self._open()
+        request = await api.param_serialize(
+            "GET",
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        response = await api.call_api(*request, _request_timeout=limits)
+        if response.status == 200:
+            return response
+        message = (await response.read())[:500].decode("utf-8", "replace")
+        if response.status == 401:
+            await self.close()
+        raise Refused(response.status, message)
+
+    async def _open(self) -> Any:
+        if self._client is None:
+            settings = client.Configuration()
+            await _load(settings, self._kubeconfig)
+            self._client = client.ApiClient(settings)
+        return self._client
+
+
+async def _load(settings: Any, kubeconfig: str) -> None:
+    if not kubeconfig:
+        try:
+            config.load_incluster_config(client_configuration=settings)
+            return
+        except config.ConfigException:
+            log.debug("not in a pod: reading the default kubeconfig")
+    await config.load_kube_config(config_file=kubeconfig or None, client_configuration=settings, persist_config=False)
+
+
+class Mirror:
+    """One list+watch: calls `seen` and `gone` so that the owner holds what the API server holds."""
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        namespace: str,
+        seen: Callable[[Object], None],
+        gone: Callable[[str], None],
+        heard: Callable[[str], None],
+    ) -> None:
+        self.name, root, self._query = resource
+        self._path = f"{root}/namespaces/{namespace}/{self.name}" if namespace else f"{root}/{self.name}"
+        self._api = api
+        self._seen, self._gone, self._heard = seen, gone, heard
+        self._keys: set[str] = set()
+        self._version = ""
+        self._pause_s = _FIRST_PAUSE_S
+        self.synced = False
+        self.trouble = "not listed yet"
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                # A server that ends streams at once must not make us spin.
+                await asyncio.sleep(_FIRST_PAUSE_S * random.random())
+            except Refused as refused:
+                await self._recover(refused)
+            except (
+                aiohttp.ClientError,
+                OSError,
+                TimeoutError,
+                ValueError,
+                LookupError,
+                config.ConfigException,
+            ) as error:
+                await self._wait(f"{type(error).__name__}: {error}")
+
+    async def _list(self) -> None:
+        answer = await self._api.get(self._path, dict(self._query))
+        items = answer.get("items") or []
+        now = {key_of(item) for item in items}
+        # What vanished while nobody watched gets its deletion here.
+        for key in self._keys - now:
+            self._gone(key)
+        for item in items:
+            self._seen(item)
+        self._keys = now
+        self._version = answer["metadata"]["resourceVersion"]
+        self._recovered()
+        self._heard(self.name)
+
+    async def _watch(self) -> None:
+        query = self._query | {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(_WATCH_S * random.uniform(0.8, 1.0))),
+        }
+        stream = await self._api.watch(self._path, query)
+        try:
+            self._recovered()
+            async for line in stream.content:
+                event = json.loads(line)
+                self._take(event["type"], event["object"])
+                self._heard(self.name)
+        finally:
+            stream.close()
+
+    def _recovered(self) -> None:
+        if self.trouble and self.synced:
+            log.info("watching %s again", self.name)
+        self.synced, self.trouble, self._pause_s = True, "", _FIRST_PAUSE_S
+
+    def _take(self, kind: str, item: Object) -> None:
+        if kind == "ERROR":
+            raise Refused(int(item.get("code") or 500), str(item.get("message")))
+        self._version = item["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        key = key_of(item)
+        if kind == "DELETED":
+            self._keys.discard(key)
+            self._gone(key)
+        else:
+            self._keys.add(key)
+            self._seen(item)
+
+    async def _recover(self, refused: Refused) -> None:
+        """Too old a version means list again at once; anything else means wait, and list after that."""
+        had_version, self._version = bool(self._version), ""
+        if refused.status == 410 and had_version:
+            log.info("the version of %s is too old: listing again", self.name)
+            return
+        if refused.status == 404:
+            await self._wait(f"the API server does not know {self.name}: is the CRD installed?")
+        elif refused.status == 403:
+            await self._wait(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
+        else:
+            await self._wait(str(refused))
+
+    async def _wait(self, trouble: str) -> None:
+        # Said once per trouble, not once per try.
+        if trouble != self.trouble:
+            log.warning("%s: %s; the last good table stays in use", self.name, trouble)
+        self.trouble = trouble
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(self._pause_s * 2, _MAX_PAUSE_S)
+
+
+def key_of(item: Object) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+class Cluster:
+    """Keeps the table equal to the cluster; the first one is published when everything was listed once."""
+
+    def __init__(
+        self, kubeconfig: str, namespaces: Sequence[str], publish: Callable[[RouteTable], None], metrics: Metrics
+    ) -> None:
+        self._api = Api(kubeconfig)
+        self._publish = publish
+        self._routes: dict[str, Route] = {}
+        self._endpoints: dict[str, Endpoints] = {}
+        self._dirty = asyncio.Event()
+        heard = metrics.watch_event
+        self._mirrors = [
+            mirror
+            for namespace in (namespaces or ("",))
+            for mirror in (
+                Mirror(self._api, DEPLOYMENTS, namespace, self._deployment_seen, self._deployment_gone, heard),
+                Mirror(self._api, SLICES, namespace, self._slice_seen, self._slice_gone, heard),
+            )
+        ]
+
+    @property
+    def waiting_for(self) -> str:
+        return "; ".join(f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced)
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mirror in self._mirrors:
+                    group.create_task(mirror.run())
+                group.create_task(self._publish_changes())
+        finally:
+            await self._api.close()
+
+    async def _publish_changes(self) -> None:
+        while True:
+            await self._dirty.wait()
+            # A rollout changes many slices at once: one table for all of them.
+            await asyncio.sleep(_COALESCE_S)
+            self._dirty.clear()
+            if all(mirror.synced for mirror in self._mirrors):
+                self._publish(build(self._routes.values(), self._endpoints.values()))
+
+    def _deployment_seen(self, item: Object) -> None:
+        key = key_of(item)
+        parsed = parse_route(item)
+        last = self._routes.get(key)
+        if isinstance(parsed, Problem):
+            log.error("not used, the last good route stays: %s", parsed.text)
+            return
+        kept = newest(last, parsed)
+        if kept is not parsed:
+            log.warning(
+                "traffic of %s went back from generation %d to %d: not followed",
+                key,
+                kept.generation,
+                parsed.generation,
+            )
+        self._routes[key] = kept
+        self._dirty.set()
+
+    def _deployment_gone(self, key: str) -> None:
+        self._routes.pop(key, None)
+        self._dirty.set()
+
+    def _slice_seen(self, item: Object) -> None:
+        parsed = parse_endpoints(item)
+        if parsed is None:
+            self._slice_gone(key_of(item))
+            return
+        self._endpoints[key_of(item)] = parsed
+        self._dirty.set()
+
+    def _slice_gone(self, key: str) -> None:
+        self._endpoints.pop(key, None)
+        self._dirty.set()

@@ -1,0 +1,99 @@
+"""Settings of the process: flags, with SLIPWAY_GATEWAY_* as their defaults. Nothing else reads the environment."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .wire.envelope import STICKY_SOURCES
+
+ENV_PREFIX = "SLIPWAY_GATEWAY_"
+
+
+def _setting(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One field per flag: `drain_timeout_s` is `--drain-timeout SECONDS` and SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
+
+    routes: str = _setting("", "route by this file (YAML or JSON, reloaded when it changes) instead of a cluster")
+    kubeconfig: str = _setting("", "kubeconfig file; default: the pod's service account, then ~/.kube/config")
+    namespaces: tuple[str, ...] = _setting((), "namespaces to watch, comma-separated; default: all")
+    host: str = _setting("", "address of the API port; default: every interface")
+    port: int = _setting(8000, "port of the API")
+    admin_host: str = _setting("", "address of the admin port; default: every interface")
+    admin_port: int = _setting(8001, "port of /healthz, /readyz, /metrics, /internal/routes; keep it private")
+    sticky_by: tuple[str, ...] = _setting(STICKY_SOURCES, "what ties requests to one revision: session, user, key")
+    max_inflight: int = _setting(4096, "requests at a time; above it 429")
+    max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
+    max_buffered_bytes: int = _setting(256 << 20, "request bodies held in memory together; above it 429")
+    max_header_bytes: int = _setting(16384, "largest header line; above it 400")
+    max_attempts: int = _setting(3, "endpoints that one request may be sent to before its first byte")
+    max_held: int = _setting(256, "requests that may wait for an endpoint at a time")
+    hold_timeout_s: float = _setting(5.0, "how long a request may wait for a ready endpoint before 503")
+    connect_timeout_s: float = _setting(2.0, "to connect to an endpoint")
+    idle_timeout_s: float = _setting(600.0, "without a byte from the endpoint")
+    request_timeout_s: float = _setting(3600.0, "a whole request")
+    body_timeout_s: float = _setting(60.0, "to receive a request body")
+    stall_timeout_s: float = _setting(60.0, "a client may leave its answer unread")
+    drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
+    drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
+    log_level: str = _setting("info", "debug, info, warning or error")
+    allow_pure_python: bool = _setting(False, "start without aiohttp's C extensions")
+
+    @classmethod
+    def load(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
+        parser = _parser(env)
+        settings = cls(**vars(parser.parse_args(argv)))
+        if unknown := set(settings.sticky_by) - set(STICKY_SOURCES):
+            parser.error(f"--sticky-by: unknown {', '.join(sorted(unknown))}; choose from {', '.join(STICKY_SOURCES)}")
+        if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
+            parser.error("--log-level: choose from debug, info, warning, error")
+        return settings
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slipway-gateway",
+        description="The door for requests: routes them by model to ready revisions by weight, streams the answers.",
+        epilog=f"Every flag can be set by environment: --drain-timeout is {ENV_PREFIX}DRAIN_TIMEOUT.",
+    )
+    for option in fields(Settings):
+        _add(parser, option.name, option.default, option.metadata["help"], env)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, name: str, default: Any, help_: str, env: Mapping[str, str]) -> None:
+    flag = name.removesuffix("_s").replace("_", "-")
+    given = env.get(ENV_PREFIX + name.removesuffix("_s").upper(), "")
+    if name == "kubeconfig":
+        given = given or env.get("KUBECONFIG", "")
+    if isinstance(default, bool):
+        on = given.lower() in {"1", "true", "yes"}
+        parser.add_argument(f"--{flag}", dest=name, action="store_true", default=on, help=help_)
+        return
+    shown = ",".join(default) if isinstance(default, tuple) else default
+    parser.add_argument(
+        f"--{flag}",
+        dest=name,
+        metavar=_metavar(name, default),
+        # argparse runs `type` over a default only when it is text: so a bad variable is reported like a bad flag.
+        type=_names if isinstance(default, tuple) else type(default),
+        default=given or default,
+        help=help_ if shown in ("", ()) else f"{help_} (default {shown})",
+    )
+
+
+def _metavar(name: str, default: Any) -> str:
+    if name.endswith("_s"):
+        return "SECONDS"
+    if name.endswith("_bytes"):
+        return "BYTES"
+    kinds = {"routes": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL"}
+    return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

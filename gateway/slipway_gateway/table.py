@@ -1,0 +1,156 @@
+"""The route table: which model is served by which revisions at which endpoints (pure)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
+LABEL_REVISION = "slipway.dev/revision"
+PORT_NAME = "http"
+
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class Backend(msgspec.Struct, frozen=True):
+    """One revision in a split."""
+
+    revision: str
+    weight: Percent
+    version: str = ""
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
+
+    generation: int
+    model: str
+    salt: str = ""
+    backends: tuple[Backend, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One ModelDeployment as the gateway sees it; no backends means known, but not ready."""
+
+    name: str
+    uid: str
+    model: str
+    created: str = ""  # RFC 3339 in UTC: text order is time order
+    generation: int = 0
+    salt: str = ""
+    backends: tuple[Backend, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What one EndpointSlice says: the URLs of one revision that take new requests."""
+
+    route: str
+    revision: str
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an object from outside cannot be used."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """One immutable state of the world; a request is routed by exactly one of them."""
+
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    models: Mapping[str, Route] = field(default_factory=dict)
+    endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+
+    def urls(self, route: Route, revision: str) -> tuple[str, ...]:
+        return self.endpoints.get((route.name, revision), ())
+
+    def ready(self, route: Route) -> bool:
+        return any(self.urls(route, backend.revision) for backend in route.backends)
+
+    def revisions(self, route: Route) -> list[str]:
+        """Every revision that the route lists or that has endpoints."""
+        listed = [backend.revision for backend in route.backends]
+        return listed + [r for (name, r) in self.endpoints if name == route.name and r not in listed]
+
+
+def build(routes: Iterable[Route], endpoints: Iterable[Endpoints]) -> RouteTable:
+    by_name = {route.name: route for route in routes}
+    models: dict[str, Route] = {}
+    for route in sorted(by_name.values(), key=lambda route: (route.created, route.name)):
+        models.setdefault(route.model, route)
+    urls: dict[tuple[str, str], set[str]] = {}
+    for entry in endpoints:
+        if entry.urls:
+            urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
+    return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()})
+
+
+def newest(last: Route | None, seen: Route) -> Route:
+    """The one to route by: generations never go back, unless the object was deleted and made again."""
+    if last is None or last.uid != seen.uid or seen.generation >= last.generation:
+        return seen
+    return last
+
+
+def check_backends(backends: Iterable[Backend]) -> Problem | None:
+    listed = list(backends)
+    total = sum(backend.weight for backend in listed)
+    if listed and total != 100:
+        return Problem(f"the weights sum to {total}, not to 100")
+    if len({backend.revision for backend in listed}) != len(listed):
+        return Problem("a revision is listed twice")
+    return None
+
+
+def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
+    """A ModelDeployment → its route. Without `status.traffic` (generation 0) the model is only a name."""
+    meta = obj["metadata"]
+    name = f"{meta['namespace']}/{meta['name']}"
+    known = Route(name, meta.get("uid", ""), _declared_model(obj), meta.get("creationTimestamp", ""))
+    raw = (obj.get("status") or {}).get("traffic")
+    if raw is None:
+        return known
+    try:
+        traffic = msgspec.convert(raw, Traffic)
+    except msgspec.ValidationError as error:
+        return Problem(f"status.traffic of {name}: {error}")
+    if problem := check_backends(traffic.backends):
+        return Problem(f"status.traffic of {name}: {problem.text}")
+    return Route(name, known.uid, traffic.model, known.created, traffic.generation, traffic.salt, traffic.backends)
+
+
+def _declared_model(obj: Mapping[str, Any]) -> str:
+    model = (obj.get("spec") or {}).get("model")
+    declared = model.get("name") if isinstance(model, Mapping) else None
+    return declared if isinstance(declared, str) and declared else str(obj["metadata"]["name"])
+
+
+def parse_endpoints(obj: Mapping[str, Any]) -> Endpoints | None:
+    """An EndpointSlice → endpoints of a revision; None when it is not one of ours."""
+    meta = obj["metadata"]
+    labels = meta.get("labels") or {}
+    deployment, revision = labels.get(LABEL_DEPLOYMENT), labels.get(LABEL_REVISION)
+    if not deployment or not revision:
+        return None
+    ports = [port["port"] for port in obj.get("ports") or () if port.get("name") == PORT_NAME and port.get("port")]
+    urls = [
+        _url(entry["addresses"][0], port) for entry in obj.get("endpoints") or () if _ready(entry) for port in ports
+    ]
+    return Endpoints(f"{meta['namespace']}/{deployment}", revision, tuple(urls))
+
+
+def _ready(endpoint: Mapping[str, Any]) -> bool:
+    # The API's own rule: an unknown readiness counts as ready.
+    ready = (endpoint.get("conditions") or {}).get("ready")
+    return bool(endpoint.get("addresses")) and ready is not False
+
+
+def _url(address: str, port: int) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"

@@ -1,0 +1,91 @@
+"""Every metric of the gateway is declared here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+# Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
+_MAX_PAIRS = 1000
+_TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one request at its end."""
+
+    request_id: str
+    started: float
+    model: str = "unknown"
+    revision: str = ""
+    code: int = 500
+    outcome: str = "internal"
+    first_byte: float | None = None
+
+    def end(self, outcome: str, code: int) -> None:
+        self.outcome, self.code = outcome, code
+
+
+class Metrics:
+    """The registry of one process."""
+
+    def __init__(self, version: str) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        pair = ("model", "revision")
+        self._requests = self._counter("requests_total", "Requests by how they ended", (*pair, "code", "outcome"))
+        self._retries = self._counter("retries_total", "Further attempts before the first byte", (*pair, "reason"))
+        self._ttft = self._histogram("ttft_seconds", "Seconds from request to first byte", pair, _TTFT_BUCKETS)
+        self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
+        self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
+        self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
+        self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
+        self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
+        self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
+        self._pairs: dict[tuple[str, str], None] = {}
+
+    def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"slipway_gateway_{name}", help_, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_: str, labels: tuple[str, ...]) -> Gauge:
+        return Gauge(f"slipway_gateway_{name}", help_, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"slipway_gateway_{name}", help_, labels, buckets=buckets, registry=self.registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def observe(self, record: Record, now: float) -> None:
+        self._touch(record.model, record.revision)
+        self._requests.labels(record.model, record.revision, str(record.code), record.outcome).inc()
+        self._seconds.labels(record.model, record.revision).observe(now - record.started)
+        if record.first_byte is not None:
+            self._ttft.labels(record.model, record.revision).observe(record.first_byte - record.started)
+
+    def retried(self, model: str, revision: str, reason: str) -> None:
+        self._retries.labels(model, revision, reason).inc()
+
+    def inflight_changed(self, model: str, revision: str, by: int) -> None:
+        self._inflight.labels(model, revision).inc(by)
+
+    def routes_applied(self, generations: Mapping[str, int]) -> None:
+        self._generation.clear()
+        for route, generation in generations.items():
+            self._generation.labels(route).set(generation)
+
+    def watch_event(self, resource: str) -> None:
+        self._watch.labels(resource).set_to_current_time()
+
+    def _touch(self, model: str, revision: str) -> None:
+        pair = (model, revision)
+        self._pairs.pop(pair, None)
+        self._pairs[pair] = None
+        if len(self._pairs) > _MAX_PAIRS:
+            self._forget(next(iter(self._pairs)))
+
+    def _forget(self, pair: tuple[str, str]) -> None:
+        del self._pairs[pair]
+        for family in (self._requests, self._retries, self._ttft, self._seconds, self._inflight):
+            family.remove_by_labels({"model": pair[0], "revision": pair[1]})

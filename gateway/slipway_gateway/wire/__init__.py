@@ -1,0 +1,1 @@
+"""What stands on the wire, as values: envelopes, errors, headers, events (pure)."""

@@ -1,0 +1,70 @@
+"""The part of a request that routing reads: the model and the sticky key. The body itself is never rewritten."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from .errors import invalid
+
+# Session headers that agents and routers already send, the most specific first.
+SESSION_HEADERS = (
+    "x-session-id",
+    "x-session-token",
+    "x-dynamo-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "x-litellm-session-id",
+)
+# SDKs insist on a key where the server needs none; these must not tie all of their users to one revision.
+PLACEHOLDER_KEYS = frozenset({"", "empty", "none", "null", "dummy", "not-needed", "no-key", "sk-no-key-required"})
+STICKY_SOURCES = ("session", "user", "key")
+
+
+class Envelope(msgspec.Struct):
+    """Fields that the gateway looks at; their types are the server's business, except `model`."""
+
+    model: str | None = None
+    user: Any = None
+    prompt_cache_key: Any = None
+    conversation: Any = None
+
+
+_DECODER = msgspec.json.Decoder(Envelope)
+
+
+def parse(body: bytes) -> Envelope:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid("invalid_type", f"The request body is not as expected: {error}.", param="model") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
+
+
+def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, sources: Collection[str]) -> str:
+    """The key of the split: session header, then body fields, then API key, else this request alone."""
+    if "session" in sources:
+        for name in SESSION_HEADERS:
+            if value := headers.get(name):
+                return f"session:{value}"
+    if "user" in sources:
+        for value in (envelope.user, envelope.prompt_cache_key, _conversation(envelope)):
+            if isinstance(value, str) and value:
+                return f"user:{value}"
+    if "key" in sources and (key := _api_key(headers)):
+        # The key itself goes nowhere, not even into a hash that is not cryptographic.
+        return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"request:{request_id}"
+
+
+def _conversation(envelope: Envelope) -> Any:
+    conversation = envelope.conversation
+    return conversation.get("id") if isinstance(conversation, dict) else conversation
+
+
+def _api_key(headers: Mapping[str, str]) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    key = key.strip()
+    return key if scheme.lower() == "bearer" and key.lower() not in PLACEHOLDER_KEYS else None

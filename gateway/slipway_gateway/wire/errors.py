@@ -1,0 +1,82 @@
+"""Refusals and their OpenAI shape."""
+
+from typing import Any
+
+import msgspec
+
+
+class Refusal(Exception):
+    """An answer that the gateway gives itself. Raised before the first byte of an answer, rendered once, in app.py."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        outcome: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.outcome = outcome
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        return error_body(self.status, self.code, str(self), self.param)
+
+
+def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
+    return msgspec.json.encode({"error": error_object(status, code, message, param)})
+
+
+def error_object(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
+    return {"message": message, "type": _type_of(status), "param": param, "code": code}
+
+
+def _type_of(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def invalid(code: str, message: str, *, status: int = 400, param: str | None = None) -> Refusal:
+    return Refusal(status, code, message, outcome="client_error", param=param)
+
+
+def model_not_found(model: str) -> Refusal:
+    return invalid("model_not_found", f"The model '{model[:200]}' does not exist.", status=404, param="model")
+
+
+def too_large(limit_bytes: int) -> Refusal:
+    return invalid("request_too_large", f"The request body exceeds {limit_bytes} bytes.", status=413)
+
+
+def overloaded(message: str) -> Refusal:
+    return Refusal(429, "overloaded", message, outcome="refused", retry_after_s=1)
+
+
+def no_endpoint(model: str) -> Refusal:
+    message = f"The model '{model}' has no ready endpoint now; try again shortly."
+    return Refusal(503, "model_not_ready", message, outcome="no_endpoint", retry_after_s=5)
+
+
+def no_table() -> Refusal:
+    message = "The gateway has not loaded its routes yet; try again shortly."
+    return Refusal(503, "not_ready", message, outcome="no_endpoint", retry_after_s=5)
+
+
+def unreachable(reason: str) -> Refusal:
+    message = f"No server of this model could be reached ({reason})."
+    return Refusal(502, "upstream_unreachable", message, outcome="upstream_error", retry_after_s=2)
+
+
+def internal() -> Refusal:
+    return Refusal(500, "internal_error", "The gateway failed on this request.", outcome="internal")
+
+
+def timed_out() -> Refusal:
+    return Refusal(504, "timeout", "The model did not answer in time.", outcome="timeout")

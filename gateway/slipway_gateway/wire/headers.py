@@ -1,0 +1,58 @@
+"""Which headers cross the gateway in each direction."""
+
+import re
+import uuid
+from collections.abc import Mapping
+
+from multidict import CIMultiDict
+
+REQUEST_ID = "X-Request-Id"
+REVISION = "X-Slipway-Revision"
+
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
+_OF_REQUEST = _HOP_BY_HOP | {"host", "content-length", "expect", "x-request-id"}
+_OF_ANSWER = _HOP_BY_HOP | {"content-length", "x-request-id", "x-slipway-revision"}
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """The client's own when it is sane, else a new one."""
+    given = headers.get(REQUEST_ID, "")
+    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def to_upstream(headers: Mapping[str, str], request_id: str) -> CIMultiDict[str]:
+    return _crossing(headers, _OF_REQUEST, {REQUEST_ID: request_id})
+
+
+def to_client(headers: Mapping[str, str], request_id: str, revision: str) -> CIMultiDict[str]:
+    return _crossing(headers, _OF_ANSWER, {REQUEST_ID: request_id, REVISION: revision})
+
+
+def _crossing(headers: Mapping[str, str], dropped: frozenset[str], added: dict[str, str]) -> CIMultiDict[str]:
+    named = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
+    kept = CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in dropped and name.lower() not in named and _encodable(value)
+    )
+    kept.update(added)
+    return kept
+
+
+def _encodable(value: str) -> bool:
+    # Bytes that are not UTF-8 arrive as lone surrogates and cannot be written again.
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)

@@ -1,0 +1,37 @@
+"""Server-sent events at the border: only whole events are handed on, a cut stream ends with a readable error."""
+
+import msgspec
+
+from .errors import error_object
+
+CONTENT_TYPE = "text/event-stream"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+# Beyond this an unfinished event is handed on as it is: memory is bounded, whatever an upstream sends.
+_MAX_PARTIAL_BYTES = 1 << 20
+
+
+class EventAligner:
+    """Holds back an unfinished event, so that an error event after a cut never lands inside of another one."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        data = self._partial + chunk
+        cut = max((at + len(end) for end in _EVENT_ENDS if (at := data.rfind(end)) >= 0), default=0)
+        if not cut and len(data) > _MAX_PARTIAL_BYTES:
+            cut = len(data)
+        self._partial = data[cut:]
+        return data[:cut]
+
+    def flush(self) -> bytes:
+        rest, self._partial = self._partial, b""
+        return rest
+
+
+def error_event(path: str, code: str, message: str) -> bytes:
+    """The end of a stream that broke; `/v1/generate` has its own event shape and no `[DONE]`."""
+    error = error_object(502, code, message)
+    if path == "/v1/generate":
+        return b"data: " + msgspec.json.encode({"type": "error", "error": error}) + b"\n\n"
+    return b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n"

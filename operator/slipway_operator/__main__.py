@@ -1,0 +1,161 @@
+"""Composition root of the operator: settings → client → queue → admin port → watches; nothing imports it."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+
+from slipway_operator import explain, watch
+from slipway_operator.kube import auth
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Unavailable
+from slipway_operator.kube.gateways import Gateways
+from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.queue import WorkQueue, work
+from slipway_operator.reconcile import Reconciler
+from slipway_operator.settings import Settings, parse, product_version
+from slipway_operator.telemetry import health, logs
+from slipway_operator.telemetry.metrics import Key, Metrics
+
+DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
+
+log = logging.getLogger("slipway_operator")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    settings = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
+    logs.configure(settings.log_level)
+    try:
+        if settings.command == "run":
+            return asyncio.run(_run(settings))
+        return _explain_file(settings) if _names_file(settings.target) else asyncio.run(_explain(settings))
+    except (auth.ConfigMissing, explain.NotExplainable, watch.CrdMissing) as error:
+        print(f"slipway-operator: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _names_file(target: str) -> bool:
+    """A name of an object has neither slash nor such an ending."""
+    return "/" in target or Path(target).suffix in (".yaml", ".yml", ".json") or Path(target).is_file()
+
+
+def _explain_file(settings: Settings) -> int:
+    planning = PlanSettings(settings.server_image, settings.endpoint)
+    print(explain.to_text(explain.from_file(Path(settings.target), planning, datetime.now(UTC))))
+    return 0
+
+
+async def _explain(settings: Settings) -> int:
+    planning = PlanSettings(settings.server_image, settings.endpoint)
+    now = datetime.now(UTC)
+    async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
+        gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+        try:
+            found = await explain.from_cluster(
+                client, gateways, settings.target_namespace, settings.target, planning, now
+            )
+        except ApiError as error:
+            print(f"slipway-operator: {settings.target_namespace}/{settings.target}: {error}", file=sys.stderr)
+            return 1
+    print(explain.to_text(found))
+    return 0
+
+
+async def _run(settings: Settings) -> int:
+    metrics = Metrics(product_version())
+    queue: WorkQueue[Key] = WorkQueue(time.monotonic)
+    metrics.follow_queue(queue)
+    async with Client(await auth.load(), metrics.wrote) as client, aiohttp.ClientSession() as session:
+        return await _serve(settings, client, session, queue, metrics)
+
+
+async def _serve(
+    settings: Settings, client: Client, session: aiohttp.ClientSession, queue: WorkQueue[Key], metrics: Metrics
+) -> int:
+    listed = asyncio.Event()
+    pulse = health.Pulse()
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
+    application = health.application(
+        metrics.registry,
+        live=[pulse.check, health.tasks_check(tasks), health.run_check(queue.longest_run_s)],
+        ready=[lambda: None if listed.is_set() else "the first list of ModelDeployments is not done"],
+    )
+    runner = await health.serve(application, settings.admin_port)
+    try:
+        await watch.wait_for_crd(client, settings.namespaces)
+        # Tasks that are born before kopf starts are not its to cancel.
+        gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+        planning = PlanSettings(settings.server_image, settings.endpoint)
+        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC))
+        tasks += [
+            asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
+            for number in range(settings.workers)
+        ]
+        resync = watch.resync(client, settings.namespaces, settings.resync_s, queue.add_after)
+        tasks.append(asyncio.create_task(resync, name="resync"))
+        for key in await watch.all_keys(client, settings.namespaces):
+            queue.add(key)
+        listed.set()
+        log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
+        return await _watch(settings, client, queue, metrics, tasks)
+    finally:
+        await _end(tasks, queue)
+        await runner.cleanup()
+
+
+async def _watch(
+    settings: Settings,
+    client: Client,
+    queue: WorkQueue[Key],
+    metrics: Metrics,
+    tasks: Sequence[asyncio.Task[None]],
+) -> int:
+    """Watch until a signal; anything else ends the process with an error, and the next one starts clean."""
+    stop = asyncio.Event()
+    for task in tasks:
+        task.add_done_callback(lambda _: stop.set())
+    try:
+        await watch.run(client, settings.namespaces, queue.add, metrics.heard, stop)
+    except Exception:
+        log.exception("the watches ended")
+        return 1
+    if stop.is_set():
+        log.error("%s", health.tasks_check(tasks)())
+        return 1
+    log.info("asked to end")
+    return 0
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> None:
+    """Let reconciles in progress end, then stop. What is cut off is done again by the next process."""
+    queue.close()
+    workers = [task for task in tasks if task.get_name().startswith("worker")]
+    if workers:
+        await asyncio.wait(workers, timeout=DRAIN_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _failed(key: Key, error: Exception) -> None:
+    """A reconcile failed and will be tried again."""
+    with logs.about(key="/".join(key)):
+        if isinstance(error, Unavailable):
+            log.warning("the API server is not available: %s", error)
+        elif isinstance(error, ApiError):
+            log.warning("%s", error)
+        else:
+            log.error("a bug: the reconcile raised", exc_info=error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

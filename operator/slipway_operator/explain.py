@@ -1,0 +1,82 @@
+"""`slipway-operator explain`: shows what would be done to one ModelDeployment, and does nothing."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.observe import observe
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.model import labels, wire
+from slipway_operator.model.observed import Gateway, Observed, Snapshot, Workload
+from slipway_operator.planning.plan import PlanSettings, explain
+
+Object = dict[str, Any]
+
+# What the API server would add to a manifest that was never applied.
+_UNAPPLIED = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000", "generation": 1}
+
+
+class NotExplainable(Exception):
+    """The file holds something else."""
+
+
+def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
+    """Explain a manifest as if it were new, or replay what was explained before at the moment it was.
+
+    Raises:
+        NotExplainable: when the file holds neither.
+    """
+    try:
+        documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise NotExplainable(f"{path} cannot be read: {error}") from error
+    for document in documents:
+        if isinstance(document, dict) and "object" in document:
+            return _explained(
+                document["object"],
+                _observed(document.get("observed") or {}),
+                settings,
+                wire.parse_time(document["now"]),
+            )
+        if isinstance(document, dict) and document.get("kind") == labels.KIND:
+            obj = {**document, "metadata": {**_UNAPPLIED, **document["metadata"]}}
+            return _explained(obj, Observed(), settings, now)
+    raise NotExplainable(f"{path} holds no {labels.KIND}")
+
+
+async def from_cluster(
+    client: Client, gateways: Gateways, namespace: str, name: str, settings: PlanSettings, now: datetime
+) -> Object:
+    """Explain what the cluster holds now."""
+    obj = await client.get(MODEL_DEPLOYMENTS, namespace, name)
+    obj["metadata"].pop("managedFields", None)
+    return _explained(obj, await observe(client, gateways, obj), settings, now)
+
+
+def to_text(explained: Object) -> str:
+    """As it is printed."""
+    return json.dumps(explained, indent=2, default=_plain)
+
+
+def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
+    # The object and the moment, too: with them the rest can be computed again.
+    return {"object": obj, "now": wire.format_time(now), **explain(obj, observed, settings, now)}
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else wire.to_json(value)
+
+
+def _observed(value: Object) -> Observed:
+    """Read back what `_plain` printed."""
+    return Observed(
+        snapshots={name: wire.from_json(Snapshot, item) for name, item in (value.get("snapshots") or {}).items()},
+        workloads={name: wire.from_json(Workload, item) for name, item in (value.get("workloads") or {}).items()},
+        services=frozenset(value.get("services") or ()),
+        gateways=tuple(wire.from_json(Gateway, item) for item in value.get("gateways") or ()),
+    )

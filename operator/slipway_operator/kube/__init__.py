@@ -1,0 +1,1 @@
+"""The only room that talks to the Kubernetes API: reads become Observed, a Plan becomes writes."""

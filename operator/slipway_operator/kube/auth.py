@@ -1,0 +1,66 @@
+"""How to reach the API server: one source for our own calls and for the watches."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as _config
+
+_BEARER = "BearerToken"
+
+kubernetes_config: Any = _config  # it has no annotations
+
+
+class ConfigMissing(Exception):
+    """There is neither a kubeconfig nor a service account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Address and identity as of now."""
+
+    server: str
+    ca_path: str | None
+    token: str | None
+    certificate_path: str | None
+    key_path: str | None
+    insecure: bool
+    proxy: str | None
+
+
+async def load() -> kubernetes_client.Configuration:
+    """The configuration of $KUBECONFIG, else of the pod we run in, else of ~/.kube/config.
+
+    Raises:
+        ConfigMissing: when none of them is there.
+    """
+    configuration = kubernetes_client.Configuration()
+    try:
+        if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            await kubernetes_config.load_kube_config(config_file=_kubeconfig(), client_configuration=configuration)
+        else:
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+    except kubernetes_config.ConfigException as error:
+        raise ConfigMissing(f"no way to reach a Kubernetes API server: {error}") from error
+    return configuration
+
+
+async def credentials(configuration: kubernetes_client.Configuration) -> Credentials:
+    """What to connect with at this moment; a service account's token is read again when it may have changed."""
+    token = await configuration.get_api_key_with_prefix(_BEARER)
+    return Credentials(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        # The library stores the whole header value, and in varying case.
+        token=token.split(" ", 1)[-1].strip() if token else None,
+        certificate_path=configuration.cert_file,
+        key_path=configuration.key_file,
+        insecure=not configuration.verify_ssl,
+        proxy=configuration.proxy,
+    )
+
+
+def _kubeconfig() -> str:
+    # Read now: the library reads it when it is imported, and tools set it later.
+    return os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")

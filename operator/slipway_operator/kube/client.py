@@ -1,0 +1,188 @@
+"""The only hands on the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client as kubernetes_client
+
+from slipway_operator.kube import auth
+from slipway_operator.kube.errors import ApiError, Exists, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.resources import Resource
+from slipway_operator.model import labels
+
+Object = dict[str, Any]
+Objects = list[Object]
+Query = list[tuple[str, str]]
+Keys = list[tuple[str, str]]
+OnWrite = Callable[[str, str], None]
+
+TIMEOUT_S = 10.0
+CONCURRENCY = 16
+ATTEMPTS = 4  # the first and three retries
+RETRY_FIRST_S = 0.2
+RETRY_LIMIT_S = 10.0
+
+_JSON = "application/json"
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_FIELD_MANAGER = ("fieldManager", labels.FIELD_MANAGER)
+
+
+class Client:
+    """Calls to one API server. Use it as an async context manager."""
+
+    def __init__(self, configuration: kubernetes_client.Configuration, on_write: OnWrite | None = None) -> None:
+        """`on_write(kind, result)` hears of every write that was tried."""
+        # Parts of the library have annotations and others none.
+        self._api: Any = kubernetes_client.ApiClient(configuration)
+        self._api.user_agent = labels.FIELD_MANAGER
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._on_write = on_write or (lambda kind, result: None)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._api.close()
+
+    async def credentials(self) -> auth.Credentials:
+        """What the watches are to connect with."""
+        return await auth.credentials(self._api.configuration)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """Read one object, as it is now."""
+        return await self._call("GET", resource.path(namespace, name))
+
+    async def list(
+        self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False
+    ) -> Objects:
+        """Read objects of a namespace, or of all. `cached` spares etcd and may miss the last moment."""
+        query = [("labelSelector", selector)] if selector else []
+        query += [("resourceVersion", "0")] if cached else []
+        answer = await self._call("GET", resource.path(namespace), query)
+        return answer.get("items") or []
+
+    async def keys(self, resource: Resource, namespace: str | None) -> Keys:
+        """Namespace and name of every object, without their bodies."""
+        answer = await self._call("GET", resource.path(namespace), [("resourceVersion", "0")], accept=_NAMES_ONLY)
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or []]
+
+    async def create(self, resource: Resource, body: Object) -> Object:
+        """Create an object that must not exist."""
+        path = resource.path(body["metadata"]["namespace"])
+        return await self._write(resource, "POST", path, [_FIELD_MANAGER], body)
+
+    async def apply(self, resource: Resource, manifest: Object) -> Object:
+        """Create or complete an object by server-side apply; the fields in the manifest become ours."""
+        path = resource.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        return await self._write(resource, "PATCH", path, [_FIELD_MANAGER, ("force", "true")], manifest, _APPLY)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
+        """Change some fields by merge patch."""
+        return await self._write(resource, "PATCH", resource.path(namespace, name), [_FIELD_MANAGER], body, _MERGE)
+
+    async def put_status(self, resource: Resource, body: Object) -> Object:
+        """Replace the status of the object as it was read; Stale when it has changed since."""
+        metadata = body["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"], "status")
+        return await self._write(resource, "PUT", path, [_FIELD_MANAGER], body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        await self._write(resource, "DELETE", resource.path(namespace, name), [], body)
+
+    async def _write(
+        self,
+        resource: Resource,
+        method: str,
+        path: str,
+        query: Query,
+        body: Object,
+        content: str = _JSON,
+    ) -> Object:
+        result = "ok"
+        try:
+            return await self._call(method, path, query, body, content)
+        except ApiError as error:
+            result = type(error).__name__.lower()
+            raise
+        finally:
+            self._on_write(resource.kind, result)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: Object | None = None,
+        content: str = _JSON,
+        accept: str = _JSON,
+    ) -> Object:
+        headers = {"Content-Type": content, "Accept": accept}
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self._slots:
+                    status, retry_after, answer = await self._once(method, path, query or [], body, dict(headers))
+                failure = _failure(status, answer)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                retry_after, answer = None, {}
+                failure = Unavailable(f"{method} {path}: {type(error).__name__}: {error}")
+            if failure is None:
+                return answer
+            if not isinstance(failure, Unavailable) or attempt == ATTEMPTS:
+                raise failure
+            await asyncio.sleep(_pause_s(attempt, retry_after))
+        raise AssertionError("the loop returns or raises")
+
+    async def _once(
+        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
+    ) -> tuple[int, str | None, Object]:
+        request = await self._api.param_serialize(
+            method=method,
+            resource_path=path,
+            query_params=query,
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        # One limit for the whole exchange: the library's own covers neither the body nor a hanging connect reliably.
+        async with asyncio.timeout(TIMEOUT_S):
+            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+            text = await response.read()
+        return response.status, response.headers.get("Retry-After"), _parse(text)
+
+
+def _parse(text: bytes) -> Object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"message": text.decode(errors="replace")[:200]}
+    return value if isinstance(value, dict) else {"message": str(value)[:200]}
+
+
+def _failure(status: int, answer: Object) -> ApiError | None:
+    message = str(answer.get("message") or f"status {status}")
+    if status < 400:
+        return None
+    if status == 404:
+        return NotFound(message)
+    if status == 409:
+        return Exists(message) if answer.get("reason") == "AlreadyExists" else Stale(message)
+    if status == 429 or status >= 500:
+        return Unavailable(f"{status}: {message}")
+    return Refused(status, message)
+
+
+def _pause_s(attempt: int, retry_after: str | None) -> float:
+    backoff = RETRY_FIRST_S * 2 ** (attempt - 1) * (0.5 + random.random())
+    asked = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+    return float(min(RETRY_LIMIT_S, max(backoff, asked)))

@@ -1,0 +1,29 @@
+"""What can go wrong at the API server, in our own words; no exception of the client library leaves the room."""
+
+
+class ApiError(Exception):
+    """A call failed."""
+
+
+class NotFound(ApiError):
+    """The object, or the kind, does not exist."""
+
+
+class Stale(ApiError):
+    """Somebody else was faster: read again and decide again."""
+
+
+class Exists(ApiError):
+    """An object of this name is there already."""
+
+
+class Refused(ApiError):
+    """The API server understood the call and said no: quota, admission, schema or permission."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Unavailable(ApiError):
+    """The API server did not answer, or not with an answer; later it may."""

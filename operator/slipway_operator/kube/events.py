@@ -1,0 +1,66 @@
+"""Events about transitions: a repeated one counts up in place of filling the list."""
+
+import hashlib
+import logging
+from datetime import datetime
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists
+from slipway_operator.kube.resources import EVENTS
+from slipway_operator.model import labels
+from slipway_operator.model.plan import Event
+from slipway_operator.model.wire import format_time
+
+Object = dict[str, Any]
+
+MESSAGE_LIMIT = 1024  # the API server's
+
+log = logging.getLogger(__name__)
+
+
+async def post(client: Client, obj: Object, event: Event, now: datetime) -> None:
+    """Tell the user. An event that cannot be posted is logged and forgotten: the work does not depend on it."""
+    try:
+        await _post(client, render(obj, event, now))
+    except ApiError as error:
+        log.warning("event %s was not posted: %s", event.reason, error)
+
+
+def render(obj: Object, event: Event, now: datetime) -> Object:
+    """The event as a v1 Event; the same one about the same object gets the same name."""
+    metadata = obj["metadata"]
+    moment = format_time(now)
+    message = event.message[:MESSAGE_LIMIT]
+    identity = hashlib.sha256("\0".join((metadata["uid"], event.type, event.reason, message)).encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{identity}", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": labels.API_VERSION,
+            "kind": labels.KIND,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": message,
+        "source": {"component": labels.FIELD_MANAGER},
+        "reportingComponent": labels.FIELD_MANAGER,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+async def _post(client: Client, body: Object) -> None:
+    try:
+        await client.create(EVENTS, body)
+    except Exists:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        known = await client.get(EVENTS, namespace, name)
+        again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": body["lastTimestamp"]}
+        await client.patch(EVENTS, namespace, name, again)

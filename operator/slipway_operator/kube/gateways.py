@@ -1,0 +1,113 @@
+"""Asks every gateway by what it routes and how many requests are in progress."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.resources import ENDPOINT_SLICES
+from slipway_operator.model.observed import Gateway
+
+Object = dict[str, Any]
+
+TIMEOUT_S = 2.0
+CACHE_S = 0.3
+PORT_NAME = "admin"
+_SERVICE_LABEL = "kubernetes.io/service-name"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a gateway's admin port is."""
+
+    name: str
+    url: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one gateway said about all routes; `reachable` False when it said nothing."""
+
+    name: str
+    ready: bool
+    reachable: bool
+    routes: Object = field(default_factory=dict)
+
+    def about(self, namespace: str, name: str, uid: str) -> Gateway:
+        """The part about one ModelDeployment; a route of a former one of that name counts as none."""
+        route = self.routes.get(f"{namespace}/{name}") or {}
+        if route.get("uid") != uid:
+            return Gateway(self.name, self.ready, self.reachable)
+        inflight = {revision: int(counts["inflight"]) for revision, counts in (route.get("revisions") or {}).items()}
+        return Gateway(self.name, self.ready, self.reachable, int(route["generation"]), inflight)
+
+
+class Gateways:
+    """The gateways behind one Service. A hundred reconciles at once ask them once."""
+
+    def __init__(
+        self,
+        client: Client,
+        session: aiohttp.ClientSession,
+        namespace: str,
+        service: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._session = client, session
+        self._namespace, self._service = namespace, service
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._answers: tuple[Answer, ...] = ()
+        self._fresh_until = float("-inf")
+
+    async def answers(self) -> tuple[Answer, ...]:
+        """What the gateways say, at most `CACHE_S` ago."""
+        async with self._lock:
+            if self._clock() >= self._fresh_until:
+                asked_at = self._clock()
+                self._answers = await self._ask_all()
+                # Counted from the question, so that an answer is never taken for younger than it is.
+                self._fresh_until = asked_at + CACHE_S
+            return self._answers
+
+    async def _ask_all(self) -> tuple[Answer, ...]:
+        selector = f"{_SERVICE_LABEL}={self._service}"
+        slices = await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True)
+        answers = await asyncio.gather(*(self._ask(endpoint) for endpoint in endpoints(slices)))
+        return tuple(answer for answer in answers if answer)
+
+    async def _ask(self, endpoint: Endpoint) -> Answer | None:
+        try:
+            async with self._session.get(endpoint.url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as response:
+                response.raise_for_status()
+                routes = (await response.json())["routes"]
+                return Answer(endpoint.name, endpoint.ready, True, routes)
+        except aiohttp.ClientConnectorError as error:
+            # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
+            if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
+                return None
+            return Answer(endpoint.name, endpoint.ready, False)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError):
+            return Answer(endpoint.name, endpoint.ready, False)
+
+
+def endpoints(slices: list[Object]) -> list[Endpoint]:
+    """The admin ports in EndpointSlices, also of gateways that are leaving: they still hold requests."""
+    found: dict[str, Endpoint] = {}
+    for item in slices:
+        port = next((port["port"] for port in item.get("ports") or () if port.get("name") == PORT_NAME), None)
+        for entry in (item.get("endpoints") or ()) if port else ():
+            address = entry["addresses"][0]
+            host = f"[{address}]" if item.get("addressType") == "IPv6" else address
+            # The API documents an absent condition as ready.
+            ready = (entry.get("conditions") or {}).get("ready") is not False
+            name = (entry.get("targetRef") or {}).get("name") or address
+            # Two slices name one pod while it moves between them: the word of the ready one counts.
+            if ready or host not in found:
+                found[host] = Endpoint(name, f"http://{host}:{port}/internal/routes", ready)
+    return sorted(found.values(), key=lambda endpoint: endpoint.name)

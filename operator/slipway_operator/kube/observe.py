@@ -1,0 +1,90 @@
+"""Reads what belongs to one ModelDeployment into Observed."""
+
+import asyncio
+from typing import Any
+
+from slipway_operator.kube import pod_trouble
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
+from slipway_operator.model import labels
+from slipway_operator.model.observed import Observed, Snapshot, Workload
+from slipway_operator.model.spec import parse_inputs
+
+Object = dict[str, Any]
+
+MAX_TROUBLES = 8  # of one revision; a message shows the first
+
+
+async def observe(client: Client, gateways: Gateways, obj: Object) -> Observed:
+    """The children and the gateways of a ModelDeployment, as they are now."""
+    metadata = obj["metadata"]
+    namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+    selector = labels.selector(name)
+    # Whether a revision exists must be certain; pods and services change all the time anyway.
+    replica_sets, revisions, pods, services, answers = await asyncio.gather(
+        client.list(REPLICA_SETS, namespace, selector),
+        client.list(CONTROLLER_REVISIONS, namespace, selector),
+        client.list(PODS, namespace, selector, cached=True),
+        client.list(SERVICES, namespace, selector, cached=True),
+        gateways.answers(),
+    )
+    owned = [item for item in replica_sets if is_owned(item, uid)]
+    return Observed(
+        snapshots={item.revision: item for item in (snapshot(it, name) for it in revisions if is_owned(it, uid))},
+        workloads={item.revision: item for item in (workload(it, pods) for it in owned)},
+        services=frozenset(revision_of(item) for item in services if is_owned(item, uid) and not _is_leaving(item)),
+        gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
+    )
+
+
+def is_owned(item: Object, uid: str) -> bool:
+    """Whether an object has our labels and belongs to this very ModelDeployment, not to a former namesake."""
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    return labels.REVISION in (metadata.get("labels") or {}) and any(owner.get("uid") == uid for owner in owners)
+
+
+def revision_of(item: Object) -> str:
+    """The revision that an object of ours belongs to."""
+    return str(item["metadata"]["labels"][labels.REVISION])
+
+
+def snapshot(item: Object, name: str) -> Snapshot:
+    """Read a ControllerRevision of ours."""
+    data = item["data"]
+    return Snapshot(
+        revision=revision_of(item),
+        ordinal=int(item["revision"]),
+        inputs=parse_inputs(data["inputs"], name),
+        image=data["image"],
+        drain_timeout_s=int(data["drainTimeoutSeconds"]),
+        template_version=int(data["templateVersion"]),
+    )
+
+
+def workload(replica_set: Object, pods: list[Object]) -> Workload:
+    """Read a ReplicaSet of ours and the pods among `pods` that are its own."""
+    status = replica_set.get("status") or {}
+    uid = replica_set["metadata"]["uid"]
+    own = sorted((pod for pod in pods if _has_owner(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
+    living = [pod for pod in own if not pod_trouble.has_ended(pod)]
+    # Pods that ended come last: they were replaced, and the replacement's word is news.
+    found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living), *pod_trouble.of_pods(own))
+    return Workload(
+        revision=revision_of(replica_set),
+        desired=int(replica_set["spec"].get("replicas", 1)),
+        # A pod that is leaving has left the ReplicaSet's count, but not its node, nor its requests.
+        replicas=max(int(status.get("replicas", 0)), len(living)),
+        ready=int(status.get("readyReplicas", 0)),
+        troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],
+        stuck_deleting=_is_leaving(replica_set),
+    )
+
+
+def _has_owner(pod: Object, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())
+
+
+def _is_leaving(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))

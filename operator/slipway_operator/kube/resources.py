@@ -1,0 +1,42 @@
+"""Kinds that the operator touches and their paths in the API."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from slipway_operator.model import labels
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One namespaced or cluster-scoped kind."""
+
+    api_version: str
+    kind: str
+    plural: str
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Path of the collection, of an object, or of a part of it."""
+        root = "/api/" if "/" not in self.api_version else "/apis/"
+        parts = ["namespaces", namespace, self.plural] if namespace else [self.plural]
+        parts += [part for part in (name, subresource) if part]
+        return root + self.api_version + "".join(f"/{quote(part, safe='')}" for part in parts if part)
+
+
+MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
+REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
+CONTROLLER_REVISIONS = Resource("apps/v1", "ControllerRevision", "controllerrevisions")
+SERVICES = Resource("v1", "Service", "services")
+PODS = Resource("v1", "Pod", "pods")
+EVENTS = Resource("v1", "Event", "events")
+ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+
+CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES)
+
+
+def child(api_version: str, kind: str) -> Resource:
+    """The resource of a child object.
+
+    Raises:
+        KeyError: for a kind that is not among our children: a plan must not name it.
+    """
+    return {(item.api_version, item.kind): item for item in CHILDREN}[api_version, kind]

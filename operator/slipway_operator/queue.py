@@ -1,0 +1,143 @@
+"""Keyed work queue: each key once, by one worker at a time, with delays and backoff; knows no Kubernetes."""
+
+import asyncio
+import heapq
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+Handle = Callable[[K, int], Awaitable[float | None]]
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_LIMIT_S = 300.0
+_SLACK = 64  # outdated heap entries that are tolerated before the heap is rebuilt
+
+
+class WorkQueue(Generic[K]):
+    """Which keys are to be handled, and when. Memory is bounded by the number of keys, not of events."""
+
+    def __init__(self, clock: Callable[[], float], jitter: Callable[[], float] = random.random) -> None:
+        """`clock` counts seconds and never runs backwards; `jitter` returns numbers from 0 to 1."""
+        self._clock, self._jitter = clock, jitter
+        self._due: dict[K, float] = {}  # waiting keys
+        self._heap: list[tuple[float, int, K]] = []  # the same by time; entries that `_due` contradicts are outdated
+        self._started: dict[K, float] = {}  # keys being handled
+        self._again: dict[K, float] = {}  # keys being handled that are due once more
+        self._failures: dict[K, int] = {}  # in a row
+        self._sequence = 0  # first come, first served among keys due at the same moment
+        self._changed = asyncio.Event()
+        self.retries = 0  # since the start
+        self.closed = False
+
+    def add(self, key: K) -> None:
+        """Handle a key as soon as possible, even one that is waiting out a backoff."""
+        self.add_after(key, 0.0)
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Handle a key in some time, or earlier when it is waiting for an earlier moment."""
+        due = self._clock() + delay_s
+        waiting = self._again if key in self._started else self._due
+        if waiting.get(key, float("inf")) <= due:
+            return
+        waiting[key] = due
+        if waiting is self._due:
+            self._push(key, due)
+
+    def take(self) -> K | None:
+        """The key that has been due for longest, now being handled; None when none is due."""
+        if self.closed or self.next_due() > self._clock():
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._due[key]
+        self._started[key] = self._clock()
+        return key
+
+    def done(self, key: K, again_after_s: float | None = None) -> None:
+        """A key was handled well; look at it again after a while, or when it is added."""
+        self._failures.pop(key, None)
+        self._release(key, again_after_s)
+
+    def failed(self, key: K) -> None:
+        """Handling a key failed: try again, later each time."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self.retries += 1
+        full = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 32))
+        self._release(key, full * (0.5 + 0.5 * self._jitter()))
+
+    def failures(self, key: K) -> int:
+        """How often in a row handling a key has failed."""
+        return self._failures.get(key, 0)
+
+    def next_due(self) -> float:
+        """The moment at which the next key is due; infinity when none waits."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def close(self) -> None:
+        """Give out no more keys; the workers end when they are done with theirs."""
+        self.closed = True
+        self._changed.set()
+
+    def depth(self) -> int:
+        """Keys that are due and not being handled."""
+        now = self._clock()
+        return sum(due <= now for due in self._due.values())
+
+    def oldest_wait_s(self) -> float:
+        """For how long the next key has been due."""
+        return max(0.0, self._clock() - self.next_due())
+
+    def longest_run_s(self) -> float:
+        """For how long the slowest key has been being handled."""
+        return max((self._clock() - started for started in self._started.values()), default=0.0)
+
+    async def wait(self) -> None:
+        """Return when a key may be due."""
+        if self.closed:
+            return
+        self._changed.clear()
+        delay_s = self.next_due() - self._clock()
+        if delay_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(None if delay_s == float("inf") else delay_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _release(self, key: K, after_s: float | None) -> None:
+        del self._started[key]
+        again = self._again.pop(key, None)
+        if again is not None:
+            self.add_after(key, max(0.0, again - self._clock()))
+        if after_s is not None:
+            self.add_after(key, after_s)
+
+    def _push(self, key: K, due: float) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (due, self._sequence, key))
+        if len(self._heap) > 2 * len(self._due) + _SLACK:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+        self._changed.set()
+
+
+async def work(queue: WorkQueue[K], handle: Handle[K], on_error: Callable[[K, Exception], None]) -> None:
+    """One worker: handles keys one after the other until the queue is closed.
+
+    `handle(key, failures)` returns when to look at the key again, or None; an exception means backoff.
+    """
+    while not queue.closed:
+        key = queue.take()
+        if key is None:
+            await queue.wait()
+            continue
+        try:
+            again_after_s = await handle(key, queue.failures(key))
+        except Exception as error:
+            queue.failed(key)
+            on_error(key, error)
+        else:
+            queue.done(key, again_after_s)

@@ -1,0 +1,79 @@
+"""The story of one ModelDeployment: get → observe → plan → apply."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from slipway_operator.kube import apply, events
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, NotFound, Stale
+from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.observe import observe
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.model import status
+from slipway_operator.model.plan import Event
+from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.telemetry import logs
+from slipway_operator.telemetry.metrics import Key, Metrics
+
+# A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
+TOLD_FROM_FAILURE = 3
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Brings one ModelDeployment a step nearer to its spec, any number of times."""
+
+    def __init__(
+        self,
+        client: Client,
+        gateways: Gateways,
+        settings: PlanSettings,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._client, self._gateways, self._settings = client, gateways, settings
+        self._metrics, self._clock = metrics, clock
+
+    async def __call__(self, key: Key, failures: int) -> float | None:
+        """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
+        started, result = time.monotonic(), "error"
+        with logs.about(key="/".join(key)):
+            try:
+                again_after_s = await self._reconcile(key, failures)
+                result = "ok"
+                return again_after_s
+            except Stale:
+                result = "stale"
+                return 0.0
+            except ApiError as error:
+                result = type(error).__name__.lower()
+                raise
+            finally:
+                self._metrics.reconciled(result, time.monotonic() - started)
+
+    async def _reconcile(self, key: Key, failures: int) -> float | None:
+        try:
+            obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
+        except NotFound:
+            self._metrics.rollouts.forget(key)
+            return None
+        if obj["metadata"].get("deletionTimestamp"):
+            return None
+        logs.add(generation=obj["metadata"].get("generation"))
+        observed = await observe(self._client, self._gateways, obj)
+        now = self._clock()
+        planned = plan(obj, status.parse(obj.get("status")), observed, self._settings, now)
+        logs.add(revision=planned.status.current_revision)
+        try:
+            await apply.execute(self._client, obj, planned, now)
+        except apply.CannotCreate as error:
+            if failures + 1 >= TOLD_FROM_FAILURE:
+                await events.post(self._client, obj, Event("Warning", "CreateFailed", error.message), now)
+            raise
+        self._metrics.rollouts.show(key, planned.status)
+        for event in planned.events:
+            log.info("%s: %s", event.reason, event.message)
+        return planned.requeue_after_s

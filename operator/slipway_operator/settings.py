@@ -1,0 +1,153 @@
+"""Flags and environment of the operator as one frozen value; read only by `__main__`."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+GATEWAY_SERVICE = "slipway-gateway-admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be chosen from outside."""
+
+    command: str  # run | explain
+    own_namespace: str
+    namespaces: tuple[str, ...]  # empty: the whole cluster
+    server_image: str
+    gateway_service: str
+    endpoint: str
+    resync_s: float
+    workers: int
+    admin_port: int
+    log_level: str
+    target: str = ""  # explain: a file or the name of a ModelDeployment
+    target_namespace: str = "default"
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Read the command line; what it leaves open comes from `SLIPWAY_*`, then from defaults.
+
+    Raises:
+        SystemExit: for --help, --version and mistakes, as argparse does.
+    """
+    chosen = _parser(environment).parse_args(_with_command(arguments))
+    return Settings(
+        command=chosen.command,
+        own_namespace=chosen.own_namespace,
+        namespaces=tuple(name for name in chosen.namespaces.split(",") if name),
+        server_image=chosen.server_image,
+        gateway_service=chosen.gateway_service,
+        endpoint=chosen.endpoint or f"http://slipway-gateway.{chosen.own_namespace}.svc/v1",
+        resync_s=chosen.resync_seconds,
+        workers=chosen.workers,
+        admin_port=chosen.admin_port,
+        log_level=chosen.log_level.upper(),
+        target=getattr(chosen, "target", ""),
+        target_namespace=getattr(chosen, "namespace", "default"),
+    )
+
+
+def product_version() -> str:
+    """Version of the installed distribution."""
+    try:
+        return version("slipway")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _with_command(arguments: Sequence[str]) -> list[str]:
+    """`run` is the default command, and the only one that flags alone can mean."""
+    alone = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version"))
+    return ["run", *arguments] if alone else list(arguments)
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slipway-operator",
+        description="Launches models on Kubernetes: reconciles ModelDeployments. "
+        "Every flag can be set in the environment: --admin-port is SLIPWAY_ADMIN_PORT.",
+    )
+    parser.add_argument("--version", action="version", version=f"slipway-operator {product_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    shared = _shared_flags(environment)
+    run = commands.add_parser("run", parents=[shared], help="reconcile until SIGTERM (the default)")
+    _add_run_flags(run, environment)
+    explain = commands.add_parser(
+        "explain",
+        parents=[shared],
+        help="print Spec, Status, Observed and Plan of one ModelDeployment as JSON",
+        description="Shows what the operator would do, and does nothing. "
+        "FILE is a manifest, or what explain printed before; NAME is read from the cluster.",
+    )
+    _add_run_flags(explain, environment, hidden=True)
+    explain.add_argument("target", metavar="FILE|NAME", help="a file with a ModelDeployment, or the name of one")
+    explain.add_argument("-n", "--namespace", default="default", help="namespace of NAME (default: %(default)s)")
+    return parser
+
+
+def _shared_flags(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    own = _own_namespace(environment)
+    flags = argparse.ArgumentParser(add_help=False)
+    add = _Adder(flags, environment)
+    add("--own-namespace", own, "namespace of the operator and its gateways (default: %(default)s)")
+    add(
+        "--server-image",
+        f"slipway-server:{product_version()}",
+        "image of server and fetcher for new revisions that name none (default: %(default)s)",
+    )
+    add("--gateway-service", GATEWAY_SERVICE, "headless Service of the gateways' admin ports (default: %(default)s)")
+    add("--endpoint", "", "base URL shown in status.endpoint (default: http://slipway-gateway.OWN-NAMESPACE.svc/v1)")
+    add("--log-level", "info", "debug, info, warning or error (default: %(default)s)", choices=_LEVELS, type=str.lower)
+    return flags
+
+
+def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str], hidden: bool = False) -> None:
+    add = _Adder(parser, environment, hidden)
+    add("--namespaces", "", "comma-separated namespaces to serve (default: all of the cluster)")
+    add(
+        "--resync-seconds",
+        300.0,
+        "time between two looks at every ModelDeployment (default: %(default)s)",
+        type=_seconds,
+    )
+    add("--workers", 8, "reconciles at the same time (default: %(default)s)", type=_count)
+    add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
+
+
+class _Adder:
+    """Adds flags whose defaults the environment may set."""
+
+    def __init__(self, parser: argparse.ArgumentParser, environment: Mapping[str, str], hidden: bool = False) -> None:
+        self._parser, self._environment, self._hidden = parser, environment, hidden
+
+    def __call__(self, flag: str, default: object, text: str, **options: object) -> None:
+        variable = "SLIPWAY_" + flag.lstrip("-").upper().replace("-", "_")
+        # A string default goes through `type` too, so a malformed variable is reported like a malformed flag.
+        chosen = self._environment.get(variable) or default
+        self._parser.add_argument(flag, default=chosen, help=argparse.SUPPRESS if self._hidden else text, **options)  # type: ignore[arg-type]
+
+
+_LEVELS = ("debug", "info", "warning", "error")
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _own_namespace(environment: Mapping[str, str]) -> str:
+    if environment.get("POD_NAMESPACE"):
+        return environment["POD_NAMESPACE"]
+    return _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else "default"
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 on")
+    return float(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 256")
+    return int(text)

@@ -1,0 +1,115 @@
+"""Every metric of the operator is declared here."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from slipway_operator.model.status import Phase, Status
+from slipway_operator.queue import WorkQueue
+
+Key = tuple[str, str]
+
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """One set of metrics with its own registry, so that tests and processes do not share any."""
+
+    def __init__(self, version: str) -> None:
+        self.registry = CollectorRegistry()
+        self.rollouts = Rollouts()
+        self.registry.register(self.rollouts)
+        self._reconciles = Counter(
+            "slipway_operator_reconcile", "Reconciles by result.", ["result"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "slipway_operator_reconcile_seconds", "Time of a reconcile.", buckets=_BUCKETS_S, registry=self.registry
+        )
+        self._applies = Counter(
+            "slipway_operator_apply", "Writes to the API server, tried.", ["kind", "result"], registry=self.registry
+        )
+        self._last_event = Gauge(
+            "slipway_operator_watch_last_event_timestamp_seconds",
+            "When a watch last said something, list included.",
+            ["kind"],
+            registry=self.registry,
+        )
+        Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """A reconcile ended."""
+        self._reconciles.labels(result).inc()
+        self._seconds.observe(seconds)
+
+    def wrote(self, kind: str, result: str) -> None:
+        """A write was tried."""
+        self._applies.labels(kind, result).inc()
+
+    def heard(self, kind: str) -> None:
+        """A watch said something."""
+        self._last_event.labels(kind).set(time.time())
+
+    def follow_queue(self, queue: WorkQueue[Key]) -> None:
+        """Show the queue as it is when it is asked for."""
+        self.registry.register(_Queue(queue))
+
+
+class _Queue(Collector):
+    def __init__(self, queue: WorkQueue[Key]) -> None:
+        self._queue = queue
+
+    def collect(self) -> Iterator[Any]:
+        yield _gauge("slipway_operator_queue_depth", "Keys that are due and not being handled.", self._queue.depth())
+        yield _gauge(
+            "slipway_operator_queue_oldest_seconds",
+            "How long the oldest of them has waited.",
+            self._queue.oldest_wait_s(),
+        )
+        yield _gauge(
+            "slipway_operator_queue_longest_run_seconds",
+            "How long the slowest reconcile has been running.",
+            self._queue.longest_run_s(),
+        )
+        yield CounterMetricFamily(
+            "slipway_operator_queue_retries", "Reconciles repeated after a failure.", value=self._queue.retries
+        )
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+@dataclass(slots=True)
+class Rollouts(Collector):
+    """Phase and weights of every ModelDeployment; what is forgotten leaves no series behind."""
+
+    _known: dict[Key, Status] = field(default_factory=dict)
+
+    def show(self, key: Key, status: Status) -> None:
+        """Remember what was decided last."""
+        self._known[key] = status
+
+    def forget(self, key: Key) -> None:
+        """The ModelDeployment is gone."""
+        self._known.pop(key, None)
+
+    def collect(self) -> Iterator[Any]:
+        """The series, when they are asked for."""
+        phase = GaugeMetricFamily(
+            "slipway_rollout_phase", "1 for the phase it is in.", labels=["namespace", "name", "phase"]
+        )
+        weight = GaugeMetricFamily(
+            "slipway_rollout_weight_percent", "Share of new requests.", labels=["namespace", "name", "revision"]
+        )
+        for key, status in self._known.items():
+            for one in Phase:
+                phase.add_metric([*key, one.value], float(one is status.phase))
+            for backend in status.traffic.backends if status.traffic else ():
+                weight.add_metric([*key, backend.revision], backend.weight)
+        yield phase
+        yield weight

@@ -1,0 +1,162 @@
+"""Turns what happens in the cluster into keys on the queue; the only importer of kopf."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kopf
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, NotFound
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.model import labels
+
+Key = tuple[str, str]
+Add = Callable[[Key], None]
+Heard = Callable[[str], None]
+
+CHILDREN = (("apps", "v1", "replicasets"), ("", "v1", "pods"), ("", "v1", "services"))
+
+log = logging.getLogger(__name__)
+
+
+class CrdMissing(Exception):
+    """The API server does not know ModelDeployments."""
+
+
+async def wait_for_crd(client: Client, namespaces: Sequence[str], patience_s: float = 60.0) -> None:
+    """Return when ModelDeployments can be listed: kopf would wait for them in silence, and for ever.
+
+    Raises:
+        CrdMissing: when they cannot after `patience_s`; the message says what to do.
+    """
+    problem = ""
+    try:
+        async with asyncio.timeout(patience_s):
+            while problem := await _problem(client, namespaces):
+                log.warning("%s", problem)
+                await asyncio.sleep(2.0)
+    except TimeoutError:
+        raise CrdMissing(f"{problem or 'the API server did not answer'}; gave up after {patience_s:.0f} s") from None
+
+
+async def _problem(client: Client, namespaces: Sequence[str]) -> str:
+    try:
+        for namespace in namespaces or (None,):
+            await client.keys(MODEL_DEPLOYMENTS, namespace)
+    except NotFound:
+        return f"the API server does not know {labels.PLURAL}.{labels.GROUP}: install crds/modeldeployments.yaml"
+    except ApiError as error:
+        return f"{labels.PLURAL}.{labels.GROUP} cannot be listed: {error}"
+    return ""
+
+
+async def resync(
+    client: Client, namespaces: Sequence[str], period_s: float, add_after: Callable[[Key, float], None]
+) -> None:
+    """Look at every ModelDeployment now and then, whatever the watches said: kopf tells no deletion that it missed."""
+    while True:
+        await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
+        try:
+            keys = await all_keys(client, namespaces)
+        except ApiError as error:
+            log.warning("resync: %s", error)
+            continue
+        for key in keys:
+            # Spread, so that a thousand of them are no burst.
+            add_after(key, random.uniform(0.0, period_s / 4))
+
+
+async def all_keys(client: Client, namespaces: Sequence[str]) -> list[Key]:
+    """Every ModelDeployment that we serve."""
+    found: list[Key] = []
+    for namespace in namespaces or (None,):
+        found += await client.keys(MODEL_DEPLOYMENTS, namespace)
+    return found
+
+
+async def run(client: Client, namespaces: Sequence[str], add: Add, heard: Heard, stop: asyncio.Event) -> None:
+    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew."""
+    await kopf.operator(
+        registry=registry(client, add, heard),
+        settings=settings(),
+        # Ours, because kopf's own asks for the name of a user that need not exist in a container.
+        identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=list(namespaces),
+        stop_flag=stop,
+    )
+
+
+def registry(client: Client, add: Add, heard: Heard) -> kopf.OperatorRegistry:
+    """The handlers: each event, of a parent or of a child, names the parent and nothing else."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await _connection(client)
+
+    @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
+    async def parent(namespace: str | None, name: str, **_: Any) -> None:
+        heard(labels.PLURAL)
+        add((namespace or "", name))
+
+    for group, version, plural in CHILDREN:
+        _on_child(registry, group, version, plural, add, heard)
+    return registry
+
+
+def _on_child(registry: kopf.OperatorRegistry, group: str, version: str, plural: str, add: Add, heard: Heard) -> None:
+    marked = {labels.MODEL_DEPLOYMENT: kopf.PRESENT}
+
+    @kopf.on.event(group, version, plural, registry=registry, labels=marked)
+    async def child(namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
+        heard(plural)
+        add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf as an event source: bounded streams, patient with a restarting API server, and nothing ever written."""
+    settings = kopf.OperatorSettings()
+    settings.watching.server_timeout, settings.watching.client_timeout = 300, 330
+    settings.watching.connect_timeout = settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    # About ten minutes: a control plane takes longer to upgrade than kopf's own 54 s; forever would hide a 403.
+    settings.networking.error_backoffs = [
+        delay * random.uniform(0.8, 1.2) for delay in (1, 1, 2, 3, 5, 8, 13, *[21] * 27)
+    ]
+    # Like our own client.
+    settings.networking.trust_env = True
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.process.ultimate_exiting_timeout = 25
+    for group, version, plural in CHILDREN:
+        settings.watching.label_selectors[group, version, plural] = labels.MODEL_DEPLOYMENT
+    _claim_prefixes(settings)
+    return settings
+
+
+def _claim_prefixes(settings: kopf.OperatorSettings) -> None:
+    # Unused by event handlers; should another kind of handler ever be added, it starts under our name.
+    settings.persistence.finalizer = f"{labels.GROUP}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=labels.GROUP, v1=False)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=labels.GROUP, v1=False)
+
+
+async def _connection(client: Client) -> kopf.ConnectionInfo:
+    """The same address and identity as our own calls, token read again."""
+    now = await client.credentials()
+    return kopf.ConnectionInfo(
+        server=now.server,
+        ca_path=now.ca_path,
+        insecure=now.insecure,
+        scheme="Bearer" if now.token else None,
+        token=now.token,
+        certificate_path=now.certificate_path,
+        private_key_path=now.key_path,
+        proxy_url=now.proxy,
+        trust_env=True,
+    )

@@ -1,0 +1,167 @@
+"""The HTTP process's end of the engine: starts it, hands over requests, and gives each its own stream of events."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..telemetry.heartbeat import Heartbeat
+from .messages import LENGTH_BYTES, Commands, Failed, Ready, Start, Step, encode, from_engine
+from .request import Event, FinishReason, Request
+
+log = logging.getLogger("slipway.engine")
+
+DIED = "The engine process ended while it worked on this request."
+
+
+class EngineError(Exception):
+    """The engine cannot serve any more, or could not begin to: one sentence for a person."""
+
+
+class QueueFull(Exception):
+    """Waiting would help; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    requests: int
+    tokens: int
+
+
+class EngineClient:
+    def __init__(self, queue: QueueLimits, slots: int, on_step: Callable[[Step], None]) -> None:
+        self.heartbeat = Heartbeat.create()
+        self.ready: Ready | None = None
+        self._queue, self._slots, self._on_step = queue, slots, on_step
+        self._streams: dict[str, asyncio.Queue[Event]] = {}
+        self._unstarted: dict[str, int] = {}
+        self._commands = Commands([], [])
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._streams)
+
+    async def run(self, start: Start, threads: int, on_ready: Callable[[], None]) -> None:
+        """Lives as long as the engine does, and ends with EngineError."""
+        reader = await self._spawn(start, threads)
+        reason = DIED
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+                message = from_engine.decode(await reader.readexactly(size))
+                if isinstance(message, Failed):
+                    reason = message.reason
+                elif isinstance(message, Ready):
+                    self.ready = message
+                    on_ready()
+                else:
+                    self._publish(message)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise EngineError(await self._epitaph(reason)) from None
+        finally:
+            self.ready = None
+            self.end_streams(DIED)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The request's events up to its end, the first one without content when it gets its slot.
+
+        Closing the iterator early cancels the request within one step.
+        """
+        self._admit(request)
+        events = self._streams[request.id] = asyncio.Queue()
+        self._send(submit=request)
+        ended = False
+        try:
+            while not ended:
+                event = await events.get()
+                ended = event.finish is not None
+                yield event
+        finally:
+            del self._streams[request.id]
+            self._unstarted.pop(request.id, None)
+            if not ended:
+                self._send(cancel=request.id)
+
+    def end_streams(self, reason: str) -> None:
+        for request_id in self._streams:
+            self._put(Event(request_id, finish=FinishReason.ERROR, error=reason))
+
+    def stop(self) -> None:
+        """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
+        if self._writer:
+            self._writer.close()
+        if self._process and self._process.returncode is None:
+            self._process.kill()
+
+    def _admit(self, request: Request) -> None:
+        if self.ready is None:
+            raise EngineError("The engine is not ready.")
+        if len(self._streams) >= self._slots + self._queue.requests:
+            raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is the limit.")
+        waiting_tokens = sum(self._unstarted.values())
+        if waiting_tokens and waiting_tokens + len(request.prompt) > self._queue.tokens:
+            raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
+        self._unstarted[request.id] = len(request.prompt)
+
+    def _send(self, *, submit: Request | None = None, cancel: str | None = None) -> None:
+        """Collects what one turn of the event loop has to say into one message."""
+        if not (self._commands.submit or self._commands.cancel):
+            asyncio.get_running_loop().call_soon(self._flush)
+        if submit:
+            self._commands.submit.append(submit)
+        if cancel:
+            self._commands.cancel.append(cancel)
+
+    def _flush(self) -> None:
+        commands, self._commands = self._commands, Commands([], [])
+        if self._writer and not self._writer.is_closing():
+            self._writer.write(encode(commands))
+
+    def _publish(self, step: Step) -> None:
+        for request_id in step.started:
+            self._unstarted.pop(request_id, None)
+            self._put(Event(request_id))
+        for event in step.events:
+            self._put(event)
+        self._on_step(step)
+
+    def _put(self, event: Event) -> None:
+        # A stream may be gone: its cancel is on the way while the step that still ran it reports.
+        if stream := self._streams.get(event.id):
+            stream.put_nowait(event)
+
+    async def _spawn(self, start: Start, threads: int) -> asyncio.StreamReader:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            descriptors = (theirs.fileno(), self.heartbeat.fd)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
+                pass_fds=descriptors,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=engine_environment(threads),
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._writer.write(encode(start))
+        return reader
+
+    async def _epitaph(self, reason: str) -> str:
+        assert self._process is not None, "only a started engine can end"
+        status = await self._process.wait()
+        if reason != DIED:
+            return reason
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"The engine process {how}."
+
+
+def engine_environment(threads: int) -> dict[str, str]:
+    """The HTTP process shares the cores with the engine: threads that spin while they wait would starve it."""
+    defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+    package_root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+    return defaults | dict(os.environ) | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}

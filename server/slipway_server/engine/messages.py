@@ -1,0 +1,71 @@
+"""What crosses the socket between the two processes: one length-prefixed msgpack message per step each way."""
+
+from typing import Final
+
+import msgspec
+
+from .request import Event, Request
+
+LENGTH_BYTES: Final = 4
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """HTTP to engine, first: what to load and within which limits."""
+
+    model: str
+    task: str
+    dtype: str
+    device: str
+    context_tokens: int
+    slots: int
+    step_tokens: int  # 0: what suits the device
+    kv_tokens: int  # 0: what fits into memory
+
+
+class Commands(msgspec.Struct, frozen=True, tag=True):
+    """HTTP to engine: what came in since the last message."""
+
+    submit: list[Request] = []
+    cancel: list[str] = []
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: weights are loaded and the self-test passed."""
+
+    kv_tokens: int
+    load_seconds: float
+    dtype: str
+    device: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: the model cannot be served, and why, in one sentence."""
+
+    reason: str
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: what one step did, and where the engine stands after it."""
+
+    started: list[str]
+    events: list[Event]
+    running: int
+    waiting: int
+    kv_usage: float
+    tokens: int  # that went through the model in this step
+    preemptions: int = 0
+
+
+ToEngine = Start | Commands
+FromEngine = Ready | Failed | Step
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+to_engine: Final[msgspec.msgpack.Decoder[ToEngine]] = msgspec.msgpack.Decoder(ToEngine)
+from_engine: Final[msgspec.msgpack.Decoder[FromEngine]] = msgspec.msgpack.Decoder(FromEngine)

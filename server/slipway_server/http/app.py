@@ -1,0 +1,177 @@
+"""The HTTP server: routes, one guard around every request, start, drain and end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from ..engine.client import EngineClient, EngineError
+from ..settings import Settings
+from .errors import ApiError
+from .openai import OpenAI
+from .probes import Health, ProbeServer
+from .service import Service
+from .slipway import Slipway
+from .sse import OUTCOME
+
+log = logging.getLogger("slipway.http")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+LOOP_BEAT_S = 1.0
+FAREWELL_S = 2.0  # for error events to reach clients after the engine died
+
+
+class Guard:
+    """Counts each API request once, by how it ended, and turns every exception into an answer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.in_flight = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @web.middleware
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method != "POST":
+            return await self._answer(request, handler)
+        self.in_flight += 1
+        self.idle.clear()
+        request[OUTCOME] = "cancelled"  # what it is when nothing below is reached
+        try:
+            response = await self._answer(request, handler)
+            if self._service.health.draining:
+                response.force_close()
+            return response
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+            self._service.metrics.outcome(request[OUTCOME])
+
+    async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(http)
+        except ApiError as error:
+            return _refuse(http, error)
+        except web.HTTPException as error:
+            return _refuse(http, ApiError(error.status, _sentence(http, error)))
+        except ConnectionError:
+            raise  # the client is gone: still "cancelled"
+        except Exception:
+            log.exception("a request failed", extra={"path": http.path})
+            return _refuse(
+                http, ApiError(500, "The server failed on this request.", code="internal_error", outcome="error")
+            )
+        if http.get(OUTCOME) == "cancelled":
+            http[OUTCOME] = "completed"
+        return response
+
+
+def _refuse(http: web.Request, error: ApiError) -> web.Response:
+    http[OUTCOME] = error.outcome
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return web.Response(status=error.status, body=error.encode(), headers=headers, content_type="application/json")
+
+
+def _sentence(http: web.Request, error: web.HTTPException) -> str:
+    if error.status == 404:
+        return f"There is no {http.method} {http.path} here."
+    if error.status == 405:
+        return f"{http.path} does not take {http.method}."
+    return error.reason
+
+
+def build(service: Service, max_body_bytes: int) -> tuple[web.Application, Guard]:
+    async def probe(http: web.Request) -> web.Response:
+        status, body = service.health.answer(http.path)
+        return web.Response(status=status, body=body, content_type="application/json")
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=service.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    guard = Guard(service)
+    app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
+    app.add_routes([web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)])
+    app.add_routes([*OpenAI(service).routes(), *Slipway(service).routes()])
+    return app, guard
+
+
+async def serve(settings: Settings, service: Service, engine: EngineClient, engine_life: asyncio.Task[None]) -> None:
+    """Until SIGTERM and the end of the drain; raises EngineError when the engine ends first."""
+    app, guard = build(service, settings.max_body_bytes)
+    # aiohttp does not cancel handlers of clients that went away unless it is told to.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.TCPSite(runner, settings.host, settings.port)
+    await site.start()
+    probes = ProbeServer(service.health, settings.host, settings.probe_port)
+    probes.start()
+    log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})
+    stop = _stop_on_signals()
+    beat = asyncio.create_task(_beat(service.health))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([stopping, engine_life], return_when=asyncio.FIRST_COMPLETED)
+        if not engine_life.done():
+            await _drain(settings, service.health, engine, guard, engine_life)
+        if engine_life.done():
+            await _wait(guard.idle, FAREWELL_S)
+            await engine_life
+    finally:
+        beat.cancel()
+        stopping.cancel()
+        engine.stop()
+        await runner.cleanup()
+        probes.stop()
+        engine_life.cancel()
+        with contextlib.suppress(asyncio.CancelledError, EngineError):
+            await engine_life
+
+
+async def _drain(
+    settings: Settings, health: Health, engine: EngineClient, guard: Guard, engine_life: asyncio.Task[None]
+) -> None:
+    """New requests are refused, running ones go on; what is left at the end of the time ends with an error event."""
+    health.draining = True
+    log.info("draining", extra={"in_flight": guard.in_flight, "timeout_s": settings.drain_timeout_s})
+    idle = asyncio.create_task(guard.idle.wait())
+    await asyncio.wait([idle, engine_life], timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    idle.cancel()
+    if guard.in_flight:
+        engine.end_streams("The server is shutting down and the time for its last requests is over.")
+        await _wait(guard.idle, FAREWELL_S)
+    log.info("drained", extra={"cut_off": guard.in_flight})
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+
+
+async def _beat(health: Health) -> None:
+    while True:
+        health.loop_beat_s = time.monotonic()
+        await asyncio.sleep(LOOP_BEAT_S)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """The first signal starts the drain; a second SIGINT, from an impatient person, ends it at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        if stop.is_set():
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop

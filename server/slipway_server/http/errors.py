@@ -1,0 +1,53 @@
+"""Refusals and failures in OpenAI's shape, and the outcome that each is counted as."""
+
+import msgspec
+
+
+class ApiError(Exception):
+    """An answer that is not a success. `outcome` is its label in slipway_server_requests_total."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        outcome: str = "invalid",
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+        self.retry_after_s, self.outcome = retry_after_s, outcome
+
+    @property
+    def body(self) -> dict[str, object]:
+        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else _kind(self.status)
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self.body)
+
+
+def _kind(status: int) -> str:
+    return {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "server_error")
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def too_long(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def queue_full(message: str) -> ApiError:
+    return ApiError(429, message, code="queue_full", retry_after_s=1, outcome="refused")
+
+
+def unavailable(code: str, message: str) -> ApiError:
+    return ApiError(503, message, code=code, retry_after_s=2, outcome=code)
+
+
+def failed(message: str) -> ApiError:
+    return ApiError(500, message, code="internal_error", outcome="error")

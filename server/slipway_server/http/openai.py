@@ -1,0 +1,228 @@
+"""OpenAI's endpoints: chat completions, completions, embeddings, models."""
+
+import asyncio
+import base64
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from ..engine.request import FinishReason
+from ..text.chat_template import ChatTemplateError
+from .errors import ApiError, invalid
+from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Tokens, parse
+from .service import Delta, Service
+from .sse import json_response, stream_events
+
+Indexed = tuple[int, Delta]
+
+
+class OpenAI:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/completions", self.complete),
+            web.post("/v1/embeddings", self.embed),
+            web.get("/v1/models", self.models),
+            web.get("/v1/models/{name:.+}", self.model),
+        ]
+
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        body = parse(await http.read(), ChatRequest)
+        check_model(self._service, body.model)
+        messages = [message.render() for message in body.messages]
+        try:
+            text = self._service.model.template.render(messages)
+        except ChatTemplateError as error:
+            raise invalid(str(error), "messages") from None
+        # The template has written the special tokens already.
+        prompt = await self._service.encode(text, param="messages", special_tokens=False)
+        return await self._answer(http, body, [prompt], ChatShape(self._service.model.name))
+
+    async def complete(self, http: web.Request) -> web.StreamResponse:
+        body = parse(await http.read(), CompletionRequest)
+        check_model(self._service, body.model)
+        prompts = [await self._service.encode(prompt, param="prompt") for prompt in as_list(body.prompt, "prompt")]
+        return await self._answer(http, body, prompts, CompletionShape(self._service.model.name))
+
+    async def embed(self, http: web.Request) -> web.Response:
+        body = parse(await http.read(), EmbeddingRequest)
+        check_model(self._service, body.model)
+        if body.encoding_format not in ("float", "base64"):
+            raise invalid("encoding_format must be float or base64.", "encoding_format")
+        prompts = [await self._service.encode(text, param="input") for text in as_list(body.input, "input")]
+        vectors = await self._service.embed(prompts)
+        as_text = body.encoding_format == "base64"
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
+            }
+            for index, vector in enumerate(vectors)
+        ]
+        tokens = sum(map(len, prompts))
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return json_response({"object": "list", "data": data, "model": self._service.model.name, "usage": usage})
+
+    async def models(self, _: web.Request) -> web.Response:
+        return json_response({"object": "list", "data": [self._card()]})
+
+    async def model(self, http: web.Request) -> web.Response:
+        check_model(self._service, http.match_info["name"])
+        return json_response(self._card())
+
+    def _card(self) -> dict[str, Any]:
+        model = self._service.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": model.loaded_at,
+            "owned_by": "slipway",
+            "max_model_len": model.context_tokens,
+            "version": model.version,
+        }
+
+    async def _answer(
+        self, http: web.Request, body: ChatRequest | CompletionRequest, prompts: list[tuple[int, ...]], shape: "Shape"
+    ) -> web.StreamResponse:
+        prompt_tokens = sum(map(len, prompts))
+        async with aclosing(generate_all(self._service, prompts, body)) as deltas:
+            if body.stream:
+                with_usage = body.stream_options is not None and body.stream_options.include_usage
+                return await stream_events(http, shape.chunks(deltas, prompt_tokens, with_usage=with_usage))
+            choices = [Choice() for _ in prompts]
+            async for index, delta in deltas:
+                choices[index].add(delta)
+        return json_response(shape.whole(choices, prompt_tokens))
+
+
+class Choice:
+    """One answer as it comes together."""
+
+    def __init__(self) -> None:
+        self.text, self.tokens, self.finish = "", 0, FinishReason.ERROR
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.tokens = delta.tokens
+        self.finish = delta.finish or self.finish
+
+
+class Shape:
+    """What chat completions and completions have in common."""
+
+    id_prefix, whole_object, chunk_object = "", "", ""
+
+    def __init__(self, model: str) -> None:
+        self._head = {"id": f"{self.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def opening(self) -> dict[str, Any] | None:
+        return None
+
+    def whole(self, choices: list[Choice], prompt_tokens: int) -> dict[str, Any]:
+        answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
+        usage = usage_of(prompt_tokens, sum(choice.tokens for choice in choices))
+        return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
+
+    async def chunks(
+        self, deltas: AsyncIterator[Indexed], prompt_tokens: int, *, with_usage: bool
+    ) -> AsyncIterator[dict[str, Any]]:
+        head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
+        tokens: dict[int, int] = {}
+        async for index, delta in deltas:
+            if not tokens and (opening := self.opening()):
+                yield head | {"choices": [opening]}
+            tokens[index] = delta.tokens
+            if delta.text or delta.finish:
+                yield head | {"choices": [self.delta(index, delta.text, delta.finish)]}
+        if with_usage:
+            yield head | {"choices": [], "usage": usage_of(prompt_tokens, sum(tokens.values()))}
+
+
+class ChatShape(Shape):
+    id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text}
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish}
+
+    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        return {"index": index, "delta": {"content": text}, "logprobs": None, "finish_reason": finish}
+
+    def opening(self) -> dict[str, Any]:
+        return {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+
+class CompletionShape(Shape):
+    id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {"index": index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish}
+
+    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+
+
+async def generate_all(
+    service: Service, prompts: list[tuple[int, ...]], sampling: Sampling
+) -> AsyncGenerator[Indexed, None]:
+    """The deltas of all prompts as they come. One failure ends them all; so does closing the iterator."""
+    merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
+
+    async def follow(index: int, prompt: tuple[int, ...]) -> None:
+        try:
+            async with aclosing(service.generate(prompt, sampling)) as deltas:
+                async for delta in deltas:
+                    merged.put_nowait((index, delta))
+        except Exception as error:
+            merged.put_nowait(error)
+
+    tasks = [asyncio.create_task(follow(index, prompt)) for index, prompt in enumerate(prompts)]
+    left = len(tasks)
+    try:
+        while left:
+            item = await merged.get()
+            if isinstance(item, Exception):
+                raise item
+            left -= item[1].finish is not None
+            yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+
+
+def check_model(service: Service, name: str) -> None:
+    service.check_open()
+    if name != service.model.name:
+        message = f"The model {name!r} does not exist here; this server has {service.model.name!r}."
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def as_list(prompt: str | list[str] | Tokens | list[Tokens], param: str) -> list[str | list[int]]:
+    """One prompt or several, as text or as token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid(f"{param} is empty.", param)
+    if isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)

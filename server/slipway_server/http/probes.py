@@ -1,0 +1,79 @@
+"""Liveness and readiness on a port and a thread of their own: they answer while the loop or the engine is busy."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import msgspec
+
+from ..telemetry.heartbeat import Heartbeat
+
+
+@dataclass(slots=True)
+class Health:
+    """What both ports answer from. Plain attributes: written by the event loop, read by the probe thread."""
+
+    heartbeat: Heartbeat
+    stall_s: float
+    loaded: bool = False
+    draining: bool = False
+    loop_beat_s: float = field(default_factory=time.monotonic)
+
+    def trouble(self, now_s: float) -> str | None:
+        """Why the process should be restarted, if it should."""
+        engine_s, loop_s = self.heartbeat.age_s(now_s), now_s - self.loop_beat_s
+        if engine_s > self.stall_s:
+            return f"the engine has not moved for {engine_s:.0f} s"
+        if loop_s > self.stall_s:
+            return f"the event loop has not moved for {loop_s:.0f} s"
+        return None
+
+    def unready(self, now_s: float) -> str | None:
+        """Why no request should be sent here, if none should."""
+        if self.draining:
+            return "draining"
+        return self.trouble(now_s) if self.loaded else "loading"
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        checks: dict[str, Callable[[float], str | None]] = {"/healthz": self.trouble, "/readyz": self.unready}
+        check = checks.get(path.partition("?")[0])
+        if check is None:
+            return 404, b'{"status":"not found"}'
+        reason = check(time.monotonic())
+        body = {"status": "failing" if reason else "ok", "reason": reason, "engine_steps": self.heartbeat.steps}
+        return (503 if reason else 200), msgspec.json.encode(body)
+
+
+class ProbeServer:
+    def __init__(self, health: Health, host: str, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_GET(self) -> None:
+                status, body = health.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """A probe every few seconds is no news."""
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, name="probes", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,224 @@
+"""The bodies that clients send: decoded, checked, and refused by the name of the field."""
+
+import re
+import secrets
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..engine.request import SamplingParams
+from .errors import ApiError, invalid
+
+MAX_STOPS = 16
+
+Positive = Annotated[int, Meta(ge=1)]
+Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+TopK = Annotated[int, Meta(ge=-1)]
+Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Stop = str | list[str] | None
+Tokens = list[Annotated[int, Meta(ge=0)]]
+
+
+class StreamOptions(Struct):
+    include_usage: bool = False
+
+
+class Sampling(Struct, kw_only=True):
+    """The fields that every generating endpoint shares."""
+
+    max_tokens: Positive | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    seed: Seed | None = None
+    stop: Stop = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    ignore_eos: bool = False
+    stream: bool | None = False
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if len(stops) > MAX_STOPS:
+            raise invalid(f"At most {MAX_STOPS} stop strings are allowed.", "stop")
+        if "" in stops:
+            raise invalid("A stop string must not be empty.", "stop")
+        return stops
+
+    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=self.top_p or 1.0,
+            top_k=max(0, self.top_k or 0),
+            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            stop_token_ids=() if self.ignore_eos else stop_token_ids,
+        )
+
+
+class Message(Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+
+    def render(self) -> dict[str, str]:
+        return {"role": self.role, "content": _text_of(self.content)}
+
+
+class ChatRequest(Sampling, kw_only=True):
+    model: str
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Positive | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionRequest(Sampling, kw_only=True):
+    model: str
+    prompt: str | list[str] | Tokens | list[Tokens]
+    stream_options: StreamOptions | None = None
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens or 16  # OpenAI's default here, and nowhere else
+
+
+class EmbeddingRequest(Struct, kw_only=True):
+    model: str
+    input: str | list[str] | Tokens | list[Tokens]
+    encoding_format: str = "float"
+
+
+class GenerateRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/generate."""
+
+    model: str
+    prompt: str
+    priority: int = 0
+
+
+class ApiGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/v1/generate."""
+
+    model: str
+    prompt: str
+    max_tokens: Positive | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    stream: bool = False
+
+
+class NamedGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/v1/models/{name}/generate."""
+
+    prompt: str
+    max_tokens: Positive | None = None
+    stream: bool = False
+
+
+class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/v1/embed."""
+
+    model: str
+    inputs: Annotated[list[str], Meta(min_length=1)]
+
+
+# Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
+# values that ask for nothing. Everything else that is unknown changes no output, and is accepted.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (),
+    "prompt_logprobs": (),
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "use_beam_search": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "dimensions": (),
+}
+
+S = TypeVar("S", bound=Struct)
+
+
+def parse(body: bytes, kind: type[S]) -> S:
+    """The body as `kind`; on OpenAI's endpoints (those that allow unknown fields) also checks UNSUPPORTED."""
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(f"The body is not JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise invalid("The body must be a JSON object.")
+    if not kind.__struct_config__.forbid_unknown_fields:
+        _refuse_unsupported(fields)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error)) from None
+
+
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    for name, neutral in UNSUPPORTED.items():
+        value = fields.get(name)
+        if value is not None and not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
+            # 1.0 for 1 asks for nothing either; True for 1 is a mistake.
+            if isinstance(value, float) and value in neutral:
+                continue
+            raise ApiError(400, f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
+
+
+def _named(message: str) -> ApiError:
+    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients want the name of the field beside it."""
+    quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
+    path = re.search(r"at `\$\.?([^`\[.]*)", message)
+    param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None
+    return invalid(f"{message}.", param)
+
+
+def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+    if not isinstance(content, list):
+        return content or ""
+    texts = []
+    for part in content:
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(f"Content of type {part.get('type')!r} is not supported: text only.", "messages")
+        texts.append(part["text"])
+    return "\n".join(texts)

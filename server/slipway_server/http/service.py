@@ -1,0 +1,170 @@
+"""One model as the endpoints see it: prompts in, text deltas or vectors out, with limits, stops and metrics."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy
+
+from ..engine.client import EngineClient, EngineError, QueueFull
+from ..engine.request import Event, FinishReason, Request
+from ..models.checkpoint import Checkpoint
+from ..telemetry.metrics import Metrics, Timing
+from ..text.chat_template import ChatTemplate
+from ..text.detokenizer import Detokenizer
+from ..text.stops import StopMatcher
+from ..text.tokenizer import Tokenizer
+from .errors import failed, invalid, queue_full, too_long, unavailable
+from .probes import Health
+from .schemas import Sampling
+
+Vector = numpy.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer: text that may be empty, the tokens so far, and the reason when it is the last one."""
+
+    text: str
+    tokens: int
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    version: str
+    checkpoint: Checkpoint
+    context_tokens: int
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    loaded_at: int = field(default_factory=lambda: int(time.time()))
+
+
+class Service:
+    def __init__(self, model: Model, engine: EngineClient, metrics: Metrics, health: Health) -> None:
+        self.model, self.metrics, self.health = model, metrics, health
+        self._engine = engine
+
+    def check_open(self) -> None:
+        if self.health.draining:
+            raise unavailable("draining", "This server is shutting down: ask another one.")
+        if not self.health.loaded:
+            raise unavailable("loading", "The model is still loading.")
+
+    async def encode(self, prompt: str | Sequence[int], *, param: str, special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a prompt that fits into the context; ids that a client sends must be in the vocabulary."""
+        model = self.model
+        if isinstance(prompt, str):
+            tokens = await model.tokenizer.encode(prompt, special_tokens=special_tokens)
+        else:
+            tokens = tuple(prompt)
+            if max(tokens, default=0) >= model.tokenizer.vocabulary_size:
+                raise invalid(f"Token ids must be below {model.tokenizer.vocabulary_size}.", param)
+        if not tokens:
+            raise invalid("The prompt is empty.", param)
+        if len(tokens) + (model.checkpoint.task == "generate") > model.context_tokens:
+            raise too_long(
+                f"The prompt has {len(tokens)} tokens; this model's context of {model.context_tokens} tokens "
+                "must hold it and the answer.",
+                param,
+            )
+        return tokens
+
+    async def generate(
+        self, prompt: tuple[int, ...], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncGenerator[Delta, None]:
+        if self.model.checkpoint.task != "generate":
+            raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
+        room = self.model.context_tokens - len(prompt)
+        limit = room if sampling.limit is None else sampling.limit
+        if limit > room:
+            raise too_long(
+                f"The prompt has {len(prompt)} tokens and {limit} are asked for; this model's context is "
+                f"{self.model.context_tokens} tokens, so that {room} are left.",
+                "max_tokens",
+            )
+        params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
+        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority)
+        text = _TextOf(Detokenizer(self.model.tokenizer, prompt), StopMatcher(sampling.stops), params.stop_token_ids)
+        async with aclosing(self._events(request)) as events:
+            async for event in events:
+                delta = text.push(event)
+                yield delta
+                if delta.finish:
+                    return
+
+    async def embed(self, prompts: list[tuple[int, ...]]) -> list[Vector]:
+        if self.model.checkpoint.task != "embed":
+            raise invalid(f"{self.model.name} is a language model: it has no embeddings.", "model")
+        tasks = [asyncio.create_task(self._embed_one(prompt)) for prompt in prompts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _embed_one(self, prompt: tuple[int, ...]) -> Vector:
+        async with aclosing(self._events(Request(f"emb-{uuid.uuid4().hex}", prompt))) as events:
+            async for event in events:
+                if event.embedding is not None:
+                    return numpy.frombuffer(event.embedding, dtype=numpy.float32)
+        raise failed("The engine ended a request without an embedding.")
+
+    async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The engine's events with their timing; its troubles as answers for the client."""
+        self._check_fits(request)
+        timing = Timing(len(request.prompt))
+        try:
+            async with aclosing(self._engine.stream(request)) as events:
+                async for event in events:
+                    if event.finish is FinishReason.ERROR:
+                        timing.finish = "error"
+                        raise failed(event.error or "The engine failed.")
+                    if event.token is None and event.embedding is None:
+                        self.metrics.started(timing)
+                        continue
+                    self.metrics.token(timing)
+                    if event.finish:
+                        timing.finish = event.finish
+                    yield event
+        except QueueFull as error:
+            raise queue_full(str(error)) from None
+        except EngineError as error:
+            raise unavailable("loading", str(error)) from None
+        finally:
+            if timing.started_s is not None:
+                self.metrics.ended(timing)
+
+    def _check_fits(self, request: Request) -> None:
+        ready = self._engine.ready
+        if ready and request.kv_tokens > ready.kv_tokens:
+            raise too_long(
+                f"The request needs {request.kv_tokens} tokens of cache, this server has {ready.kv_tokens}: "
+                "ask for fewer tokens.",
+                "max_tokens",
+            )
+
+
+class _TextOf:
+    """Events of one request to deltas."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: StopMatcher, stop_token_ids: tuple[int, ...]) -> None:
+        self._detokenizer, self._stops, self._stop_token_ids = detokenizer, stops, stop_token_ids
+        self._tokens = 0
+
+    def push(self, event: Event) -> Delta:
+        self._tokens += 1
+        text = ""
+        if event.token is not None and event.token not in self._stop_token_ids:
+            text = self._stops.push(self._detokenizer.push(event.token))
+        if event.finish and not self._stops.matched:
+            text += self._stops.push(self._detokenizer.flush())
+        if self._stops.matched:
+            return Delta(text, self._tokens, FinishReason.STOP)
+        if event.finish:
+            text += self._stops.flush()
+        return Delta(text, self._tokens, event.finish)

@@ -1,0 +1,117 @@
+"""The endpoints beside OpenAI's: /v1/generate and /api/v1, thin adapters over the same deltas."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from .openai import Choice, check_model
+from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
+from .service import Delta, Service
+from .sse import json_response, stream_events
+
+
+class Slipway:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/generate", self.generate),
+            web.post("/api/v1/generate", self.api_generate),
+            web.post("/api/v1/embed", self.api_embed),
+            web.post("/api/v1/models/{name}/generate", self.named_generate),
+        ]
+
+    async def generate(self, http: web.Request) -> web.StreamResponse:
+        body = parse(await http.read(), GenerateRequest)
+        check_model(self._service, body.model)
+        prompt = await self._service.encode(body.prompt, param="prompt")
+        async with aclosing(self._service.generate(prompt, body, priority=body.priority)) as deltas:
+            if body.stream:
+                return await stream_events(http, typed_events(deltas, len(prompt)), done=False, error=typed_error)
+            choice = await collect(deltas)
+        return json_response(
+            {
+                "id": f"gen-{time.monotonic_ns():x}",
+                "model": self._service.model.name,
+                "text": choice.text,
+                "finish_reason": choice.finish,
+                "usage": usage_of(len(prompt), choice.tokens),
+            }
+        )
+
+    async def api_generate(self, http: web.Request) -> web.StreamResponse:
+        body = parse(await http.read(), ApiGenerateRequest)
+        check_model(self._service, body.model)
+        sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
+        return await self._api_answer(http, body.prompt, sampling, stream=body.stream)
+
+    async def named_generate(self, http: web.Request) -> web.StreamResponse:
+        body = parse(await http.read(), NamedGenerateRequest)
+        check_model(self._service, http.match_info["name"])
+        return await self._api_answer(http, body.prompt, Sampling(max_tokens=body.max_tokens), stream=body.stream)
+
+    async def api_embed(self, http: web.Request) -> web.Response:
+        body = parse(await http.read(), EmbedRequest)
+        check_model(self._service, body.model)
+        prompts = [await self._service.encode(text, param="inputs") for text in body.inputs]
+        vectors = await self._service.embed(prompts)
+        return json_response(
+            {
+                "embeddings": [vector.tolist() for vector in vectors],
+                "dimensions": len(vectors[0]),
+                "usage": {"input_tokens": sum(map(len, prompts))},
+                "model_version": self._service.model.version,
+            }
+        )
+
+    async def _api_answer(
+        self, http: web.Request, text: str, sampling: Sampling, *, stream: bool
+    ) -> web.StreamResponse:
+        began = time.monotonic()
+        prompt = await self._service.encode(text, param="prompt")
+        async with aclosing(self._service.generate(prompt, sampling)) as deltas:
+            if stream:
+                return await stream_events(http, token_events(deltas))
+            choice = await collect(deltas)
+        return json_response(
+            {
+                "text": choice.text,
+                "usage": usage_of(len(prompt), choice.tokens),
+                "latency_ms": round((time.monotonic() - began) * 1000, 3),
+                "model_version": self._service.model.version,
+            }
+        )
+
+
+async def collect(deltas: AsyncIterator[Delta]) -> Choice:
+    choice = Choice()
+    async for delta in deltas:
+        choice.add(delta)
+    return choice
+
+
+async def token_events(deltas: AsyncIterator[Delta]) -> AsyncIterator[dict[str, Any]]:
+    async for delta in deltas:
+        if delta.text:
+            yield {"token": delta.text}
+
+
+async def typed_events(deltas: AsyncIterator[Delta], prompt_tokens: int) -> AsyncIterator[dict[str, Any]]:
+    async for delta in deltas:
+        if delta.text:
+            yield {"type": "token", "token": delta.text}
+        if delta.finish:
+            usage = usage_of(prompt_tokens, delta.tokens)
+            yield {"type": "done", "usage": usage, "finish_reason": delta.finish}
+
+
+def typed_error(body: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "error"} | body
+
+
+def usage_of(input_tokens: int, output_tokens: int) -> dict[str, int]:
+    return {"input_tokens": input_tokens, "output_tokens": output_tokens}

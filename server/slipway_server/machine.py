@@ -1,0 +1,33 @@
+"""What this container may use of its machine: cores and memory."""
+
+import math
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores(cgroup: Path = CGROUP) -> int:
+    """Whole cores: the smaller of the affinity and the cgroup's quota, at least one."""
+    allowed = len(os.sched_getaffinity(0))
+    quota, period, *_ = [*_read(cgroup / "cpu.max").split(), "max", "max"]
+    if quota == "max" or period == "max":
+        return allowed
+    return max(1, min(allowed, math.ceil(int(quota) / int(period))))
+
+
+def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """The smaller of what the machine has available and what the cgroup leaves."""
+    lines = dict(line.split(":", 1) for line in _read(meminfo).splitlines())
+    available = int(lines.get("MemAvailable", "0 kB").split()[0]) * 1024
+    limit, used = _read(cgroup / "memory.max").strip(), _read(cgroup / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        return min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,76 @@
+"""Encoders behind the scheduler: whole inputs in padded batches, pooled into one vector each."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from ..engine.request import Work
+from .loader import LoadError
+
+POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+class EncoderRunner:
+    def __init__(self, model: PreTrainedModel, folder: Path) -> None:
+        self._model = model
+        self._pooling, self._normalize = read_pooling(folder)
+
+    def release(self, slot: int) -> None:
+        """Nothing of an encoder outlives its step."""
+
+    @torch.inference_mode()
+    def run(self, batch: list[Work]) -> list[int | bytes | None]:
+        """The float32 bytes of each vector; None where it is not finite."""
+        prompts = [torch.tensor(work.sequence.request.prompt) for work in batch]
+        ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self._model.device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
+        mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
+        states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        vectors = pool(states, mask, self._pooling)
+        if self._normalize:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        finite = torch.isfinite(vectors).all(dim=-1).tolist()
+        return [row.tobytes() if ok else None for row, ok in zip(vectors.cpu().numpy(), finite, strict=True)]
+
+    def self_test(self) -> None:
+        ids = torch.arange(8, device=self._model.device)[None] % self._model.config.vocab_size
+        with torch.inference_mode():
+            states = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        if not torch.isfinite(states).all():
+            raise LoadError("The self-test failed: the model's output is not finite.")
+
+
+def read_pooling(folder: Path) -> tuple[str, bool]:
+    """As the folder's own sentence-transformers files say; mean and normalised where there are none."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return "mean", True
+    kinds = [module["type"].rsplit(".", 1)[-1] for module in json.loads(modules.read_bytes())]
+    if strange := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+        raise LoadError(f"modules.json names a {strange.pop()} layer; this server knows Pooling and Normalize.")
+    config = json.loads((folder / "1_Pooling" / "config.json").read_bytes())
+    chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    if len(chosen) != 1 or chosen[0] not in POOLINGS:
+        raise LoadError(
+            f"1_Pooling/config.json asks for {', '.join(chosen) or 'no pooling'}; this server cannot do that."
+        )
+    return POOLINGS[chosen[0]], "Normalize" in kinds
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+    """[rows, tokens, size] to [rows, size]; padding is on the right and counts for nothing."""
+    if mode == "cls":
+        return states[:, 0]
+    if mode == "last":
+        return states[torch.arange(len(states)), mask.sum(dim=1) - 1]
+    weights = mask[:, :, None]
+    if mode == "max":
+        return states.masked_fill(weights == 0, -torch.inf).amax(dim=1)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1)

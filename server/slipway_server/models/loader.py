@@ -1,0 +1,74 @@
+"""A checked model folder to a torch module: dtype, device, and refusals in one sentence."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class LoadError(Exception):
+    """Why a model cannot be served: one sentence for a person."""
+
+
+def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel:
+    """The model in evaluation mode on its device; a weight that the folder lacks is an error, never a random tensor."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # Loading tells of missing weights in a warning; here it is an error with a sentence of its own.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    factory: Any = AutoModelForCausalLM if task == "generate" else AutoModel
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_layers(config)
+        model, info = factory.from_pretrained(
+            folder,
+            config=config,
+            dtype=_dtype(dtype, config, device),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+        raise LoadError(f"{folder.name} cannot be loaded: {_first_line(error)}") from error
+    missing = sorted(info["missing_keys"]) if task == "generate" else _missing_in_encoder(info["missing_keys"])
+    if missing:
+        raise LoadError(f"{folder.name} lacks {len(missing)} weights of its architecture, first {missing[0]}.")
+    loaded: PreTrainedModel = model.eval().requires_grad_(False).to(device)
+    return loaded
+
+
+def pick_device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise LoadError(f"--device {wanted} was asked for, and there is no GPU here.")
+    return wanted
+
+
+def _check_layers(config: Any) -> None:
+    strange = set(getattr(config, "layer_types", None) or ()) - SUPPORTED_LAYERS
+    if strange:
+        raise LoadError(f"The model has layers of type {sorted(strange)[0]}; this engine knows attention layers only.")
+
+
+def _dtype(wanted: str, config: Any, device: str) -> torch.dtype:
+    if wanted != "auto":
+        return DTYPES[wanted]
+    stored = getattr(config, "dtype", None) or torch.float32
+    # Half precision has no fast kernels on CPUs; float32 holds every value of it.
+    return torch.float32 if device == "cpu" and stored == torch.float16 else stored
+
+
+def _missing_in_encoder(missing: set[str]) -> list[str]:
+    """Poolers are made by the architecture and used by no embedding, so that folders leave them out."""
+    return sorted(name for name in missing if not name.startswith("pooler."))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

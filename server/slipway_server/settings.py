@@ -1,0 +1,118 @@
+"""Flags and their SLIPWAY_* environment fallbacks, checked, as one frozen object."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TASKS = ("auto", "generate", "embed")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    model: Path
+    served_model_name: str
+    model_version: str
+    task: str
+    dtype: str
+    device: str
+    max_model_len: int | None
+    host: str
+    port: int
+    probe_port: int
+    drain_timeout_s: float
+    stall_timeout_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_kv_tokens: int
+    max_queue_requests: int
+    max_queue_tokens: int
+    max_body_bytes: int
+    log_level: str
+
+
+def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+    """Exits with a sentence on stderr when a value makes no sense."""
+    options = vars(_parser(os.environ if environment is None else environment).parse_args(arguments))
+    model: Path = options["model"]
+    return Settings(
+        **options
+        | {
+            "served_model_name": options["served_model_name"] or model.resolve().name,
+            "model_version": options["model_version"] or "unversioned",
+        }
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slipway-server",
+        description="Serves one model behind an OpenAI-compatible API.",
+        epilog="Every flag has an environment fallback: --max-model-len is SLIPWAY_MAX_MODEL_LEN.",
+        allow_abbrev=False,
+    )
+
+    def add(flag: str, default: object, help_text: str, **more: object) -> None:
+        default = environment.get("SLIPWAY_" + flag[2:].replace("-", "_").upper(), default)
+        shown = "" if default in (None, "") else f" (default: {default})"
+        parser.add_argument(flag, default=default, help=help_text + shown, **more)  # type: ignore[arg-type]
+
+    fallback = environment.get("SLIPWAY_MODEL")
+    parser.add_argument(
+        "--model", type=Path, default=fallback, required=not fallback, metavar="DIR",
+        help="folder with config.json, tokenizer.json and safetensors, or the fetcher's slipway-model.json",
+    )  # fmt: skip
+    add("--served-model-name", "", "the name that clients ask for; the folder's name when not given", metavar="NAME")
+    add("--model-version", "", "the version that answers tell", metavar="VERSION")
+    add("--task", "auto", "what the model does", choices=TASKS)
+    add("--dtype", "auto", "type of the weights; auto is the folder's own", choices=DTYPES)
+    add("--device", "auto", "auto, cpu, cuda or cuda:N", type=_device)
+    add("--max-model-len", None, "longest context in tokens; the model's own when not given", type=_at_least(1))
+    add("--host", "0.0.0.0", "address to listen on")
+    add("--port", 8000, "port of the API; 0 picks a free one", type=_port)
+    add("--probe-port", 8001, "port of the probes' own thread; 0 picks a free one", type=_port)
+    add(
+        "--drain-timeout", 600, "seconds that running requests get after SIGTERM", type=_seconds, dest="drain_timeout_s"
+    )
+    add("--stall-timeout", 60, "seconds without a step until /healthz fails", type=_seconds, dest="stall_timeout_s")
+    add("--max-num-seqs", 32, "requests that run at once", type=_at_least(1))
+    add("--max-num-batched-tokens", 0, "tokens of one step; 0: what suits the device", type=_at_least(0))
+    add("--max-kv-tokens", 0, "tokens of all running requests together; 0: what fits into memory", type=_at_least(0))
+    add("--max-queue-requests", 256, "requests that may wait; more get 429", type=_at_least(0))
+    add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
+    add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
+    add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse_number(text: str) -> int:
+        if not text.strip().isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse_number
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port between 0 and 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _device(text: str) -> str:
+    if text in ("auto", "cpu", "cuda") or (text.startswith("cuda:") and text[5:].isdigit()):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")

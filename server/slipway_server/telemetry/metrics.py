@@ -1,0 +1,115 @@
+"""Every metric of the server: vLLM's names where the ecosystem scrapes them, slipway_server_* for our own."""
+
+import time
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..engine.messages import Step
+
+LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+INTERVAL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
+LABELS = ("model_name", "engine")
+OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "cancelled", "error")
+
+
+@dataclass(slots=True)
+class Timing:
+    """One request's way through the engine, in monotonic seconds."""
+
+    prompt_tokens: int
+    submitted_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    first_s: float | None = None
+    last_s: float | None = None
+    output_tokens: int = 0
+    finish: str = "abort"
+
+
+class Metrics:
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self._model = {"model_name": model_name, "engine": "0"}
+        self._running = self._gauge("num_requests_running", "Requests that hold a slot.")
+        self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a slot.")
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "Reserved share of the KV cache, 0 to 1.")
+        self._gpu_usage = self._gauge("gpu_cache_usage_perc", "Legacy name of kv_cache_usage_perc.")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests.")
+        self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
+        self._preemptions = self._counter("num_preemptions", "Requests that lost their slot and came back.")
+        self._ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", LATENCY_S)
+        self._itl = self._histogram("inter_token_latency_seconds", "Between two tokens of a request.", INTERVAL_S)
+        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", LATENCY_S)
+        self._queue = self._histogram("request_queue_time_seconds", "Arrival to slot.", LATENCY_S)
+        self._prefill = self._histogram("request_prefill_time_seconds", "Slot to first token.", LATENCY_S)
+        self._decode = self._histogram("request_decode_time_seconds", "First token to last token.", LATENCY_S)
+        self._prompt_size = self._histogram("request_prompt_tokens", "Prompt tokens per request.", TOKENS)
+        self._output_size = self._histogram("request_generation_tokens", "Generated tokens per request.", TOKENS)
+        self._iteration = self._histogram("iteration_tokens_total", "Tokens of one engine step.", TOKENS)
+        self._success = Counter(
+            "vllm:request_success", "Ended requests.", (*LABELS, "finished_reason"), registry=self.registry
+        )
+        self._requests = Counter(
+            "slipway_server_requests",
+            "API requests; each ends in exactly one outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in OUTCOMES:
+            self._requests.labels(outcome)
+        self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
+
+    def loaded(self, seconds: float) -> None:
+        self._load.set(seconds)
+
+    def step(self, step: Step) -> None:
+        self._running.set(step.running)
+        self._waiting.set(step.waiting)
+        self._kv_usage.set(step.kv_usage)
+        self._gpu_usage.set(step.kv_usage)
+        self._preemptions.inc(step.preemptions)
+        self._iteration.observe(step.tokens)
+
+    def started(self, timing: Timing) -> None:
+        timing.started_s = time.monotonic()
+        self._queue.observe(timing.started_s - timing.submitted_s)
+        self._prompt_tokens.inc(timing.prompt_tokens)
+
+    def token(self, timing: Timing) -> None:
+        now = time.monotonic()
+        if timing.first_s is None:
+            timing.first_s = now
+            self._ttft.observe(now - timing.submitted_s)
+            self._prefill.observe(now - (timing.started_s or now))
+        elif timing.last_s is not None:
+            self._itl.observe(now - timing.last_s)
+        timing.last_s = now
+        timing.output_tokens += 1
+        self._generation_tokens.inc()
+
+    def ended(self, timing: Timing) -> None:
+        now = time.monotonic()
+        self._success.labels(**self._model, finished_reason=timing.finish).inc()
+        self._e2e.observe(now - timing.submitted_s)
+        self._prompt_size.observe(timing.prompt_tokens)
+        if timing.first_s is not None:
+            self._decode.observe(now - timing.first_s)
+            self._output_size.observe(timing.output_tokens)
+
+    def outcome(self, outcome: str) -> None:
+        self._requests.labels(outcome).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"vllm:{name}", help_text, LABELS, registry=self.registry).labels(**self._model)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        return Counter(f"vllm:{name}", help_text, LABELS, registry=self.registry).labels(**self._model)
+
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"vllm:{name}", help_text, LABELS, registry=self.registry, buckets=buckets).labels(
+            **self._model
+        )

@@ -1,0 +1,1 @@
+"""Between text and token ids: tokenizer, chat template, incremental detokenizer, stop strings."""

@@ -1,0 +1,1 @@
+"""The CRD, as a real API server takes it."""

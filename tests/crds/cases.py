@@ -1,0 +1,266 @@
+"""For every rule of the CRD: what it refuses, with which words, and what it lets pass beside it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.crds.objects import Change
+
+REVISION = "abcdefgh23"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule. `says` is a part of its sentence; `bad` and `good` are changes to the smallest spec."""
+
+    id: str
+    says: str
+    bad: tuple[Change, ...]
+    good: tuple[Change, ...]
+
+
+def _model(**fields: Any) -> Change:
+    return {"model": fields}
+
+
+def _uri(*uris: str) -> tuple[Change, ...]:
+    return tuple(_model(uri=uri) for uri in uris)
+
+
+def _args(*args: str) -> Change:
+    return {"engine": {"args": list(args)}}
+
+
+def _amount(name: str, *amounts: str | int) -> tuple[Change, ...]:
+    return tuple({"resources": {name: amount}} for amount in amounts)
+
+
+def _canary(**fields: Any) -> Change:
+    return {"strategy": {"canary": fields}}
+
+
+def _steps(*steps: Any) -> Change:
+    return _canary(steps=list(steps))
+
+
+def _pause(*durations: str) -> tuple[Change, ...]:
+    return tuple(_steps({"pause": {"duration": duration}}) for duration in durations)
+
+
+def _rollout(verb: str, *tokens: str) -> tuple[Change, ...]:
+    return tuple({"rollout": {verb: token}} for token in tokens)
+
+
+def _weights(*weights: int) -> Change:
+    return _steps(*({"setWeight": weight} for weight in weights))
+
+
+CEL_CASES = (
+    Case(
+        "revision-needs-hf",
+        "spec.model.revision goes with hf:// only",
+        bad=(_model(uri="pvc://claim/m", revision="main"), _model(uri="file:///m", revision="main")),
+        good=(_model(revision="main"), _model(revision="9f3c1e0")),
+    ),
+    Case(
+        "uri-scheme",
+        "spec.model.uri must start with hf://, https://, pvc:// or file://",
+        bad=_uri("org/model", "s3://bucket/model", "http://host/model.tar", "HF://org/model", "hf://", "gs://b/m"),
+        good=_uri("https://host/model.tar", "https://host:8443/a/b.tar?x=1"),
+    ),
+    Case(
+        "uri-hf",
+        "an hf:// uri names one repository: write hf://org/model",
+        bad=_uri("hf://model", "hf://org/model/file", "hf://org/model@main", "hf://org/", "hf:///model", "hf://o rg/m"),
+        good=_uri("hf://Qwen/Qwen3-0.6B", "hf://org/model_v1.2"),
+    ),
+    Case(
+        "uri-pvc",
+        "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
+        bad=_uri("pvc:///models", "pvc://Claim/models", "pvc://claim-/models", "pvc://my claim"),
+        good=_uri("pvc://claim", "pvc://claim/models/chat", "pvc://team.claim-1/"),
+    ),
+    Case(
+        "uri-file",
+        "a file:// uri holds an absolute path: write file:///path/to/model",
+        bad=_uri("file://models/tiny", "file://localhost/models/tiny"),
+        good=_uri("file:///opt/slipway/models/tiny-v1"),
+    ),
+    Case(
+        "uri-no-parent",
+        "spec.model.uri must not contain '..'",
+        bad=_uri("file:///models/../etc", "pvc://claim/..", "pvc://claim/a/../../b"),
+        good=_uri("file:///models/a..b", "pvc://claim/..hidden"),
+    ),
+    Case(
+        "args-reserved",
+        "spec.engine.args must not set --model",
+        bad=tuple(
+            _args(arg)
+            for arg in (
+                *("--model", "--model=/x", "--served-model-name=x", "--model-version", "--task", "--dtype=auto"),
+                *("--max-model-len", "--port=1", "--probe-port", "--drain-timeout", "--host=0.0.0.0"),
+            )
+        ),
+        good=(_args("--max-num-seqs", "8"), _args("--model-cache=/tmp"), _args("--portable")),
+    ),
+    Case(
+        "cpu",
+        "spec.resources.cpu must be a positive quantity",
+        bad=_amount("cpu", "0", 0, "-1", "four", "4 cores"),
+        good=_amount("cpu", 4, "4", "500m", "0.5"),
+    ),
+    Case(
+        "memory",
+        "spec.resources.memory must be a positive quantity",
+        bad=_amount("memory", "0", "-1Gi", "24GB", "much"),
+        good=_amount("memory", "24Gi", "512Mi", 1073741824),
+    ),
+    Case(
+        "one-strategy",
+        "spec.strategy takes canary or blueGreen, not both",
+        bad=({"strategy": {"canary": {}, "blueGreen": {}}},),
+        good=({"strategy": {"canary": {}}}, {"strategy": {"blueGreen": {}}}, {"strategy": {}}),
+    ),
+    Case(
+        "steps-or-percent",
+        "spec.strategy.canary takes steps or trafficPercent, not both",
+        bad=(_canary(steps=[{"setWeight": 10}], trafficPercent=10),),
+        good=(_canary(trafficPercent=10), _weights(10)),
+    ),
+    Case(
+        "weights-rise",
+        "the weights of spec.strategy.canary.steps must rise",
+        bad=(_weights(50, 10), _steps({"setWeight": 50}, {"pause": {}}, {"setWeight": 49})),
+        good=(_weights(10, 50, 100), _weights(10, 10), _steps({"setWeight": 0}, {"pause": {}}, {"setWeight": 50})),
+    ),
+    Case(
+        "step-one-thing",
+        "each step of spec.strategy.canary.steps is either setWeight or pause",
+        bad=(_steps({"setWeight": 10, "pause": {}}), _steps({})),
+        good=(_steps({"pause": {}}), _steps({"setWeight": 10})),
+    ),
+    Case(
+        "pause-duration",
+        "pause.duration is written in hours, minutes and seconds",
+        bad=_pause("10", "1d", "5m1h", "m5", "-5m", "1.5h", "10 m"),
+        good=_pause("30s", "10m", "1h30m", "1h1m1s"),
+    ),
+    Case(
+        "promote",
+        "spec.rollout.promote is REVISION/ATTEMPT/STEP",
+        bad=_rollout("promote", "", REVISION, f"{REVISION}/1", "ABCDEFGH23/1/2", f"{REVISION}/1/2/3", "short/1/2"),
+        good=_rollout("promote", f"{REVISION}/1/0", f"{REVISION}/12/34"),
+    ),
+    Case(
+        "promote-full",
+        "spec.rollout.promoteFull is a REVISION",
+        bad=_rollout("promoteFull", "", f"{REVISION}/1", "abcdefgh21", "abc"),
+        good=_rollout("promoteFull", REVISION),
+    ),
+    Case(
+        "abort",
+        "spec.rollout.abort is REVISION/ATTEMPT",
+        bad=_rollout("abort", REVISION, f"{REVISION}/1/2", "true", f"{REVISION}/x"),
+        good=_rollout("abort", f"{REVISION}/1"),
+    ),
+    Case(
+        "retry",
+        "spec.rollout.retry is REVISION/ATTEMPT",
+        bad=_rollout("retry", REVISION, f"{REVISION}/", f"{REVISION}/1/2"),
+        good=_rollout("retry", f"{REVISION}/2"),
+    ),
+    Case(
+        "rollback-to",
+        "spec.rollout.rollbackTo is FROM/TO",
+        bad=_rollout("rollbackTo", REVISION, f"{REVISION}/7", f"{REVISION}/{REVISION}/1"),
+        good=_rollout("rollbackTo", f"{REVISION}/zyxwvuts76"),
+    ),
+)
+
+# Limits that the schema itself holds; `says` is what the API server's own message contains.
+SCHEMA_CASES = (
+    Case(
+        "model.name",
+        "spec.model.name",
+        bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "x" * 129)),
+        good=tuple(_model(name=name) for name in ("chat", "org/chat:v1", "Qwen/Qwen3-0.6B")),
+    ),
+    Case(
+        "model.version",
+        "spec.model.version",
+        bad=tuple(_model(version=version) for version in ("", ".1", "1.", "a/b", "x" * 64)),
+        good=tuple(_model(version=version) for version in ("3.1", "2026-11-21", "v2_b")),
+    ),
+    Case("model.task", "spec.model.task", bad=(_model(task="classify"),), good=(_model(task="embed"),)),
+    Case("model.dtype", "spec.model.dtype", bad=(_model(dtype="int8"),), good=(_model(dtype="bfloat16"),)),
+    Case(
+        "model.maxModelLen",
+        "spec.model.maxModelLen",
+        bad=(_model(maxModelLen=15), _model(maxModelLen=10_000_001), _model(maxModelLen="4096")),
+        good=(_model(maxModelLen=16), _model(maxModelLen=8192)),
+    ),
+    Case("model.uri", "spec.model", bad=({"model": {"uri": None}}, _model(uri="")), good=({},)),
+    Case(
+        "engine.env.name",
+        "spec.engine.env[0].name",
+        bad=tuple({"engine": {"env": [{"name": name, "value": "x"}]}} for name in ("", "1X", "A-B", "A=B")),
+        good=({"engine": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},),
+    ),
+    Case(
+        "engine.env.unique",
+        "Duplicate value",
+        bad=({"engine": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},),
+        good=({"engine": {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": ""}]}},),
+    ),
+    Case(
+        "engine.env.value",
+        "spec.engine.env[0].value",
+        bad=({"engine": {"env": [{"name": "A"}]}},),
+        good=({"engine": {"env": [{"name": "A", "value": ""}]}},),
+    ),
+    Case(
+        "accelerator.resource",
+        "spec.resources.accelerator.resource",
+        bad=tuple({"resources": {"accelerator": {"count": 1, "resource": name}}} for name in ("gpu", "/gpu", "a.b/")),
+        good=tuple(
+            {"resources": {"accelerator": {"count": 1, "resource": name}}} for name in ("amd.com/gpu", "a.b/c_D")
+        ),
+    ),
+    Case(
+        "accelerator.count",
+        "spec.resources.accelerator.count",
+        bad=tuple({"resources": {"accelerator": value}} for value in ({}, {"count": 0}, {"count": 65})),
+        good=({"resources": {"accelerator": {"count": 8}}},),
+    ),
+    Case(
+        "replicas",
+        "spec.replicas",
+        bad=({"replicas": -1}, {"replicas": 10_001}),
+        good=({"replicas": 0}, {"replicas": 10_000}),
+    ),
+    Case(
+        "setWeight",
+        "spec.strategy.canary.steps[0].setWeight",
+        bad=(_weights(-1), _weights(101)),
+        good=(_weights(0), _weights(100)),
+    ),
+    Case(
+        "trafficPercent",
+        "spec.strategy.canary.trafficPercent",
+        bad=(_canary(trafficPercent=-1), _canary(trafficPercent=101)),
+        good=(_canary(trafficPercent=0), _canary(trafficPercent=100)),
+    ),
+    Case("steps", "spec.strategy.canary.steps", bad=(_steps(), _weights(*[1] * 51)), good=(_weights(*[1] * 50),)),
+    Case(
+        "drain.timeoutSeconds",
+        "spec.drain.timeoutSeconds",
+        bad=({"drain": {"timeoutSeconds": 0}},),
+        good=({"drain": {"timeoutSeconds": 1}},),
+    ),
+    Case(
+        "progressDeadlineSeconds",
+        "spec.progressDeadlineSeconds",
+        bad=({"progressDeadlineSeconds": 4},),
+        good=({"progressDeadlineSeconds": 5},),
+    ),
+)

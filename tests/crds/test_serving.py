@@ -1,0 +1,145 @@
+"""What the API server makes of the CRD: defaults, subresources, columns, explain, names (real API server)."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.crds.objects import dry_run, model_deployment, path
+from tests.crds.schema import walk
+from tests.support.api_server import ROOT, Api
+from tests.support.tools import kubectl
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+def test_defaults(api: Api) -> None:
+    change = {"resources": {"accelerator": {"count": 1}}, "strategy": {"canary": {}}, "drain": {}}
+    spec = dry_run(api, model_deployment(change)).body["spec"]
+    assert spec == {
+        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto"},
+        "resources": {"accelerator": {"count": 1, "resource": "nvidia.com/gpu"}},
+        "replicas": 1,
+        "strategy": {"canary": {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}},
+        "drain": {"timeoutSeconds": 600},
+        "paused": False,
+        "progressDeadlineSeconds": 600,
+        "revisionHistoryLimit": 5,
+    }
+
+
+def test_defaults_of_blue_green(api: Api) -> None:
+    spec = dry_run(api, model_deployment({"strategy": {"blueGreen": {}}})).body["spec"]
+    assert spec["strategy"]["blueGreen"] == {
+        "autoPromotionEnabled": True,
+        "scaleDownDelaySeconds": 30,
+        "abortScaleDownDelaySeconds": 30,
+    }
+
+
+def test_minimal_object_gets_no_defaults_inside_absent_parts(api: Api) -> None:
+    spec = dry_run(api, model_deployment()).body["spec"]
+    assert not {"strategy", "rollout", "resources", "engine", "drain"} & set(spec)
+
+
+def test_kubectl_scale(api: Api, api_server: Path, namespace: str) -> None:
+    assert api.post(path(namespace), model_deployment()).ok
+    done = kubectl(api_server, "-n", namespace, "scale", "modeldeployments.slipway.dev/chat", "--replicas=3")
+    assert done.returncode == 0, done.stderr
+    assert api.get(path(namespace, "chat")).body["spec"]["replicas"] == 3
+
+
+def test_scale_shows_what_the_autoscaler_reads(api: Api, namespace: str) -> None:
+    assert api.post(path(namespace), model_deployment({"replicas": 2})).ok
+    status = {"replicas": 2, "selector": "slipway.dev/modeldeployment=chat"}
+    assert api.merge(path(namespace, "chat", "status"), {"status": status}).ok
+    scale = api.get(path(namespace, "chat", "scale")).body
+    assert scale["spec"] == {"replicas": 2}
+    assert scale["status"] == status
+
+
+def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> None:
+    body = {**model_deployment(), "status": {"phase": "Healthy"}}
+    assert "status" not in api.post(path(namespace), body).body
+    assert "status" not in api.merge(path(namespace, "chat"), {"status": {"phase": "Healthy"}}).body
+    written = api.merge(path(namespace, "chat", "status"), {"status": {"phase": "Healthy"}, "spec": {"replicas": 7}})
+    assert written.body["status"] == {"phase": "Healthy"}
+    assert written.body["spec"]["replicas"] == 1
+
+
+def test_unknown_phase_is_refused(api: Api, namespace: str) -> None:
+    assert api.post(path(namespace), model_deployment()).ok
+    answer = api.merge(path(namespace, "chat", "status"), {"status": {"phase": "Fine"}})
+    assert answer.status == 422
+    assert "status.phase" in answer.message
+
+
+def test_generation_moves_with_the_spec_only(api: Api, namespace: str) -> None:
+    assert api.post(path(namespace), model_deployment()).body["metadata"]["generation"] == 1
+    status = api.merge(path(namespace, "chat", "status"), {"status": {"message": "x"}})
+    assert status.body["metadata"]["generation"] == 1
+    assert api.merge(path(namespace, "chat"), {"spec": {"paused": True}}).body["metadata"]["generation"] == 2
+
+
+def test_kubectl_get_tells_the_story(api: Api, api_server: Path, namespace: str) -> None:
+    assert api.post(path(namespace), model_deployment()).ok
+    status = {"phase": "Progressing", "step": "2/5", "weight": 25, "ready": "3/4", "message": "waiting for pods"}
+    status |= {
+        "stableRevision": "abcdefgh22",
+        "canaryRevision": "abcdefgh33",
+        "model": "chat",
+        "endpoint": "http://gw/v1",
+    }
+    assert api.merge(path(namespace, "chat", "status"), {"status": status}).ok
+    header, row = kubectl(api_server, "-n", namespace, "get", "mdep").stdout.splitlines()
+    assert header.split() == ["NAME", "PHASE", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
+    assert row.split()[:7] == ["chat", "Progressing", "2/5", "25", "3/4", "abcdefgh22", "abcdefgh33"]
+    header, row = kubectl(api_server, "-n", namespace, "get", "mdep", "-o", "wide").stdout.splitlines()
+    assert header.split()[8:] == ["MODEL", "ENDPOINT", "MESSAGE"]
+    assert "http://gw/v1" in row
+    assert "waiting for pods" in row
+
+
+@pytest.mark.parametrize("word", ["mdep", "modeldeployment", "modeldeployments.slipway.dev", "slipway"])
+def test_every_name_finds_it(api: Api, api_server: Path, namespace: str, word: str) -> None:
+    assert api.post(path(namespace), model_deployment()).ok
+    found = kubectl(api_server, "-n", namespace, "get", word, "-o", "name")
+    assert found.stdout.strip() == "modeldeployment.slipway.dev/chat", found.stderr
+
+
+def test_explain_names_every_field(api_server: Path) -> None:
+    told = kubectl(api_server, "explain", "modeldeployments.slipway.dev", "--recursive")
+    assert told.returncode == 0, told.stderr
+    words = {line.split()[0] for line in told.stdout.splitlines() if line.split()}
+    wanted = {path.rstrip("[]").rpartition(".")[2] for path, _ in walk() if path}
+    assert wanted <= words
+
+
+@pytest.mark.parametrize(
+    "field", ["spec.model.uri", "spec.strategy.canary.steps", "spec.rollout.promote", "status.phase"]
+)
+def test_explain_describes_a_field(api_server: Path, field: str) -> None:
+    told = kubectl(api_server, "explain", f"modeldeployments.slipway.dev.{field}").stdout
+    description = next(node["description"] for path, node in walk() if path == field)
+    assert " ".join(description.split()) in " ".join(told.split())
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_example_is_accepted(api: Api, file: Path) -> None:
+    documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
+    assert documents
+    for document in documents:
+        answer = _apply(api, document)
+        assert answer.ok, f"{file.name}: {answer.message}"
+        assert not answer.warnings
+
+
+def _apply(api: Api, document: dict):
+    kinds = {
+        "ModelDeployment": path("default"),
+        "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
+    }
+    target = f"{kinds[document['kind']]}/{document['metadata']['name']}"
+    return api.apply(target, document, dryRun="All", fieldValidation="Strict")

@@ -1,0 +1,210 @@
+"""A gateway and upstream servers in one process, all on real loopback sockets."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from slipway_gateway.__main__ import listen
+from slipway_gateway.app import Admin, Edge
+from slipway_gateway.backends import Backends
+from slipway_gateway.proxy import Proxy, open_session
+from slipway_gateway.settings import Settings
+from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
+from slipway_gateway.telemetry.metrics import Metrics
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+class Upstream:
+    """A model server that does what a test says, and remembers what it saw."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._runner: web.AppRunner | None = None
+        self.url, self.port = "", 0
+        self.seen: list[web.Request] = []
+        self.bodies: list[bytes] = []
+        self.cancelled = 0
+        self.finished = 0
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(request)
+        self.bodies.append(await request.read())
+        try:
+            answer = await self._handler(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cancelled += 1
+            raise
+        self.finished += 1
+        return answer
+
+    async def start(self, host: str) -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, 0).start()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+@dataclass
+class Gateway:
+    """One gateway; `route` sets its table, the rest are ways to look at it."""
+
+    edge: Edge
+    backends: Backends
+    metrics: Metrics
+    runner: web.AppRunner
+    url: str
+    admin_url: str
+    client: aiohttp.ClientSession
+    generation: int = 0
+    counted: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def route(self, *revisions: tuple[str, int, list[str]], model: str = "chat") -> None:
+        self.generation += 1
+        self.backends.publish(table(self.generation, *revisions, model=model))
+
+    async def post(
+        self, body: Any = None, path: str = "/v1/chat/completions", **options: Any
+    ) -> aiohttp.ClientResponse:
+        payload = {"model": "chat"} if body is None else body
+        options = {"data": payload} if isinstance(payload, bytes) else {"json": payload} | options
+        return await self.client.post(self.url + path, **options)
+
+    def outcomes(self) -> dict[str, int]:
+        """Requests by outcome."""
+        found: dict[str, int] = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == "slipway_gateway_requests_total":
+                    found[sample.labels["outcome"]] = found.get(sample.labels["outcome"], 0) + int(sample.value)
+        return found
+
+
+def table(generation: int, *revisions: tuple[str, int, list[str]], model: str = "chat") -> RouteTable:
+    name = f"default/{model}"
+    backends = tuple(Backend(revision, weight) for revision, weight, _ in revisions)
+    route = Route(name, "uid", model, "2026-01-01T00:00:00Z", generation, "salt", backends)
+    return build([route], [Endpoints(name, revision, tuple(urls)) for revision, _, urls in revisions])
+
+
+class NoSource:
+    """A gateway whose tables come from the test."""
+
+    waiting_for = "the test"
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
+    settings = Settings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
+    metrics = Metrics("test")
+    backends = Backends(metrics)
+    async with open_session(settings) as session, aiohttp.ClientSession() as client:
+        edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
+        admin = Admin(edge, backends, metrics, NoSource(), "incarnation")
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings)
+        admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
+        url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
+        try:
+            yield Gateway(edge, backends, metrics, runner, url, admin_url, client)
+        finally:
+            await client.close()
+            await runner.cleanup()
+            await admin_runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def upstream(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[Upstream]:
+    server = Upstream(handler)
+    await server.start(host)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def raw_upstream(*writes: bytes, abort: bool = True) -> AsyncIterator[str]:
+    """A server that reads a request's head, writes these bytes, and dies."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            for part in writes:
+                writer.write(part)
+                await writer.drain()
+                # The bytes must leave before the reset discards them.
+                await asyncio.sleep(0.05)
+        if abort:
+            writer.transport.abort()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def drop(writer: asyncio.StreamWriter) -> None:
+    """Closes a raw connection the rude way, and waits until it is closed."""
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def refused_url() -> str:
+    """An address where nobody listens."""
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return f"http://127.0.0.1:{port}"
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"path": request.path_qs, "body": (await request.read()).decode("utf-8", "replace")})
+
+
+def answering(status: int, **headers: str) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "upstream says no"}}, status=status, headers=headers)
+
+    return answer
+
+
+def streaming(events: int, gap_s: float = 0.0) -> Handler:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await out.prepare(request)
+        for n in range(events):
+            await out.write(b'data: {"n": %d}\n\n' % n)
+            await asyncio.sleep(gap_s)
+        await out.write(b"data: [DONE]\n\n")
+        return out
+
+    return stream

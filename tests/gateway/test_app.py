@@ -1,0 +1,203 @@
+"""Refusals, limits, what is served, and the admin port."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from .harness import Gateway, drop, echo, gateway, streaming, until, upstream
+
+
+async def refusal(gate: Gateway, body: Any, **options: Any) -> tuple[int, str]:
+    async with await gate.post(body, **options) as answer:
+        error = (await answer.json())["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert answer.headers["X-Request-Id"]
+        return answer.status, error["code"]
+
+
+async def raw(gate: Gateway, *parts: bytes) -> bytes:
+    """Head of the answer to bytes that no client would send."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            return await reader.readuntil(b"\r\n\r\n")
+    finally:
+        await drop(writer)
+
+
+async def test_refusals_have_openai_shape() -> None:
+    async with upstream(echo) as server, gateway(max_body_bytes=1000) as gate:
+        assert await refusal(gate, {"model": "chat"}) == (503, "not_ready")
+        gate.route(("rev", 100, [server.url]))
+        assert await refusal(gate, b"{") == (400, "invalid_json")
+        assert await refusal(gate, b'{"model": 1}') == (400, "invalid_type")
+        assert await refusal(gate, {}) == (400, "missing_required_parameter")
+        assert await refusal(gate, {"model": "nope"}) == (404, "model_not_found")
+        assert await refusal(gate, {"model": "chat", "x": "y" * 1000}) == (413, "request_too_large")
+        assert await refusal(gate, {"model": "chat"}, headers={"Content-Encoding": "gzip"}) == (
+            415,
+            "unsupported_encoding",
+        )
+        assert await refusal(gate, {}, path="/v1/nothing") == (404, "unknown_url")
+        assert await refusal(gate, {}, path="/v1/models") == (404, "unknown_url")
+        assert gate.outcomes() == {"no_endpoint": 1, "client_error": 8}
+        assert not server.seen
+
+
+async def test_unknown_models_make_no_labels() -> None:
+    async with gateway() as gate:
+        gate.route(("rev", 100, []))
+        for n in range(5):
+            assert (await refusal(gate, {"model": f"m{n}"}))[0] == 404
+        assert b'model="m1"' not in gate.metrics.render() and b'model="unknown"' in gate.metrics.render()
+
+
+async def test_huge_chunked_body_is_cut_off() -> None:
+    async with upstream(echo) as server, gateway(max_body_bytes=100_000) as gate:
+        gate.route(("rev", 100, [server.url]))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        said = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
+        assert said.startswith(b"HTTP/1.1 413") and b"Connection: close" in said
+        assert gate.outcomes() == {"client_error": 1} and gate.edge._buffered_bytes == 0
+
+
+async def test_buffered_bytes_are_bounded_together() -> None:
+    async with upstream(echo) as server, gateway(max_buffered_bytes=1000) as gate:
+        gate.route(("rev", 100, [server.url]))
+        assert await refusal(gate, {"model": "chat", "x": "y" * 2000}) == (429, "overloaded")
+        async with await gate.post() as answer:
+            assert answer.status == 200
+
+
+async def test_slow_body_times_out() -> None:
+    async with gateway(body_timeout_s=0.2) as gate:
+        said = await raw(gate, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert said.startswith(b"HTTP/1.1 408")
+
+
+async def test_inflight_bound() -> None:
+    async with upstream(streaming(100, 0.05)) as server, gateway(max_inflight=2) as gate:
+        gate.route(("rev", 100, [server.url]))
+        running = [await gate.post(), await gate.post()]
+        async with await gate.post() as answer:
+            assert answer.status == 429 and answer.headers["Retry-After"] == "1"
+            assert (await answer.json())["error"]["type"] == "rate_limit_error"
+        for one in running:
+            one.close()
+        await until(lambda: gate.edge.running == 0)
+        assert gate.outcomes() == {"refused": 1, "client_closed": 2}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Big: " + b"y" * 20000 + b"\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 500 + b"\r\n",
+        b"POST /v1/" + b"y" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01 nonsense\r\n\r\n",
+    ],
+)
+async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes) -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        assert b" 400 " in (await raw(gate, head)).partition(b"\r\n")[0]
+        assert not server.seen
+
+
+async def test_models() -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]), model="org/chat")
+        async with gate.client.get(gate.url + "/v1/models") as answer:
+            listed = await answer.json()
+        entry = {"id": "org/chat", "object": "model", "created": 1767225600, "owned_by": "slipway", "ready": True}
+        assert listed == {"object": "list", "data": [entry]}
+        async with gate.client.get(gate.url + "/v1/models/org/chat") as answer:
+            assert await answer.json() == entry
+        async with gate.client.get(gate.url + "/v1/models/none") as answer:
+            assert answer.status == 404
+        gate.route(("rev", 100, []), model="org/chat")
+        async with gate.client.get(gate.url + "/v1/models/org/chat") as answer:
+            assert (await answer.json())["ready"] is False
+
+
+async def test_bug_is_a_500_with_a_count(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async with gateway() as gate:
+        gate.route(("rev", 100, []))
+        monkeypatch.setattr(gate.backends, "find", lambda model: 1 / 0)
+        assert await refusal(gate, {"model": "chat"}) == (500, "internal_error")
+        assert gate.outcomes() == {"internal": 1}
+        assert "ZeroDivisionError" in caplog.text
+
+
+# -- admin
+
+
+async def test_probes() -> None:
+    async with gateway() as gate:
+
+        async def status(path: str) -> tuple[int, str]:
+            async with gate.client.get(gate.admin_url + path) as answer:
+                return answer.status, await answer.text()
+
+        assert (await status("/healthz"))[0] == 200
+        code, text = await status("/readyz")
+        assert code == 503 and "the test" in text
+        gate.route(("rev", 100, []))
+        assert (await status("/readyz"))[0] == 200
+        gate.edge.draining = True
+        assert (await status("/readyz"))[0] == 503 and (await status("/healthz"))[0] == 200
+        async with gate.client.get(gate.url + "/readyz") as answer:
+            assert answer.status == 404  # never on the public port
+
+
+async def test_routes_report_is_the_contract() -> None:
+    async with upstream(streaming(100, 0.05)) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]), ("old", 0, []))
+        running = await gate.post()
+        async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+            report = await answer.json()
+        revisions = {
+            "rev": {"endpoints": 1, "inflight": 1, "requests": 1, "failures": 0},
+            "old": {"endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
+        }
+        route = {"uid": "uid", "generation": 1, "revisions": revisions}
+        assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
+        # A revision that left the table is reported while streams still run on it.
+        gate.route(("new", 100, []))
+        assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        running.close()
+        await until(lambda: "rev" not in gate.backends.report()["default/chat"]["revisions"])
+
+
+async def test_metrics() -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        (await gate.post()).close()
+        async with gate.client.get(gate.admin_url + "/metrics") as answer:
+            text = await answer.text()
+        for line in (
+            'slipway_gateway_requests_total{code="200",model="chat",outcome="ok",revision="rev"} 1.0',
+            'slipway_gateway_inflight{model="chat",revision="rev"} 0.0',
+            'slipway_gateway_ttft_seconds_count{model="chat",revision="rev"} 1.0',
+            'slipway_gateway_request_seconds_count{model="chat",revision="rev"} 1.0',
+            'slipway_gateway_route_generation{route="default/chat"} 1.0',
+            'slipway_gateway_build_info{version="test"} 1.0',
+        ):
+            assert line in text
+
+
+async def test_old_revisions_leave_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.telemetry.metrics._MAX_PAIRS", 2)
+    async with upstream(echo) as server, gateway() as gate:
+        for revision in ("r1", "r2", "r3"):
+            gate.route((revision, 100, [server.url]))
+            (await gate.post()).close()
+        text = gate.metrics.render().decode()
+        assert 'revision="r1"' not in text and 'revision="r2"' in text and 'revision="r3"' in text

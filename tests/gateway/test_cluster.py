@@ -1,0 +1,337 @@
+"""Routes from a real API server: follow, survive its death, list again, wait for the CRD."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from devcluster.controlplane import ControlPlane
+from devcluster.errors import DevclusterError
+from slipway_gateway.cluster import Cluster
+from slipway_gateway.table import RouteTable
+from slipway_gateway.telemetry.metrics import Metrics
+from tests.support.api_server import Api
+
+from .harness import echo, until, upstream
+from .test_process import gateway as gateway_process
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUP = "/apis/slipway.dev/v1alpha1"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = yaml.safe_load((ROOT / "crds" / "modeldeployments.yaml").read_text())
+
+
+class World:
+    """A control plane of this module's own: its API server is killed here."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.api = Api(plane.kubeconfig)
+        self._namespaces = 0
+
+    def kill_api_server(self) -> subprocess.Popen[bytes]:
+        process = self.plane._processes.pop()
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        return process
+
+    def start_api_server(self, killed: subprocess.Popen[bytes]) -> None:
+        self.plane._start("kube-apiserver", killed.args)  # type: ignore[arg-type]
+        assert self.plane._becomes_ready(), self.plane.logs()[-2000:]
+
+    def compact(self) -> None:
+        """Forgets the history of etcd: any version from before is too old for a watch from now on."""
+        etcd = next(str(arg) for arg in self.plane._processes[0].args if "listen-client-urls" in str(arg))  # type: ignore[union-attr]
+        url = etcd.partition("=")[2]
+
+        def call(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            request = urllib.request.Request(url + path, json.dumps(body).encode())
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return dict(json.load(answer))
+
+        revision = call("/v3/kv/range", {"key": "Lw=="})["header"]["revision"]
+        call("/v3/kv/compaction", {"revision": revision, "physical": True})
+
+    async def install_crd(self) -> None:
+        assert self.api.apply(f"{CRDS}/{CRD['metadata']['name']}", CRD).ok
+        await until(lambda: self.api.get(f"{GROUP}/modeldeployments").ok, 30)
+
+    def namespace(self) -> str:
+        self._namespaces += 1
+        name = f"gateway-{self._namespaces}"
+        made = self.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        assert made.ok, made.message
+        return name
+
+    def deploy(self, namespace: str, name: str = "chat") -> None:
+        spec = {"model": {"uri": "file:///opt/slipway/models/tiny-v1"}}
+        kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment"}
+        made = self.api.post(_path(namespace), kind | {"metadata": {"name": name}, "spec": spec})
+        assert made.ok, made.message
+
+    def set_traffic(self, namespace: str, generation: int, weights: dict[str, int], name: str = "chat") -> None:
+        backends = [{"revision": revision, "version": "v", "weight": weight} for revision, weight in weights.items()]
+        traffic = {"generation": generation, "model": f"{namespace}-{name}", "salt": "s", "backends": backends}
+        written = self.api.merge(f"{_path(namespace)}/{name}/status", {"status": {"traffic": traffic}})
+        assert written.ok, written.message
+
+    def set_endpoints(self, namespace: str, revision: str, *ready: bool, port: int = 8000, name: str = "chat") -> None:
+        full = f"{name}-{revision}"
+        labels = {"slipway.dev/modeldeployment": name, "slipway.dev/revision": revision}
+        written = self.api.apply(
+            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{full}",
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": full, "labels": labels},
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": port}],
+                "endpoints": [
+                    {"addresses": [own_address() if n == 0 else f"10.9.9.{n}"], "conditions": {"ready": one}}
+                    for n, one in enumerate(ready)
+                ],
+            },
+        )
+        assert written.ok, written.message
+
+    def delete_endpoints(self, namespace: str, revision: str) -> None:
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/chat-{revision}"
+        assert self.api.delete(path).ok
+
+
+def _path(namespace: str) -> str:
+    return f"{GROUP}/namespaces/{namespace}/modeldeployments"
+
+
+def own_address() -> str:
+    """An address of this machine that an EndpointSlice may hold: loopback is refused there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[World]:
+    try:
+        control_plane = ControlPlane()
+    except DevclusterError as error:
+        pytest.skip(str(error))
+    with control_plane:
+        made = World(control_plane)
+        yield made
+        made.api.close()
+
+
+@pytest.fixture
+async def world(plane: World) -> World:
+    await plane.install_crd()
+    return plane
+
+
+class Watched:
+    """A running source and what it published last."""
+
+    def __init__(self, kubeconfig: Path, *namespaces: str) -> None:
+        self.tables: list[RouteTable] = []
+        self.source = Cluster(str(kubeconfig), namespaces, self.tables.append, Metrics("test"))
+
+    def routes(self) -> dict[str, tuple[int, dict[str, int]]]:
+        """Generation and endpoints per revision, by route."""
+        table = self.tables[-1] if self.tables else RouteTable()
+        return {
+            name: (route.generation, {b.revision: len(table.urls(route, b.revision)) for b in route.backends})
+            for name, route in table.routes.items()
+        }
+
+
+@contextlib.asynccontextmanager
+async def watching(kubeconfig: Path, *namespaces: str) -> AsyncIterator[Watched]:
+    watched = Watched(kubeconfig, *namespaces)
+    running = asyncio.create_task(watched.source.run())
+    try:
+        yield watched
+        assert not running.done(), running.exception()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_follows_the_cluster(world: World) -> None:
+    namespace = world.namespace()
+    route = f"{namespace}/chat"
+    async with watching(world.plane.kubeconfig) as watched:
+        await until(lambda: watched.tables, 20)
+        world.deploy(namespace)
+        await until(lambda: watched.routes().get(route) == (0, {}), 10)
+        world.set_traffic(namespace, 1, {"r1": 100})
+        await until(lambda: watched.routes()[route] == (1, {"r1": 0}), 10)
+        world.set_endpoints(namespace, "r1", True, True, False)
+        await until(lambda: watched.routes()[route] == (1, {"r1": 2}), 10)
+        world.set_endpoints(namespace, "r2", True)
+        world.set_traffic(namespace, 2, {"r2": 10, "r1": 90})
+        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 2}), 10)
+        world.set_endpoints(namespace, "r1", False, True)
+        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}), 10)
+        world.delete_endpoints(namespace, "r2")
+        await until(lambda: watched.routes()[route] == (2, {"r2": 0, "r1": 1}), 10)
+        world.set_traffic(namespace, 1, {"r2": 100})
+        world.set_endpoints(namespace, "r2", True)
+        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}), 10)
+        assert world.api.delete(f"{_path(namespace)}/chat").ok
+        await until(lambda: route not in watched.routes(), 10)
+        world.deploy(namespace)
+        world.set_traffic(namespace, 1, {"r2": 100})
+        await until(lambda: watched.routes().get(route) == (1, {"r2": 1}), 10)
+
+
+async def test_only_the_named_namespaces(world: World) -> None:
+    seen, unseen = world.namespace(), world.namespace()
+    for namespace in (seen, unseen):
+        world.deploy(namespace)
+        world.set_traffic(namespace, 1, {"r1": 100})
+        world.set_endpoints(namespace, "r1", True)
+    async with watching(world.plane.kubeconfig, seen) as watched:
+        await until(lambda: watched.routes() == {f"{seen}/chat": (1, {"r1": 1})}, 20)
+
+
+async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path) -> None:
+    namespace = world.namespace()
+    world.deploy(namespace)
+    world.set_traffic(namespace, 1, {"r1": 100})
+    async with (
+        upstream(echo, host="0.0.0.0") as server,
+        gateway_process("--kubeconfig", str(world.plane.kubeconfig), ready=False) as process,
+        aiohttp.ClientSession() as client,
+    ):
+        world.set_endpoints(namespace, "r1", True, port=server.port)
+
+        async def ask() -> tuple[int, str]:
+            body = {"model": f"{namespace}-chat"}
+            async with client.post(process.url("api") + "/v1/completions", json=body) as answer:
+                return answer.status, answer.headers.get("X-Slipway-Revision", "")
+
+        async def eventually(wanted: tuple[int, str]) -> None:
+            async with asyncio.timeout(30):
+                while await ask() != wanted:
+                    await asyncio.sleep(0.05)
+
+        await eventually((200, "r1"))
+        killed = world.kill_api_server()
+        await until(lambda: process.said("the last good table stays in use"), 20)
+        for _ in range(20):
+            assert await ask() == (200, "r1")
+        assert await process.status("/readyz") == 200
+        world.start_api_server(killed)
+        world.set_endpoints(namespace, "r2", True, port=server.port)
+        world.set_traffic(namespace, 2, {"r2": 100, "r1": 0})
+        await eventually((200, "r2"))
+        assert len(process.said("the last good table stays in use")) <= 4  # once per resource and reason, not per try
+
+
+async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    namespace = world.namespace()
+    for name in ("chat", "gone"):
+        world.deploy(namespace, name)
+        world.set_traffic(namespace, 1, {"r1": 100}, name)
+    forwarder = Forwarder(world.plane.url)
+    async with forwarder.running() as url, watching(rewritten(world.plane.kubeconfig, url), namespace) as watched:
+        await until(lambda: len(watched.routes()) == 2, 20)
+        await forwarder.cut()
+        # While nobody watches: a deletion, a change, history forgotten, and an API server that starts afresh.
+        assert world.api.delete(f"{_path(namespace)}/gone").ok
+        world.set_traffic(namespace, 2, {"r1": 100})
+        killed = world.kill_api_server()
+        world.compact()
+        world.start_api_server(killed)
+        assert len(watched.routes()) == 2
+        await forwarder.start()
+        await until(lambda: watched.routes() == {f"{namespace}/chat": (2, {"r1": 0})}, 30)
+        assert "the version of modeldeployments is too old: listing again" in caplog.text
+
+
+async def test_waits_for_the_crd(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert world.api.delete(f"{CRDS}/{CRD['metadata']['name']}").ok
+    await until(lambda: world.api.get(f"{GROUP}/modeldeployments").status == 404, 30)
+    async with watching(world.plane.kubeconfig) as watched:
+        await until(lambda: "is the CRD installed?" in watched.source.waiting_for, 20)
+        await asyncio.sleep(1)
+        assert caplog.text.count("is the CRD installed?") == 1 and not watched.tables
+        await world.install_crd()
+        await until(lambda: watched.tables, 20)
+        assert watched.source.waiting_for == ""
+
+
+async def test_missing_rights_are_named(world: World) -> None:
+    async with watching(world.plane.user_kubeconfig("nobody")) as watched:
+        await until(lambda: "check the RBAC rules" in watched.source.waiting_for, 20)
+
+
+def rewritten(kubeconfig: Path, url: str) -> Path:
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["server"] = url
+    path = kubeconfig.with_name("forwarded.kubeconfig")
+    path.write_text(json.dumps(content))
+    return path
+
+
+class Forwarder:
+    """A TCP relay in front of the API server that can be cut: TLS passes through untouched."""
+
+    def __init__(self, url: str) -> None:
+        self._target = int(url.rsplit(":", 1)[1])
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        await self.start()
+        try:
+            yield f"https://127.0.0.1:{self._port}"
+        finally:
+            await self.cut()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        if self._server:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await until(lambda: not self._open)
+            self._server = None
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._open |= {writer, back}
+        try:
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        finally:
+            for one in (writer, back):
+                one.transport.abort()
+                with contextlib.suppress(ConnectionError):
+                    await one.wait_closed()
+                self._open.discard(one)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()

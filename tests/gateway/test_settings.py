@@ -1,0 +1,95 @@
+"""Flags, their environment, and the routes file."""
+
+from pathlib import Path
+
+import pytest
+
+from slipway_gateway import routes_file
+from slipway_gateway.settings import Settings
+from slipway_gateway.table import Problem, RouteTable
+
+GOOD = """
+models:
+  org/chat:
+    salt: "1"
+    backends:
+    - {revision: 1234567890, version: 3.10, weight: 10, endpoints: ["http://127.0.0.1:8000/"]}
+    - {revision: 1e10, version: 3.9, weight: 90, endpoints: ["http://[::1]:8000", "https://h"]}
+"""
+
+
+def test_defaults_flags_and_environment() -> None:
+    assert Settings.load([], {}) == Settings()
+    env = {"SLIPWAY_GATEWAY_DRAIN_TIMEOUT": "7", "SLIPWAY_GATEWAY_NAMESPACES": "a, b", "SLIPWAY_GATEWAY_PORT": "1"}
+    loaded = Settings.load(["--port", "2", "--sticky-by", "user"], env)
+    assert (loaded.drain_timeout_s, loaded.namespaces, loaded.port, loaded.sticky_by) == (7.0, ("a", "b"), 2, ("user",))
+    assert Settings.load([], {"KUBECONFIG": "/k"}).kubeconfig == "/k"
+    assert Settings.load([], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "true"}).allow_pure_python
+
+
+@pytest.mark.parametrize(
+    ("argv", "env"),
+    [
+        (["--port", "x"], {}),
+        ([], {"SLIPWAY_GATEWAY_PORT": "x"}),
+        (["--sticky-by", "cookie"], {}),
+        (["--log-level", "loud"], {}),
+        (["--no-such"], {}),
+    ],
+)
+def test_bad_settings_end_with_a_sentence(
+    argv: list[str], env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Settings.load(argv, env)
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Settings.load(["--help"], {})
+    shown = capsys.readouterr().out
+    assert "--drain-timeout SECONDS" in shown and "SLIPWAY_GATEWAY_DRAIN_TIMEOUT" in shown
+
+
+def test_routes_file() -> None:
+    table = routes_file.parse(GOOD, 4)
+    assert isinstance(table, RouteTable)
+    route = table.models["org/chat"]
+    assert [(b.revision, b.version, b.weight) for b in route.backends] == [
+        ("1234567890", "3.10", 10),
+        ("1e10", "3.9", 90),
+    ]
+    assert route.generation == 4
+    assert table.urls(route, "1234567890") == ("http://127.0.0.1:8000",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models: [", "line 1"),
+        ("- a", "object"),
+        ("models: {m: {backends: [{endpoints: [http://h], weight: 60}]}}", "sum to 60"),
+        ("models: {m: {backends: [{endpoints: [h:80]}]}}", "http://HOST:PORT"),
+        ("models: {m: {backends: [{endpoints: [http://h], wieght: 1}]}}", "wieght"),
+        ("models: {m: {backends: [{endpoints: [http://h], weight: much}]}}", "weight"),
+        ("models: {m: {backends: [{endpoints: ['http://h:99999']}]}}", "http://HOST:PORT"),
+    ],
+)
+def test_bad_routes_files_say_why(text: str, said: str) -> None:
+    problem = routes_file.parse(text, 1)
+    assert isinstance(problem, Problem) and said in problem.text
+
+
+async def test_a_bad_edit_keeps_the_last_good_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "routes.yaml"
+    published: list[RouteTable] = []
+    watch = routes_file.RoutesFileWatch(str(path), published.append)
+    for text in (None, GOOD, "models: [", GOOD.replace("org/chat", "chat")):
+        if text is not None:
+            path.write_text(text)
+        watch._load()
+    assert [list(table.models) for table in published] == [["org/chat"], ["chat"]]
+    assert [table.models[next(iter(table.models))].generation for table in published] == [1, 2]
+    assert "last good one stays" in caplog.text

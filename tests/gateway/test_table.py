@@ -1,0 +1,198 @@
+"""Objects from outside → the route table; choice of endpoints in it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_gateway.router import pick, preference
+from slipway_gateway.table import (
+    Backend,
+    Endpoints,
+    Problem,
+    Route,
+    RouteTable,
+    build,
+    newest,
+    parse_endpoints,
+    parse_route,
+)
+
+CANARY, STABLE = Backend("c", 25, "v2"), Backend("s", 75, "v1")
+
+
+def route(*backends: Backend, generation: int = 1, uid: str = "u", name: str = "default/chat") -> Route:
+    return Route(name, uid, "chat", "2026-01-01T00:00:00Z", generation, "salt", backends or (CANARY, STABLE))
+
+
+def table(one: Route, **urls: list[str]) -> RouteTable:
+    return build([one], [Endpoints(one.name, revision, tuple(found)) for revision, found in urls.items()])
+
+
+def deployment(traffic: Any = None, spec: Any = None) -> dict[str, Any]:
+    meta = {"namespace": "default", "name": "chat", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": meta, "spec": spec or {}, "status": {"traffic": traffic} if traffic else {}}
+
+
+def endpoint_slice(**changes: Any) -> dict[str, Any]:
+    labels = {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": "c"}
+    return {
+        "metadata": {"namespace": "default", "name": "chat-c-1", "labels": labels},
+        "ports": [{"name": "probe", "port": 8001}, {"name": "http", "port": 8000}],
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
+    } | changes
+
+
+# -- parsing
+
+
+def test_traffic_of_the_contract() -> None:
+    backends = [{"revision": "c", "version": "v2", "weight": 25}, {"revision": "s", "version": "v1", "weight": 75}]
+    traffic = {"generation": 41, "model": "chat", "salt": "c.1", "backends": backends, "acknowledged": "2/2"}
+    parsed = parse_route(deployment(traffic))
+    assert parsed == Route("default/chat", "u", "chat", "2026-01-01T00:00:00Z", 41, "c.1", (CANARY, STABLE))
+
+
+@pytest.mark.parametrize(
+    ("spec", "model"), [({}, "chat"), ({"model": {"name": "other"}}, "other"), ({"model": 1}, "chat")]
+)
+def test_without_traffic_the_model_is_known(spec: Any, model: str) -> None:
+    parsed = parse_route(deployment(spec=spec))
+    assert isinstance(parsed, Route)
+    assert (parsed.model, parsed.generation, parsed.backends) == (model, 0, ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": "41"},
+        {"model": None},
+        {"backends": [{"revision": "c", "weight": 99}]},
+        {"backends": [{"revision": "c", "weight": 101}]},
+        {"backends": [{"revision": "c", "weight": -1}]},
+        {"backends": [{"revision": "c", "weight": 50}, {"revision": "c", "weight": 50}]},
+        {"backends": "all"},
+    ],
+)
+def test_malformed_traffic_is_a_problem(change: Any) -> None:
+    good = {"generation": 1, "model": "chat", "backends": [{"revision": "c", "weight": 100}]}
+    assert isinstance(parse_route(deployment(good)), Route)
+    problem = parse_route(deployment(good | change))
+    assert isinstance(problem, Problem) and "default/chat" in problem.text
+
+
+def test_slice_of_the_contract() -> None:
+    assert parse_endpoints(endpoint_slice()) == Endpoints("default/chat", "c", ("http://10.0.0.1:8000",))
+
+
+@pytest.mark.parametrize(
+    ("entry", "urls"),
+    [
+        ({"addresses": ["10.0.0.1"], "conditions": {"ready": False}}, ()),
+        ({"addresses": ["10.0.0.1"], "conditions": {"ready": False, "serving": True, "terminating": True}}, ()),
+        ({"addresses": ["10.0.0.1"]}, ("http://10.0.0.1:8000",)),
+        ({"addresses": ["fd00::1"], "conditions": {"ready": True}}, ("http://[fd00::1]:8000",)),
+        ({"addresses": []}, ()),
+    ],
+)
+def test_endpoint_readiness(entry: Any, urls: tuple[str, ...]) -> None:
+    parsed = parse_endpoints(endpoint_slice(endpoints=[entry]))
+    assert parsed is not None and parsed.urls == urls
+
+
+def test_slice_of_somebody_else() -> None:
+    meta = {"namespace": "default", "name": "x", "labels": {"slipway.dev/revision": "c"}}
+    assert parse_endpoints(endpoint_slice(metadata=meta)) is None
+    assert parse_endpoints(endpoint_slice(ports=None, endpoints=None)) == Endpoints("default/chat", "c", ())
+
+
+# -- the table
+
+
+@given(st.lists(st.integers(0, 20), max_size=20))
+def test_generations_never_go_back(generations: list[int]) -> None:
+    kept: Route | None = None
+    for generation in generations:
+        before = kept.generation if kept else 0
+        kept = newest(kept, route(generation=generation))
+        assert kept.generation == max(before, generation)
+
+
+def test_a_new_object_of_the_same_name_starts_anew() -> None:
+    assert newest(route(generation=9), route(generation=1, uid="new")).generation == 1
+
+
+def test_wiped_status_does_not_stop_a_model() -> None:
+    wiped = parse_route(deployment())
+    assert isinstance(wiped, Route)
+    assert newest(route(generation=3), wiped).backends == (CANARY, STABLE)
+
+
+def test_the_older_of_two_claims_serves() -> None:
+    old = Route("z/late-name", "1", "chat", "2025-01-01T00:00:00Z")
+    young = Route("a/early-name", "2", "chat", "2026-01-01T00:00:00Z")
+    twin = Route("b/name", "3", "chat", "2025-01-01T00:00:00Z")
+    assert build([young, old], []).models["chat"] is old
+    assert build([old, twin, young], []).models["chat"] is twin
+    assert set(build([young, old], []).routes) == {"z/late-name", "a/early-name"}
+
+
+def test_slices_of_one_revision_add_up() -> None:
+    one = route()
+    merged = build(
+        [one], [Endpoints(one.name, "c", ("u2", "u1")), Endpoints(one.name, "c", ("u1",)), Endpoints(one.name, "s", ())]
+    )
+    assert merged.endpoints == {(one.name, "c"): ("u1", "u2")}
+    assert merged.ready(one)
+    assert not build([one], []).ready(one)
+
+
+def test_same_hash_in_two_deployments_stays_apart() -> None:
+    one, other = route(), route(name="default/other")
+    merged = build([one, other], [Endpoints(other.name, "c", ("u",))])
+    assert merged.urls(one, "c") == () and merged.urls(other, "c") == ("u",)
+
+
+# -- the choice
+
+
+@given(st.text(max_size=20))
+def test_preference_starts_with_the_weight_and_ends_with_the_weightless(key: str) -> None:
+    one = route(Backend("dark", 0), Backend("c", 40), Backend("s", 60))
+    order = [backend.revision for backend in preference(one, key)]
+    assert sorted(order[:2]) == ["c", "s"] and order[2] == "dark"
+
+
+@given(st.text(max_size=20))
+def test_availability_goes_before_weight(key: str) -> None:
+    one = route()
+    found = pick(table(one, s=["s1"]), one, key, {})
+    assert found is not None and found.revision == "s"
+    assert pick(table(one), one, key, {}) is None
+
+
+@given(st.text(max_size=20), st.lists(st.integers(0, 5), min_size=3, max_size=3))
+def test_least_load(key: str, loads: list[int]) -> None:
+    one = route(Backend("s", 100))
+    inflight = {f"u{n}": load for n, load in enumerate(loads)}
+    found = pick(table(one, s=["u0", "u1", "u2"]), one, key, inflight)
+    assert found is not None and inflight[found.url] == min(loads)
+    again = pick(table(one, s=["u2", "u0", "u1"]), one, key, inflight)
+    assert again == found
+
+
+def test_ties_spread_over_endpoints() -> None:
+    one = route(Backend("s", 100))
+    urls = [f"u{n}" for n in range(4)]
+    hits = [pick(table(one, s=urls), one, f"key{n}", {}) for n in range(2000)]
+    for url in urls:
+        assert 400 < sum(hit is not None and hit.url == url for hit in hits) < 600
+
+
+@given(st.text(max_size=20), st.sets(st.sampled_from(["s1", "s2", "c1"])))
+def test_excluded_endpoints_are_never_picked(key: str, excluded: set[str]) -> None:
+    one = route()
+    found = pick(table(one, s=["s1", "s2"], c=["c1"]), one, key, {}, excluded)
+    assert (found is None) == (len(excluded) == 3)
+    assert found is None or found.url not in excluded

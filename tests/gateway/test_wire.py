@@ -1,0 +1,112 @@
+"""Envelopes, headers, errors, events: values only."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from slipway_gateway.wire import envelope, headers
+from slipway_gateway.wire.errors import Refusal
+from slipway_gateway.wire.sse import EventAligner, error_event
+
+ALL = envelope.STICKY_SOURCES
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"null", b'{"model": 5}', b'{"model": ["x"]}', b"\xff", b'{"model":"x"} x']
+)
+def test_bad_bodies_are_400(body: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        envelope.parse(body)
+    assert refused.value.status == 400
+    assert json.loads(refused.value.body())["error"]["type"] == "invalid_request_error"
+
+
+def test_deep_nesting_is_a_400() -> None:
+    with pytest.raises(Refusal):
+        envelope.parse(b'{"user":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+def test_foreign_fields_are_not_judged() -> None:
+    assert envelope.parse(b'{"model":"m","user":5,"messages":[{}],"x":1e999}').model == "m"
+
+
+@pytest.mark.parametrize(
+    ("sent", "body", "key"),
+    [
+        ({"X-Session-Id": "a", "Authorization": "Bearer k"}, {"user": "u"}, "session:a"),
+        ({"session-id": "a"}, {}, "session:a"),
+        ({"Authorization": "Bearer k"}, {"user": "u"}, "user:u"),
+        ({}, {"user": 7, "prompt_cache_key": "p"}, "user:p"),
+        ({}, {"conversation": {"id": "conv_1"}}, "user:conv_1"),
+        ({"Authorization": "Bearer EMPTY"}, {}, "request:id"),
+        ({"Authorization": "Basic abc"}, {}, "request:id"),
+        ({}, {"user": ""}, "request:id"),
+    ],
+)
+def test_sticky_key_order(sent: dict[str, str], body: dict[str, object], key: str) -> None:
+    parsed = envelope.parse(json.dumps({"model": "m"} | body).encode())
+    assert envelope.sticky_key(CIMultiDict(sent), parsed, "id", ALL) == key
+
+
+def test_api_key_is_hashed_and_sources_can_be_switched_off() -> None:
+    sent = CIMultiDict({"authorization": "bearer  secret", "x-session-id": "a"})
+    parsed = envelope.parse(b'{"model":"m","user":"u"}')
+    key = envelope.sticky_key(sent, parsed, "id", ("key",))
+    assert key.startswith("key:") and "secret" not in key
+    assert envelope.sticky_key(sent, parsed, "id", ()) == "request:id"
+
+
+def test_hop_by_hop_headers_stay_on_their_hop() -> None:
+    sent = CIMultiDict(
+        [("Connection", "close, X-Private"), ("X-Private", "1"), ("Transfer-Encoding", "chunked"), ("TE", "trailers")]
+    )
+    sent.extend(
+        [
+            ("Content-Length", "3"),
+            ("Host", "h"),
+            ("Accept", "a"),
+            ("X-Odd", "caf\udce9"),
+            ("Cookie", "1"),
+            ("Cookie", "2"),
+        ]
+    )
+    crossed = headers.to_upstream(sent, "id")
+    assert list(crossed.items()) == [("Accept", "a"), ("Cookie", "1"), ("Cookie", "2"), ("X-Request-Id", "id")]
+
+
+def test_only_the_gateway_names_the_revision() -> None:
+    crossed = headers.to_client(CIMultiDict({"X-Slipway-Revision": "forged", "X-Request-Id": "other"}), "id", "rev")
+    assert dict(crossed) == {"X-Request-Id": "id", "X-Slipway-Revision": "rev"}
+
+
+def test_request_ids() -> None:
+    assert headers.request_id({"X-Request-Id": "req-1.a:b"}) == "req-1.a:b"
+    for bad in ("", "a b", "x" * 129, "a\x7f", '"'):
+        assert headers.request_id({"X-Request-Id": bad}) != bad
+
+
+@given(st.lists(st.sampled_from([b"data: a", b"\n", b"\n\n", b"\r\n\r\n", b"x", b""]), max_size=30))
+def test_aligner_keeps_every_byte_and_cuts_at_events(chunks: list[bytes]) -> None:
+    aligner = EventAligner()
+    out = b""
+    for chunk in chunks:
+        out += (ready := aligner.feed(chunk))
+        assert not ready or ready.endswith((b"\n\n", b"\r\n\r\n"))
+    assert out + aligner.flush() == b"".join(chunks)
+
+
+def test_aligner_is_bounded() -> None:
+    aligner = EventAligner()
+    sent = sum(len(aligner.feed(b"x" * 65536)) for _ in range(64))
+    assert sent > 2 << 20
+
+
+def test_error_events() -> None:
+    event, done, _ = error_event("/v1/chat/completions", "upstream_died", "gone").split(b"\n\n")
+    assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "upstream_died"
+    assert done == b"data: [DONE]"
+    own = json.loads(error_event("/v1/generate", "upstream_died", "gone").removeprefix(b"data: "))
+    assert own["type"] == "error" and own["error"]["code"] == "upstream_died"

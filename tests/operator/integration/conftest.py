@@ -1,0 +1,27 @@
+"""A client of the real API server, and children as the plan makes them."""
+
+import pytest
+
+from slipway_operator.kube import auth
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+
+MANIFEST = {
+    "apiVersion": "slipway.dev/v1alpha1",
+    "kind": "ModelDeployment",
+    "spec": {"model": {"uri": "file:///opt/slipway/models/tiny-v1"}},
+}
+
+
+@pytest.fixture
+async def client(api_server, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(api_server))
+    async with Client(await auth.load()) as client:
+        yield client
+
+
+@pytest.fixture
+async def chat(client, namespace):
+    """A ModelDeployment called chat."""
+    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
+    return await client.create(MODEL_DEPLOYMENTS, manifest)

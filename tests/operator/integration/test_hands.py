@@ -1,0 +1,226 @@
+"""Client, observe, apply and events against a real API server."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from slipway_operator.kube import apply, events
+from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale
+from slipway_operator.kube.observe import observe
+from slipway_operator.kube.resources import (
+    CONTROLLER_REVISIONS,
+    EVENTS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+)
+from slipway_operator.model import status
+from slipway_operator.model.observed import Observed, PodTrouble
+from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.status import Status
+from slipway_operator.planning.plan import PlanSettings, plan
+
+pytestmark = pytest.mark.integration
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+SETTINGS = PlanSettings("slipway-server:test", "http://gateway/v1")
+
+
+class NoGateways:
+    async def answers(self):
+        return ()
+
+
+def first_plan(chat):
+    return plan(chat, Status(), Observed(), SETTINGS, NOW)
+
+
+async def made(client, chat):
+    """Execute the first plan; the ModelDeployment as it is then, and its revision."""
+    planned = first_plan(chat)
+    await apply.execute(client, chat, planned, NOW)
+    return await reread(client, chat), planned.status.current_revision
+
+
+async def reread(client, obj):
+    return await client.get(MODEL_DEPLOYMENTS, obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+async def test_what_a_plan_creates_is_what_is_observed(client, chat):
+    live, revision = await made(client, chat)
+    observed = await observe(client, NoGateways(), live)
+    assert set(observed.snapshots) == set(observed.workloads) == observed.services == {revision}
+    snapshot = observed.snapshots[revision]
+    assert (snapshot.ordinal, snapshot.image, snapshot.drain_timeout_s) == (1, "slipway-server:test", 600)
+    assert snapshot.inputs.model.name == "chat"
+    workload = observed.workloads[revision]
+    assert (workload.desired, workload.replicas, workload.ready, workload.stuck_deleting) == (1, 0, 0, False)
+
+
+async def test_executing_a_plan_twice_changes_nothing(client, chat):
+    await made(client, chat)
+    namespace = chat["metadata"]["namespace"]
+    first = {kind: await client.list(kind, namespace) for kind in (REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS)}
+    live = await reread(client, chat)
+    await apply.execute(client, live, replace(first_plan(chat), events=()), NOW)
+    assert {kind: await client.list(kind, namespace) for kind in first} == first
+    assert await reread(client, chat) == live
+
+
+async def test_the_status_survives_the_round_trip_through_the_schema(client, chat):
+    planned = first_plan(chat)
+    live, _ = await made(client, chat)
+    assert status.parse(live["status"]) == planned.status
+
+
+async def test_a_status_on_top_of_a_newer_object_is_stale(client, chat):
+    await client.patch(MODEL_DEPLOYMENTS, chat["metadata"]["namespace"], "chat", {"spec": {"replicas": 3}})
+    with pytest.raises(Stale):
+        await apply.execute(client, chat, first_plan(chat), NOW)
+    assert "status" not in await reread(client, chat)
+
+
+async def test_an_equal_status_is_not_written(client, chat):
+    live, _ = await made(client, chat)
+    same = Plan(status=status.parse(live["status"]))
+    stale = {**live, "metadata": {**live["metadata"], "resourceVersion": "1"}}
+    await apply.execute(client, stale, same, NOW)
+
+
+async def test_scaling_touches_replicas_alone(client, chat):
+    live, revision = await made(client, chat)
+    namespace, name = chat["metadata"]["namespace"], f"chat-{revision}"
+    before = await client.get(REPLICA_SETS, namespace, name)
+    await apply.execute(client, live, Plan(status.parse(live["status"]), scale=(Scale(name, 4),)), NOW)
+    after = await client.get(REPLICA_SETS, namespace, name)
+    assert after["spec"] == before["spec"] | {"replicas": 4}
+    with pytest.raises(Stale):
+        await apply.execute(client, live, Plan(status.parse(live["status"]), scale=(Scale("chat-gone", 4),)), NOW)
+
+
+def deletion(live, name, kind="Service", version="v1"):
+    return Plan(status.parse(live.get("status")), delete=(Delete(version, kind, name),))
+
+
+async def test_delete_takes_what_is_ours_and_forgives_what_is_gone(client, chat):
+    live, revision = await made(client, chat)
+    for _ in range(2):
+        await apply.execute(client, live, deletion(live, f"chat-{revision}"), NOW)
+    with pytest.raises(NotFound):
+        await client.get(SERVICES, chat["metadata"]["namespace"], f"chat-{revision}")
+
+
+async def test_delete_leaves_what_is_not_ours(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "chat-foreign",
+            "namespace": namespace,
+            "labels": {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": "foreign"},
+        },
+        "spec": {"ports": [{"port": 80}]},
+    }
+    await client.create(SERVICES, foreign)
+    await apply.execute(client, chat, replace(deletion(chat, "chat-foreign"), status=Status(model="chat")), NOW)
+    assert await client.get(SERVICES, namespace, "chat-foreign")
+    assert not (await observe(client, NoGateways(), chat)).services
+
+
+async def test_delete_hits_only_the_object_that_was_looked_at(client, chat):
+    _, revision = await made(client, chat)
+    with pytest.raises(Stale):
+        await client.delete(SERVICES, chat["metadata"]["namespace"], f"chat-{revision}", "another-uid")
+
+
+async def test_children_of_a_former_namesake_are_not_observed(client, chat):
+    await made(client, chat)
+    namesake = {**chat, "metadata": {**chat["metadata"], "uid": "11111111-2222-3333-4444-555555555555"}}
+    assert await observe(client, NoGateways(), namesake) == Observed()
+
+
+async def test_a_refused_child_speaks_for_itself(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    bad = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "Bad_Name", "namespace": namespace}, "spec": {}}
+    with pytest.raises(apply.CannotCreate, match=r"Service Bad_Name cannot be created: .*Bad_Name") as refused:
+        await apply.execute(client, chat, Plan(Status(model="chat"), create=(Create(bad),)), NOW)
+    assert refused.value.status == 422
+    assert "status" not in await reread(client, chat)
+
+
+async def test_an_exhausted_quota_is_told_in_its_own_words(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    quota = {"metadata": {"name": "none", "namespace": namespace}, "spec": {"hard": {"count/replicasets.apps": "0"}}}
+    await client._call("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", [], quota)
+    used = {"status": {"hard": {"count/replicasets.apps": "0"}, "used": {"count/replicasets.apps": "0"}}}
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas/none/status"
+    # Without a controller manager nobody counts: do it for it.
+    await client._call("PATCH", path, [], used, "application/merge-patch+json")
+    with pytest.raises(apply.CannotCreate, match=r"ReplicaSet chat-.* exceeded quota: none") as refused:
+        await made(client, chat)
+    assert refused.value.status == 403
+
+
+async def test_repeated_events_count_up(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    for minute in range(3):
+        await events.post(client, chat, Event("Normal", "Promoted", "rev1 is stable"), NOW.replace(minute=minute))
+    await events.post(client, chat, Event("Normal", "Promoted", "rev2 is stable"), NOW)
+    found = sorted(await client.list(EVENTS, namespace), key=lambda event: event["message"])
+    assert [(event["message"], event["count"]) for event in found] == [("rev1 is stable", 3), ("rev2 is stable", 1)]
+    assert found[0]["firstTimestamp"] == "2026-11-21T12:00:00Z"
+    assert found[0]["lastTimestamp"] == "2026-11-21T12:02:00Z"
+    assert found[0]["involvedObject"]["uid"] == chat["metadata"]["uid"]
+
+
+async def test_an_event_that_cannot_be_posted_stops_nothing(client, chat, caplog):
+    nowhere = {**chat, "metadata": {**chat["metadata"], "namespace": "not-there"}}
+    await events.post(client, nowhere, Event("Normal", "Promoted", "rev1"), NOW)
+    assert "event Promoted was not posted" in caplog.text
+
+
+async def test_pods_of_a_revision_tell_their_trouble(client, chat):
+    live, revision = await made(client, chat)
+    namespace = chat["metadata"]["namespace"]
+    replica_set = await client.get(REPLICA_SETS, namespace, f"chat-{revision}")
+    await make_pod(client, replica_set, "chat-a")
+    await make_pod(client, {**replica_set, "metadata": {**replica_set["metadata"], "uid": "foreign"}}, "chat-b")
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    init = [{"name": "fetch", "state": waiting, "ready": False, "restartCount": 0, "image": "i", "imageID": ""}]
+    path = PODS.path(namespace, "chat-a", "status")
+    await client._call("PATCH", path, [], {"status": {"initContainerStatuses": init}}, "application/merge-patch+json")
+    workload = (await observe(client, NoGateways(), live)).workloads[revision]
+    assert workload.troubles == (PodTrouble("chat-a", "ImagePullBackOff", "container fetch: no such image"),)
+    assert workload.replicas == 1
+
+
+async def make_pod(client, replica_set, name):
+    """What the ReplicaSet controller would make."""
+    template = replica_set["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+    owner |= {key: replica_set["metadata"][key] for key in ("name", "uid")}
+    metadata = {"name": name, "namespace": replica_set["metadata"]["namespace"], "ownerReferences": [owner]}
+    await client.create(PODS, {"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]})
+
+
+async def test_keys_names_and_misses(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    assert await client.keys(MODEL_DEPLOYMENTS, namespace) == [(namespace, "chat")]
+    assert (namespace, "chat") in await client.keys(MODEL_DEPLOYMENTS, None)
+    assert await client.list(MODEL_DEPLOYMENTS, namespace, "a=b") == []
+    with pytest.raises(NotFound):
+        await client.get(MODEL_DEPLOYMENTS, namespace, "other")
+    with pytest.raises(Exists):
+        await client.create(
+            MODEL_DEPLOYMENTS,
+            {key: chat[key] for key in ("apiVersion", "kind", "spec")}
+            | {"metadata": {"name": "chat", "namespace": namespace}},
+        )
+
+
+async def test_a_bad_status_is_refused_by_the_schema(client, chat):
+    with pytest.raises(Refused, match="Dancing"):
+        await apply.execute(client, chat, Plan(status=Status(phase="Dancing")), NOW)

@@ -1,0 +1,144 @@
+"""The operator as a process, with a real API server and a real gateway; only pods are pretended."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from slipway_operator.kube.errors import NotFound
+from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+
+from .conftest import MANIFEST
+from .processes import Cluster, until
+
+pytestmark = pytest.mark.integration
+
+CANARY = {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}], "scaleDownDelaySeconds": 0}}
+V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
+
+
+@pytest.fixture
+async def cluster(client, namespace, api_server, tmp_path):
+    cluster = Cluster(client, namespace, api_server, tmp_path)
+    await cluster.announce_gateway()
+    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
+    pods = asyncio.create_task(cluster.run_pods())
+    yield cluster
+    pods.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pods
+    await cluster.operator.stop()
+    await cluster.gateway.stop()
+
+
+async def launch(cluster):
+    """Create chat; its status when it serves."""
+    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
+    manifest["spec"] = manifest["spec"] | {"strategy": CANARY}
+    await cluster.client.create(MODEL_DEPLOYMENTS, manifest)
+    return await cluster.reaches("chat is stable", healthy)
+
+
+def healthy(status):
+    return status.get("phase") == "Healthy"
+
+
+def paused(status):
+    return status.get("phase") == "Paused" and status.get("weight") == 50
+
+
+async def test_a_canary_is_launched_paused_promoted_and_survives_kill_9_at_both_ends(cluster):
+    first = await launch(cluster)
+    assert first["stableRevision"] == first["currentRevision"]
+    assert [backend["weight"] for backend in first["traffic"]["backends"]] == [100]
+
+    await cluster.edit(V2)
+    waiting = await cluster.reaches("the pause", paused)
+    assert waiting["canaryRevision"] != first["stableRevision"]
+    await cluster.operator.kill()
+    await cluster.operator.start()
+
+    await until(lambda: ready(cluster), "the second operator is ready")
+    assert (await cluster.chat())["status"]["traffic"] == waiting["traffic"]
+    await cluster.edit({"rollout": {"promote": waiting["rollout"]["token"]}})
+    await cluster.operator.kill()
+    await cluster.operator.start()
+
+    last = await cluster.reaches(
+        "the promotion", lambda now: healthy(now) and now["stableRevision"] == waiting["canaryRevision"]
+    )
+    assert last["previousRevision"] == first["stableRevision"]
+    await until(lambda: gone(cluster, f"chat-{first['stableRevision']}"), "the old ReplicaSet is gone")
+
+
+async def ready(cluster):
+    return (await cluster.admin("/readyz"))[0] == 200
+
+
+async def gone(cluster, name):
+    try:
+        await cluster.client.get(REPLICA_SETS, cluster.namespace, name)
+    except NotFound:
+        return True
+    return False
+
+
+async def test_a_revision_that_never_gets_ready_is_rejected_and_stable_keeps_its_traffic(cluster):
+    first = await launch(cluster)
+    cluster.pods_fail()
+    # The stable pods stay ready: only what comes now fails.
+    await cluster.edit({"progressDeadlineSeconds": 5} | V2)
+    status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
+    assert status["stableRevision"] == first["stableRevision"]
+    assert status["rollout"]["abort"]["reason"] == "ProgressDeadlineExceeded"
+    assert {backend["revision"]: backend["weight"] for backend in status["traffic"]["backends"]}[
+        first["stableRevision"]
+    ] == 100
+
+
+async def test_an_idle_operator_writes_nothing_and_the_admin_port_tells(cluster):
+    await launch(cluster)
+    _, before = await cluster.admin("/metrics")
+    await asyncio.sleep(1.0)
+    code, after = await cluster.admin("/metrics")
+    assert code == 200
+    assert writes(before) == writes(after)
+    assert f'slipway_rollout_phase{{name="chat",namespace="{cluster.namespace}",phase="Healthy"}} 1.0' in after
+    for wanted in (
+        'slipway_operator_reconcile_total{result="ok"}',
+        "slipway_operator_queue_depth 0.0",
+        'slipway_operator_watch_last_event_timestamp_seconds{kind="replicasets"}',
+        "slipway_rollout_weight_percent{",
+        "slipway_operator_build_info{",
+    ):
+        assert wanted in after
+    assert (await cluster.admin("/livez"), await cluster.admin("/readyz")) == ((200, "ok\n"), (200, "ok\n"))
+    events = await cluster.client.list(EVENTS, cluster.namespace)
+    assert {event["reason"] for event in events} >= {"TrafficWeightUpdated"}
+    assert all(event["count"] == 1 for event in events)
+
+
+def writes(metrics):
+    return [line for line in metrics.splitlines() if line.startswith("slipway_operator_apply_total")]
+
+
+async def test_a_child_deleted_by_hand_comes_back(cluster):
+    status = await launch(cluster)
+    name = f"chat-{status['stableRevision']}"
+    old = await cluster.client.get(REPLICA_SETS, cluster.namespace, name)
+    await cluster.client.delete(REPLICA_SETS, cluster.namespace, name, old["metadata"]["uid"])
+    await until(lambda: replaced(cluster, name, old["metadata"]["uid"]), "the ReplicaSet is back")
+
+
+async def replaced(cluster, name, uid):
+    try:
+        return (await cluster.client.get(REPLICA_SETS, cluster.namespace, name))["metadata"]["uid"] != uid
+    except NotFound:
+        return False
+
+
+async def test_sigterm_ends_the_process_cleanly(cluster):
+    await launch(cluster)
+    code, seconds = await cluster.operator.end()
+    assert (code, seconds < 25) == (0, True), cluster.operator.log()
+    assert "Traceback" not in cluster.operator.log()

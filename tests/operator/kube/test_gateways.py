@@ -1,0 +1,143 @@
+"""Gateways asked over real sockets; who they are comes from EndpointSlices."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from slipway_operator.kube.gateways import CACHE_S, Answer, Gateways, endpoints
+from slipway_operator.model.observed import Gateway
+
+ROUTES = {
+    "incarnation": "b1",
+    "draining": False,
+    "routes": {
+        "default/chat": {
+            "uid": "u1",
+            "generation": 41,
+            "revisions": {"rev1": {"endpoints": 1, "inflight": 3, "requests": 9, "failures": 0}},
+        }
+    },
+}
+
+
+def slice_of(*entries, port=8001, kind="IPv4", port_name="admin"):
+    return {"addressType": kind, "ports": [{"name": port_name, "port": port}], "endpoints": list(entries)}
+
+
+def entry(address="127.0.0.1", name=None, **conditions):
+    found = {"addresses": [address], "conditions": conditions}
+    return found | ({"targetRef": {"name": name}} if name else {})
+
+
+class Slices:
+    """Stands for the client: the gateways need one list of it."""
+
+    def __init__(self, *slices):
+        self.slices, self.lists = list(slices), 0
+
+    async def list(self, resource, namespace, selector="", cached=False):
+        assert (namespace, selector) == ("slipway", "kubernetes.io/service-name=admin-service")
+        self.lists += 1
+        return self.slices
+
+
+@pytest.fixture
+async def session():
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def gateway():
+    async def answer(request):
+        gateway.asked += 1
+        return gateway.reply()
+
+    application = web.Application()
+    application.router.add_get("/internal/routes", answer)
+    gateway = TestServer(application)
+    gateway.asked, gateway.reply = 0, lambda: web.json_response(ROUTES)
+    async with gateway:
+        yield gateway
+
+
+def gateways(session, *slices, clock=lambda: 0.0):
+    return Gateways(Slices(*slices), session, "slipway", "admin-service", clock)
+
+
+async def ask(session, *slices):
+    return [answer.about("default", "chat", "u1") for answer in await gateways(session, *slices).answers()]
+
+
+async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
+    assert await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port)) == [
+        Gateway("gw-1", ready=True, reachable=True, generation=41, inflight={"rev1": 3})
+    ]
+
+
+async def test_a_leaving_gateway_still_counts(session, gateway):
+    leaving = entry(name="gw-1", ready=False, serving=True, terminating=True)
+    (found,) = await ask(session, slice_of(leaving, port=gateway.port))
+    assert (found.ready, found.reachable, found.inflight) == (False, True, {"rev1": 3})
+
+
+async def test_a_route_of_a_former_namesake_is_none():
+    answer = Answer("gw", True, True, ROUTES["routes"])
+    assert answer.about("default", "chat", "u2") == Gateway("gw", True, True)
+    assert answer.about("default", "other", "u1") == Gateway("gw", True, True)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        lambda: web.Response(status=500),
+        lambda: web.Response(text="hello"),
+        lambda: web.json_response([1]),
+        lambda: web.json_response({}),
+    ],
+    ids=["error", "text", "list", "no routes"],
+)
+async def test_nonsense_counts_as_no_answer(session, gateway, reply):
+    gateway.reply = reply
+    (found,) = await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port))
+    assert not found.reachable
+
+
+async def test_a_ready_gateway_that_is_not_there_is_unreachable(session):
+    (found,) = await ask(session, slice_of(entry(name="gw-1", ready=True), port=unused_port()))
+    assert (found.ready, found.reachable) == (True, False)
+
+
+async def test_one_that_never_started_holds_nothing_up(session):
+    """A crash-looping gateway has an address and no listener: no request is in it."""
+    assert await ask(session, slice_of(entry(name="gw-1", ready=False), port=unused_port())) == []
+
+
+async def test_a_hundred_reconciles_ask_once_until_the_answer_is_old(session, gateway):
+    now = [0.0]
+    asked = gateways(session, slice_of(entry(ready=True), port=gateway.port), clock=lambda: now[0])
+    await asyncio.gather(*(asked.answers() for _ in range(100)))
+    assert gateway.asked == 1
+    now[0] += CACHE_S
+    await asked.answers()
+    assert gateway.asked == 2
+
+
+def test_endpoints_read_every_kind_of_slice():
+    found = endpoints(
+        [
+            slice_of(entry("10.0.0.1", "gw-b"), entry("10.0.0.2", "gw-a", ready=False)),
+            slice_of(entry("10.0.0.2", "gw-a", ready=True)),
+            slice_of(entry("fd00::1", "gw-c", ready=None), kind="IPv6"),
+            slice_of(entry("10.0.0.9", "other"), port_name="http"),
+            {"addressType": "IPv4", "ports": None, "endpoints": None},
+        ]
+    )
+    assert [(endpoint.name, endpoint.url, endpoint.ready) for endpoint in found] == [
+        ("gw-a", "http://10.0.0.2:8001/internal/routes", True),
+        ("gw-b", "http://10.0.0.1:8001/internal/routes", True),
+        ("gw-c", "http://[fd00::1]:8001/internal/routes", True),
+    ]

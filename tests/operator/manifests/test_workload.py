@@ -1,0 +1,61 @@
+"""The shapes of owned objects. The golden file pins the pod of template version 1: it may never change."""
+
+import json
+from pathlib import Path
+
+from slipway_operator.manifests.history import controller_revision
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.service import headless_service
+from slipway_operator.manifests.workload import claim_of, replica_set
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+
+GOLDEN = Path(__file__).parent / "golden_replicaset_v1.json"
+OWNER = Owner("chat", "default", "u1")
+INPUTS = PodInputs(
+    Model("pvc://weights/llama", "chat", version="3.1", max_model_len_tokens=4096),
+    Engine(args=("--max-num-seqs", "8"), env=(("HF_HUB_OFFLINE", "1"),)),
+    Resources("4", "24Gi", ("nvidia.com/gpu", 2)),
+)
+SNAPSHOT = Snapshot("abcdefghij", 3, INPUTS, "server:1", 600, 1)
+
+
+def test_replica_set_equals_its_golden_file() -> None:
+    rendered = replica_set(OWNER, SNAPSHOT, 2)
+    assert rendered == json.loads(GOLDEN.read_text()), "existing revisions must be rendered as they were made"
+
+
+def test_grace_covers_pre_stop_and_drain() -> None:
+    pod = replica_set(OWNER, SNAPSHOT, 1)["spec"]["template"]["spec"]
+    server = pod["containers"][0]
+    assert pod["terminationGracePeriodSeconds"] >= server["lifecycle"]["preStop"]["sleep"]["seconds"] + 600 + 10
+
+
+def test_accelerators_go_to_the_server_alone() -> None:
+    pod = replica_set(OWNER, SNAPSHOT, 1)["spec"]["template"]["spec"]
+    assert "nvidia.com/gpu" not in pod["initContainers"][0]["resources"]["limits"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_without_resources_none_are_written() -> None:
+    plain = Snapshot("abcdefghij", 1, PodInputs(Model("file:///m", "chat")), "server:1", 600, 1)
+    pod = replica_set(OWNER, plain, 1)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {}
+    assert [volume["name"] for volume in pod["volumes"]] == ["models", "tmp"]
+
+
+def test_children_are_owned_and_labelled_alike() -> None:
+    children = (
+        replica_set(OWNER, SNAPSHOT, 1),
+        headless_service(OWNER, "abcdefghij"),
+        controller_revision(OWNER, SNAPSHOT),
+    )
+    assert len({json.dumps(child["metadata"], sort_keys=True) for child in children}) == 1
+    owner = children[0]["metadata"]["ownerReferences"][0]
+    assert (owner["controller"], owner["uid"]) == (True, "u1")
+
+
+def test_claims_are_read_from_the_uri() -> None:
+    assert claim_of("pvc://weights/a/b") == "weights"
+    assert claim_of("pvc://weights") == "weights"
+    assert claim_of("hf://org/model") is None

@@ -1,0 +1,68 @@
+"""Reading specs: typed values, and sentences for what makes no sense."""
+
+from typing import Any
+
+import pytest
+
+from slipway_operator.model.spec import Invalid, Pause, SetScale, SetWeight, Spec, parse, parse_duration_s
+
+
+def read(**spec: Any) -> Spec | Invalid:
+    return parse({"metadata": {"name": "chat"}, "spec": {"model": {"uri": "file:///m"}, **spec}})
+
+
+def accepted(**spec: Any) -> Spec:
+    parsed = read(**spec)
+    assert isinstance(parsed, Spec), parsed
+    return parsed
+
+
+def test_defaults() -> None:
+    spec = accepted()
+    assert (spec.replicas, spec.inputs.model.name, spec.strategy.steps, spec.paused) == (1, "chat", (), False)
+
+
+def test_canary_steps() -> None:
+    steps = [{"setWeight": 10}, {"pause": {}}, {"pause": {"duration": "1m30s"}}, {"setWeight": 100}]
+    expected = (SetWeight(10), Pause(), Pause(90), SetWeight(100))
+    assert accepted(strategy={"canary": {"steps": steps}}).strategy.steps == expected
+
+
+def test_traffic_percent_is_steering_by_hand() -> None:
+    strategy = accepted(strategy={"canary": {"trafficPercent": 25}}).strategy
+    assert (strategy.steps, strategy.by_hand) == ((SetWeight(25), Pause()), True)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_blue_green_is_a_list_of_steps_too(automatic: bool) -> None:
+    gate = () if automatic else (Pause(),)
+    steps = accepted(strategy={"blueGreen": {"autoPromotionEnabled": automatic}}).strategy.steps
+    assert steps == (SetScale(100), *gate, SetWeight(100))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h30m", 5400), ("2h1m1s", 7261)])
+def test_durations(text: str, seconds: int) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "1d", "m", "30s10m"])
+def test_bad_durations_say_how_to_write_them(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration like 30s"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": "many"},
+        {"strategy": {"canary": {}, "blueGreen": {}}},
+        {"model": {}},
+        {"resources": {"accelerator": {}}},
+        {"engine": {"env": [{"name": "A"}]}},
+        {"strategy": {"canary": {"steps": [{}]}}},
+    ],
+)
+def test_nonsense_is_a_value_and_no_exception(spec: dict[str, Any]) -> None:
+    parsed = read(**spec)
+    assert isinstance(parsed, Invalid)
+    assert parsed.message.startswith("the spec cannot be read: ")

@@ -1,0 +1,25 @@
+"""The status survives the way through the API server's JSON."""
+
+import json
+
+from slipway_operator.model import status as status_room
+from tests.support.model_cluster import healthy, model
+
+
+def test_round_trip_of_every_status_of_a_rollout() -> None:
+    world = healthy()
+    world.edit(model=model("v2"))
+    for _ in range(40):
+        world.reconcile()
+        through_json = json.loads(json.dumps(world.status))
+        assert status_room.parse(through_json) == world.parsed()
+        assert status_room.render(world.parsed()) == world.status
+        world.pass_time()
+
+
+def test_an_absent_status_is_that_of_a_new_object() -> None:
+    assert status_room.parse(None) == status_room.Status()
+
+
+def test_fields_of_a_later_release_are_ignored() -> None:
+    assert status_room.parse({"phase": "Healthy", "invented": 1}).phase is status_room.Phase.HEALTHY

@@ -1,0 +1,50 @@
+"""Flags, environment, defaults."""
+
+import pytest
+
+from slipway_operator.settings import parse
+
+
+def test_defaults_run_the_whole_cluster():
+    settings = parse([], {"POD_NAMESPACE": "slipway"})
+    assert (settings.command, settings.namespaces, settings.workers) == ("run", (), 8)
+    assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
+    assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
+
+
+def test_flags_beat_the_environment_beats_defaults():
+    environment = {"SLIPWAY_WORKERS": "3", "SLIPWAY_NAMESPACES": "a,b", "SLIPWAY_LOG_LEVEL": "DEBUG"}
+    assert parse([], environment).workers == 3
+    settings = parse(["--workers", "5"], environment)
+    assert (settings.workers, settings.namespaces, settings.log_level) == (5, ("a", "b"), "DEBUG")
+
+
+def test_explain_takes_a_target_and_a_namespace():
+    settings = parse(["explain", "chat", "-n", "prod"], {})
+    assert (settings.command, settings.target, settings.target_namespace) == ("explain", "chat", "prod")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--workers", "0"], {}, "--workers: 0 is not a number from 1 to 256"),
+        ([], {"SLIPWAY_WORKERS": "many"}, "--workers: many is not a number from 1 to 256"),
+        (["--resync-seconds", "0"], {}, "0 is not a number of seconds from 1 on"),
+        (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
+        (["explain"], {}, "required: FILE|NAME"),
+        (["dance"], {}, "invalid choice: 'dance'"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(arguments, environment, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments, environment)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_version_and_help(capsys):
+    for flag, said in (("--version", "slipway-operator "), ("--help", "SLIPWAY_ADMIN_PORT")):
+        with pytest.raises(SystemExit) as ended:
+            parse([flag], {})
+        assert ended.value.code == 0
+        assert said in capsys.readouterr().out

@@ -1,0 +1,138 @@
+"""The engine against transformers: the same tokens, alone, batched, and with neighbours that come and go."""
+
+from functools import cache
+
+import pytest
+import torch
+from slipway_server.engine.engine import Engine
+from slipway_server.engine.request import FinishReason, Request, SamplingParams
+from slipway_server.engine.runner import DecoderRunner
+from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.models import checkpoint
+from slipway_server.models.loader import load
+from slipway_server.text.tokenizer import Tokenizer
+
+from ..conftest import MODELS
+
+PROMPTS, NEW_TOKENS = 50, 20
+TEXT = (MODELS / "tiny-v1" / "README.md").read_text() + " And it came to pass in those days, that there went out a decree. " * 20
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    # The models are too small for two: waiting for each other would cost more than they compute.
+    torch.set_num_threads(1)
+
+
+@cache
+def prompts() -> tuple[tuple[int, ...], ...]:
+    """Of 1 to 197 tokens, from the middle of a real text."""
+    ids = Tokenizer(MODELS / "tiny-v1").encode_now(TEXT)
+    return tuple(ids[i * 3 : i * 3 + 1 + i * 4] for i in range(PROMPTS))
+
+
+@cache
+def expected(name: str) -> tuple[tuple[int, ...], ...]:
+    """transformers' own greedy generate, one prompt at a time, through its stock attention."""
+    model = load(MODELS / name, task="generate", dtype="float32", device="cpu")
+    answers = []
+    for prompt in prompts():
+        ids = torch.tensor([prompt])
+        output = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0
+        )
+        answers.append(tuple(output[0, len(prompt) :].tolist()))
+    return tuple(answers)
+
+
+def make_engine(name: str, **limits: int) -> Engine:
+    model = load(MODELS / name, task="generate", dtype="float32", device="cpu")
+    chosen = {"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits
+    return Engine(Scheduler(Limits(**chosen)), DecoderRunner(model))
+
+
+def greedy(index: int, name: str) -> Request:
+    stops = checkpoint.read(MODELS / name).stop_token_ids
+    return Request(
+        f"r{index}", prompts()[index], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=stops)
+    )
+
+
+def run(engine: Engine, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:
+    """Submits all at once, or one more after every `join_every` steps."""
+    answers: dict[str, list[int]] = {request.id: [] for request in requests}
+    left = list(requests)
+    steps = 0
+    while left or engine.scheduler.busy:
+        if left and (not join_every or steps % join_every == 0):
+            for request in [left.pop(0)] if join_every else [left.pop(0) for _ in list(left)]:
+                engine.submit(request)
+        for event in engine.step().events:
+            assert event.error is None
+            if event.token is not None:
+                answers[event.id].append(event.token)
+        steps += 1
+    return {name: tuple(tokens) for name, tokens in answers.items()}
+
+
+@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])
+@pytest.mark.parametrize(
+    ("limits", "join_every"),
+    [({"slots": 1}, 0), ({"slots": 8}, 0), ({"slots": 32, "step_tokens": 48}, 1), ({"slots": 5, "kv_tokens": 500}, 3)],
+    ids=["alone", "batched", "joining in chunks", "scarce cache"],
+)
+def test_greedy_tokens_are_those_of_transformers(name: str, limits: dict[str, int], join_every: int) -> None:
+    requests = [greedy(index, name) for index in range(PROMPTS)]
+    answers = run(make_engine(name, **limits), requests, join_every=join_every)
+    assert [answers[f"r{index}"] for index in range(PROMPTS)] == list(expected(name))
+
+
+def test_neighbours_that_leave_change_nothing() -> None:
+    engine = make_engine("tiny-v1")
+    for index in range(6):
+        engine.submit(greedy(index + 20, "tiny-v1"))
+    kept: list[int] = []
+    for step in range(200):
+        if step in (2, 5, 9):
+            engine.cancel(f"r{20 + step % 5}")
+        kept += [e.token for e in engine.step().events if e.id == "r25" and e.token is not None]
+    assert tuple(kept) == expected("tiny-v1")[25]
+    assert not engine.scheduler.busy and engine.scheduler.kv_tokens_reserved == 0
+
+
+def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch() -> None:
+    def sampled(index: int) -> Request:
+        params = SamplingParams(NEW_TOKENS, temperature=0.9, top_p=0.95, top_k=50, seed=index)
+        return Request(f"r{index}", prompts()[index], params)
+
+    requests = [sampled(index) for index in range(0, PROMPTS, 5)]
+    together = run(make_engine("tiny-v1"), requests, join_every=2)
+    engine = make_engine("tiny-v1")
+    assert {k: v for request in requests for k, v in run(engine, [request]).items()} == together
+    assert len(set(together.values())) == len(together)
+
+
+def test_a_stop_token_ends_and_is_told() -> None:
+    engine = make_engine("tiny-v1")
+    first = expected("tiny-v1")[30][3]
+    engine.submit(Request("r", prompts()[30], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=(first,))))
+    events = [event for _ in range(30) for event in engine.step().events]
+    assert events[-1].finish is FinishReason.STOP
+    assert [event.token for event in events] == list(expected("tiny-v1")[30][: len(events)])
+
+
+def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine("tiny-v1", step_tokens=512)
+    runner, run_batch = engine._runner, engine._runner.run
+
+    def starved(batch):  # type: ignore[no-untyped-def]
+        if any(work.end - work.start > 100 for work in batch):
+            raise torch.OutOfMemoryError
+        return run_batch(batch)
+
+    monkeypatch.setattr(runner, "run", starved)
+    engine.submit(greedy(5, "tiny-v1"))
+    engine.submit(greedy(40, "tiny-v1"))
+    events = [event for _ in range(30) for event in engine.step().events]
+    assert [e.id for e in events if e.error] == ["r40"]
+    assert tuple(e.token for e in events if e.id == "r5") == expected("tiny-v1")[5]
