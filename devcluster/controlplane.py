@@ -1,12 +1,10 @@
-"""The second profile: etcd and a kube-apiserver on loopback, without root, for tests that need a real API and no nodes."""
+"""The second profile: etcd and kube-apiserver on loopback, without root, for tests that need an API but no nodes."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -14,7 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +21,11 @@ from devcluster import pins
 from devcluster.certificates import Authority
 from devcluster.errors import DevclusterError
 from devcluster.places import Places, places
-from devcluster.processes import succeeds
+from devcluster.processes import dies_with_parent, succeeds
 
 _READY_WITHIN_S = 60.0
 _STOP_WITHIN_S = 5.0
 _TRIES = 3
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def assets(where: Places) -> Path | None:
@@ -214,18 +210,6 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
-
-
-def dies_with_parent() -> Callable[[], None]:
-    """For preexec_fn: the kernel kills the child when the thread that started it ends, however it ends."""
-    parent = os.getpid()
-
-    def arrange() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
-            os._exit(1)
-
-    return arrange
 
 
 def _etcd_command(folder: Path, data: Path, port: int, peer_port: int) -> list[str]:

@@ -39,8 +39,8 @@ def module_folder(places: Places, module: GoModule, path: str, version: str) -> 
     """The unpacked source of one dependency, downloaded when it is not there."""
     folder = places.work / "gomod" / f"{path}@{version}"
     if not folder.exists():
-        go = go_command(places)
-        run([go, "mod", "download", f"{path}@{version}"], env=_environment(places), cwd=PACKAGE / "gomods" / module.name)
+        command: list[str | Path] = [go_command(places), "mod", "download", f"{path}@{version}"]
+        run(command, env=_environment(places), cwd=PACKAGE / "gomods" / module.name)
     return folder
 
 

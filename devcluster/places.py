@@ -6,6 +6,7 @@ import fcntl
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from devcluster.pins import GoModule, module_of
 PACKAGE = Path(__file__).resolve().parent
 REPOSITORY = PACKAGE.parent
 DEFAULT_CLUSTER = "slipway"
+_MADE_HERE = ("bases", "torch", "component-images", "kind-files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,16 @@ def module_files(module: GoModule) -> dict[str, bytes]:
 
 
 @contextmanager
-def locked(path: Path, waiting: str) -> Iterator[None]:
-    """Holds a lock file; says once that it waits. The kernel drops the lock when the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+def exclusive(where: Places) -> Iterator[None]:
+    """One builder at a time; says once that it waits. The kernel drops the lock when the process dies."""
+    where.cache.mkdir(parents=True, exist_ok=True)
+    with (where.cache / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"waiting: {waiting}", flush=True)
+            print("waiting: another devcluster command builds or starts something", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
+        _sweep_half_made(where)
         yield
 
 
@@ -102,10 +105,12 @@ def appears_whole(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep_half_made(folder: Path) -> None:
+def _sweep_half_made(where: Places) -> None:
     """Removes what a killed run left; the caller holds the lock, so nobody is writing there."""
-    for path in folder.glob(".*.*"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for folder in (*(where.cache / "bin").glob("*"), *(where.cache / name for name in _MADE_HERE), where.work):
+        for path in folder.glob(".*.*"):
+            shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(where.work / "tmp", ignore_errors=True)
 
 
 def write_whole(target: Path, text: str, mode: int = 0o644) -> None:

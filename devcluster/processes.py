@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
 
 _TAIL = 15
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(
@@ -25,8 +30,9 @@ def run(
     arguments = [str(part) for part in command]
     try:
         done = subprocess.run(
-            arguments, env=merged(env), cwd=cwd, input=stdin, timeout=timeout, capture_output=True, text=True
-        )
+            arguments, env=merged(env), cwd=cwd, input=stdin, timeout=timeout, capture_output=True, text=True,
+            preexec_fn=dies_with_parent(),
+        )  # fmt: skip
     except FileNotFoundError as error:
         raise DevclusterError(f"{arguments[0]} is not installed or not on PATH.") from error
     except subprocess.TimeoutExpired as error:
@@ -58,3 +64,16 @@ def failure(arguments: Sequence[str], status: int, output: str) -> str:
 def merged(env: Mapping[str, str] | None) -> dict[str, str] | None:
     """This process's environment with some variables changed."""
     return {**os.environ, **env} if env is not None else None
+
+
+def dies_with_parent() -> Callable[[], None]:
+    """For preexec_fn: the kernel kills the child when the thread that started it ends, however it ends."""
+    parent = os.getpid()
+
+    def arrange() -> None:
+        if sys.platform == "linux":
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the line above
+            os._exit(1)
+
+    return arrange

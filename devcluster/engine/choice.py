@@ -59,7 +59,7 @@ def needs_own_configuration(facts: Facts) -> bool:
 
 def _why_none(facts: Facts) -> str:
     if facts.docker_installed:
-        return "Docker is installed but its daemon does not answer: start it (`docker info` must work), or install podman."
+        return "Docker is installed but its daemon does not answer: start it (`docker info` must work), or get podman."
     if facts.apt_get:
         return "No container engine: install Docker or podman (`sudo apt-get install podman`), or run this as root."
     return "No container engine: install Docker or podman and try again."

@@ -16,6 +16,10 @@ from devcluster.processes import run, succeeds
 MARK = "SLIPWAY_DEVCLUSTER"  # in the environment of every engine process of ours, so that `down` finds stray ones
 
 
+# What building images here needs beside the engine, and the package that brings each program.
+ENGINE_PROGRAMS = {"mmdebstrap": "mmdebstrap", "catatonit": "catatonit"}
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """docker or podman, on the machine's own store or on ours."""

@@ -5,6 +5,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -30,6 +31,11 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _COALESCE_S = 0.02
+
+# The version we have is still good after these.
+_BUSY = frozenset({401, 429, 503, 504})
+# The network, TLS, credentials, and words that are not the API's: all of them are waited out with the last good table.
+_TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, config.ConfigException)
 
 Object = dict[str, Any]
 
@@ -98,22 +104,29 @@ async def _load(settings: Any, kubeconfig: str) -> None:
     await config.load_kube_config(config_file=kubeconfig or None, client_configuration=settings, persist_config=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who is told: `seen` and `gone` keep it equal to the API server, `heard` is any sign of life."""
+
+    seen: Callable[[Object], None]
+    gone: Callable[[str], None]
+    heard: Callable[[str], None]
+
+
 class Mirror:
-    """One list+watch: calls `seen` and `gone` so that the owner holds what the API server holds."""
+    """One list+watch."""
 
     def __init__(
         self,
         api: Api,
         resource: Resource,
         namespace: str,
-        seen: Callable[[Object], None],
-        gone: Callable[[str], None],
-        heard: Callable[[str], None],
+        owner: Owner,
     ) -> None:
         self.name, root, self._query = resource
         self._path = f"{root}/namespaces/{namespace}/{self.name}" if namespace else f"{root}/{self.name}"
         self._api = api
-        self._seen, self._gone, self._heard = seen, gone, heard
+        self._owner = owner
         self._keys: set[str] = set()
         self._version = ""
         self._pause_s = _FIRST_PAUSE_S
@@ -130,14 +143,7 @@ class Mirror:
                 await asyncio.sleep(_FIRST_PAUSE_S * random.random())
             except Refused as refused:
                 await self._recover(refused)
-            except (
-                aiohttp.ClientError,
-                OSError,
-                TimeoutError,
-                ValueError,
-                LookupError,
-                config.ConfigException,
-            ) as error:
+            except _TROUBLES as error:
                 await self._wait(f"{type(error).__name__}: {error}")
 
     async def _list(self) -> None:
@@ -146,13 +152,13 @@ class Mirror:
         now = {key_of(item) for item in items}
         # What vanished while nobody watched gets its deletion here.
         for key in self._keys - now:
-            self._gone(key)
+            self._owner.gone(key)
         for item in items:
-            self._seen(item)
+            self._owner.seen(item)
         self._keys = now
         self._version = answer["metadata"]["resourceVersion"]
         self._recovered()
-        self._heard(self.name)
+        self._owner.heard(self.name)
 
     async def _watch(self) -> None:
         query = self._query | {
@@ -167,7 +173,7 @@ class Mirror:
             async for line in stream.content:
                 event = json.loads(line)
                 self._take(event["type"], event["object"])
-                self._heard(self.name)
+                self._owner.heard(self.name)
         finally:
             stream.close()
 
@@ -185,14 +191,16 @@ class Mirror:
         key = key_of(item)
         if kind == "DELETED":
             self._keys.discard(key)
-            self._gone(key)
+            self._owner.gone(key)
         else:
             self._keys.add(key)
-            self._seen(item)
+            self._owner.seen(item)
 
     async def _recover(self, refused: Refused) -> None:
-        """Too old a version means list again at once; anything else means wait, and list after that."""
-        had_version, self._version = bool(self._version), ""
+        """Too old a version means list again at once; a busy server means wait; anything else wait, then list."""
+        had_version = bool(self._version)
+        if refused.status not in _BUSY:
+            self._version = ""
         if refused.status == 410 and had_version:
             log.info("the version of %s is too old: listing again", self.name)
             return
@@ -227,14 +235,14 @@ class Cluster:
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, Endpoints] = {}
         self._dirty = asyncio.Event()
-        heard = metrics.watch_event
+        self._metrics = metrics
+        self._published = False
+        deployments = Owner(self._deployment_seen, self._deployment_gone, self._heard)
+        slices = Owner(self._slice_seen, self._slice_gone, self._heard)
         self._mirrors = [
-            mirror
+            Mirror(self._api, resource, namespace, owner)
             for namespace in (namespaces or ("",))
-            for mirror in (
-                Mirror(self._api, DEPLOYMENTS, namespace, self._deployment_seen, self._deployment_gone, heard),
-                Mirror(self._api, SLICES, namespace, self._slice_seen, self._slice_gone, heard),
-            )
+            for resource, owner in ((DEPLOYMENTS, deployments), (SLICES, slices))
         ]
 
     @property
@@ -257,7 +265,14 @@ class Cluster:
             await asyncio.sleep(_COALESCE_S)
             self._dirty.clear()
             if all(mirror.synced for mirror in self._mirrors):
+                self._published = True
                 self._publish(build(self._routes.values(), self._endpoints.values()))
+
+    def _heard(self, resource: str) -> None:
+        self._metrics.watch_event(resource)
+        if not self._published:
+            # An empty cluster is a table too.
+            self._dirty.set()
 
     def _deployment_seen(self, item: Object) -> None:
         key = key_of(item)

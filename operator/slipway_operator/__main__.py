@@ -128,8 +128,9 @@ async def _watch(
     except Exception:
         log.exception("the watches ended")
         return 1
-    if stop.is_set():
-        log.error("%s", health.tasks_check(tasks)())
+    died = health.tasks_check(tasks)()
+    if died:
+        log.error("%s", died)
         return 1
     log.info("asked to end")
     return 0

@@ -19,6 +19,7 @@ from slipway_operator.telemetry.metrics import Key, Metrics
 
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3
+STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Reconciler:
                 return again_after_s
             except Stale:
                 result = "stale"
-                return 0.0
+                return STALE_PAUSE_S
             except ApiError as error:
                 result = type(error).__name__.lower()
                 raise

@@ -80,7 +80,7 @@ async def all_keys(client: Client, namespaces: Sequence[str]) -> list[Key]:
 async def run(client: Client, namespaces: Sequence[str], add: Add, heard: Heard, stop: asyncio.Event) -> None:
     """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew."""
     await kopf.operator(
-        registry=registry(client, add, heard),
+        registry=registry(client, add, heard, stop),
         settings=settings(),
         # Ours, because kopf's own asks for the name of a user that need not exist in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
@@ -91,13 +91,18 @@ async def run(client: Client, namespaces: Sequence[str], add: Add, heard: Heard,
     )
 
 
-def registry(client: Client, add: Add, heard: Heard) -> kopf.OperatorRegistry:
+def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event) -> kopf.OperatorRegistry:
     """The handlers: each event, of a parent or of a child, names the parent and nothing else."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await _connection(client)
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:
+        # After a signal kopf leaves its own waiter for this flag behind, and then waits 5 s for it.
+        stop.set()
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
     async def parent(namespace: str | None, name: str, **_: Any) -> None:

@@ -225,7 +225,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
 
         async def eventually(wanted: tuple[int, str]) -> None:
             async with asyncio.timeout(30):
-                while await ask() != wanted:
+                while await ask() != wanted:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
         await eventually((200, "r1"))
@@ -238,7 +238,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
         world.set_endpoints(namespace, "r2", True, port=server.port)
         world.set_traffic(namespace, 2, {"r2": 100, "r1": 0})
         await eventually((200, "r2"))
-        assert len(process.said("the last good table stays in use")) <= 4  # once per resource and reason, not per try
+        assert len(process.said("the last good table stays in use")) <= 10  # once per trouble, not once per try
 
 
 async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -29,6 +29,7 @@ class FakeApi:
 
     def __init__(self, *watches: Any) -> None:
         self.items = [deployment("chat", 1, 1)]
+        self.later_items: list[dict[str, Any]] | None = None
         self.watches = list(watches)
         self.versions: list[str] = []
         self.lists = 0
@@ -42,6 +43,8 @@ class FakeApi:
         ours = "modeldeployments" in request.path
         if "watch" not in request.query:
             self.lists += ours
+            if self.lists > 1 and self.later_items is not None:
+                self.items = self.later_items
             return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.items if ours else []})
         if ours:
             self.versions.append(request.query["resourceVersion"])
@@ -93,14 +96,28 @@ def kubeconfig(folder: Path, url: str, token: str) -> None:
 GONE = {"code": 410, "message": "too old resource version"}
 
 
-@pytest.mark.parametrize("gone", [410, [("ERROR", GONE)], [("ERROR", {"code": 500, "message": "etcd"})], 503])
+@pytest.mark.parametrize("gone", [410, [("ERROR", GONE)], [("ERROR", {"code": 500, "message": "etcd"})], 500])
 async def test_refused_watch_lists_again_and_finds_deletions(gone: Any, tmp_path: Path) -> None:
     api = FakeApi([("ADDED", deployment("extra", 1, 6))], gone)
+    api.later_items = [deployment("chat", 2, 9)]
     async with watching(api, tmp_path) as table:
-        await until(lambda: "extra" in table().models)
-        api.items = [deployment("chat", 2, 9)]
-        await until(lambda: "extra" not in table().models)
-        assert table().models["chat"].generation == 2 and api.lists >= 2
+        await until(lambda: table().models["chat"].generation == 2)
+        assert "extra" not in table().models and api.lists == 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_busy_server_is_asked_again_without_listing(status: int, tmp_path: Path) -> None:
+    api = FakeApi(status, status, [("MODIFIED", deployment("chat", 2, 7)), None])
+    async with watching(api, tmp_path) as table:
+        await until(lambda: table().models["chat"].generation == 2)
+        assert api.versions == ["5", "5", "5"] and api.lists == 1
+
+
+async def test_empty_cluster_is_a_table(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.items = []
+    async with watching(api, tmp_path) as table:
+        assert not table().models
 
 
 async def test_stream_end_resumes_without_listing(tmp_path: Path) -> None:

@@ -1,22 +1,24 @@
-"""The real command-line tools: devcluster's own builds first, then PATH."""
+"""The real command-line tools: from PATH when new enough, else devcluster's own builds."""
 
-import shutil
+import functools
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from devcluster import tools
+from devcluster.errors import DevclusterError
 from devcluster.places import places
 
 
+@functools.cache
 def tool(name: str) -> str:
     """Path of a binary. Without it the test is skipped, and the reason says how to get it."""
-    built = places().binary(name)
-    found = str(built) if built.exists() else shutil.which(name)
-    if not found:
-        pytest.skip(f"no {name}: run `python -m devcluster build tools`, or install it")
-    return found
+    try:
+        return str(tools.tool(places(), name))
+    except DevclusterError as missing:
+        pytest.skip(str(missing))
 
 
 def kubectl(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

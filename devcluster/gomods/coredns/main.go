@@ -12,12 +12,15 @@ import (
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/loop"
+	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"
 )
 
 func main() {
 	// Order is meaning: each directive hands the query to the one after it.
-	dnsserver.Directives = []string{"reload", "errors", "health", "ready", "cache", "loop", "loadbalance", "kubernetes", "forward"}
+	dnsserver.Directives = []string{
+		"reload", "ready", "health", "prometheus", "errors", "cache", "loadbalance", "kubernetes", "loop", "forward",
+	}
 	coremain.Run()
 }

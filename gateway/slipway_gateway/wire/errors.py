@@ -4,26 +4,24 @@ from typing import Any
 
 import msgspec
 
+_OUTCOMES = {429: "refused", 500: "internal", 502: "upstream_error", 503: "no_endpoint", 504: "timeout"}
+
 
 class Refusal(Exception):
     """An answer that the gateway gives itself. Raised before the first byte of an answer, rendered once, in app.py."""
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        outcome: str,
-        param: str | None = None,
-        retry_after_s: int | None = None,
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after_s: int | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
-        self.outcome = outcome
         self.param = param
         self.retry_after_s = retry_after_s
+
+    @property
+    def outcome(self) -> str:
+        return _OUTCOMES.get(self.status, "client_error")
 
     def body(self) -> bytes:
         return error_body(self.status, self.code, str(self), self.param)
@@ -44,7 +42,7 @@ def _type_of(status: int) -> str:
 
 
 def invalid(code: str, message: str, *, status: int = 400, param: str | None = None) -> Refusal:
-    return Refusal(status, code, message, outcome="client_error", param=param)
+    return Refusal(status, code, message, param=param)
 
 
 def model_not_found(model: str) -> Refusal:
@@ -56,27 +54,27 @@ def too_large(limit_bytes: int) -> Refusal:
 
 
 def overloaded(message: str) -> Refusal:
-    return Refusal(429, "overloaded", message, outcome="refused", retry_after_s=1)
+    return Refusal(429, "overloaded", message, retry_after_s=1)
 
 
 def no_endpoint(model: str) -> Refusal:
     message = f"The model '{model}' has no ready endpoint now; try again shortly."
-    return Refusal(503, "model_not_ready", message, outcome="no_endpoint", retry_after_s=5)
+    return Refusal(503, "model_not_ready", message, retry_after_s=5)
 
 
 def no_table() -> Refusal:
     message = "The gateway has not loaded its routes yet; try again shortly."
-    return Refusal(503, "not_ready", message, outcome="no_endpoint", retry_after_s=5)
+    return Refusal(503, "not_ready", message, retry_after_s=5)
 
 
 def unreachable(reason: str) -> Refusal:
     message = f"No server of this model could be reached ({reason})."
-    return Refusal(502, "upstream_unreachable", message, outcome="upstream_error", retry_after_s=2)
+    return Refusal(502, "upstream_unreachable", message, retry_after_s=2)
 
 
 def internal() -> Refusal:
-    return Refusal(500, "internal_error", "The gateway failed on this request.", outcome="internal")
+    return Refusal(500, "internal_error", "The gateway failed on this request.")
 
 
 def timed_out() -> Refusal:
-    return Refusal(504, "timeout", "The model did not answer in time.", outcome="timeout")
+    return Refusal(504, "timeout", "The model did not answer in time.")

@@ -3,10 +3,11 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Hashable
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def from_json(kind: type[T], value: Any) -> T:
         TypeError: when a field without a default is missing.
         ValueError: when a time is malformed.
     """
-    hints = _hints(kind)
+    hints = _hints(cast(Hashable, kind))
     known = {name: value[_camel(name)] for name in hints if _camel(name) in value}
     return kind(**{name: _read(hints[name], item) for name, item in known.items()})
 
@@ -46,8 +47,8 @@ def parse_time(text: str) -> datetime:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return typing.get_type_hints(cast(type, kind))
 
 
 def _read(hint: Any, value: Any) -> Any:

@@ -35,14 +35,14 @@ class JsonFormatter(logging.Formatter):
         """The record as one line."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "time": moment.replace("+00:00", "Z"),
+            "ts": moment,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "msg": record.getMessage(),
             **(_fields.get() or {}),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exc"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 

@@ -2,19 +2,32 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipway_operator.model.status import Phase, Status
-from slipway_operator.queue import WorkQueue
 
 Key = tuple[str, str]
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Queue(Protocol):
+    """What is shown of a work queue; the queue itself stays out of this room."""
+
+    retries: int
+
+    def depth(self) -> int:
+        """Keys that are due and wait."""
+
+    def oldest_wait_s(self) -> float:
+        """For how long the first of them has waited."""
+
+    def longest_run_s(self) -> float:
+        """For how long the slowest key has been being handled."""
 
 
 class Metrics:
@@ -54,13 +67,13 @@ class Metrics:
         """A watch said something."""
         self._last_event.labels(kind).set(time.time())
 
-    def follow_queue(self, queue: WorkQueue[Key]) -> None:
+    def follow_queue(self, queue: Queue) -> None:
         """Show the queue as it is when it is asked for."""
         self.registry.register(_Queue(queue))
 
 
 class _Queue(Collector):
-    def __init__(self, queue: WorkQueue[Key]) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     def collect(self) -> Iterator[Any]:
@@ -84,11 +97,11 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-@dataclass(slots=True)
 class Rollouts(Collector):
     """Phase and weights of every ModelDeployment; what is forgotten leaves no series behind."""
 
-    _known: dict[Key, Status] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._known: dict[Key, Status] = {}
 
     def show(self, key: Key, status: Status) -> None:
         """Remember what was decided last."""

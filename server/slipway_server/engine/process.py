@@ -76,6 +76,9 @@ def main() -> None:
         serve(wire, heartbeat, start)
     except HungUp:
         log.info("the HTTP process is gone")
+    except Exception:
+        log.exception("the engine failed")
+        sys.exit(1)
 
 
 def serve(wire: Wire, heartbeat: Heartbeat, start: Start) -> None:

@@ -97,6 +97,7 @@ class DecoderRunner:
     def release(self, slot: int) -> None:
         self._cache.release(slot)
 
+    @torch.inference_mode()
     def run(self, batch: list[Work]) -> list[int | None]:
         """A token for each work that samples, in order."""
         logits = self._logits(batch)

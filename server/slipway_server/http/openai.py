@@ -13,7 +13,7 @@ from aiohttp import web
 from ..engine.request import FinishReason
 from ..text.chat_template import ChatTemplateError
 from .errors import ApiError, invalid
-from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, Tokens, parse
+from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, parse, prompts_of
 from .service import Delta, Service
 from .sse import json_response, stream_events
 
@@ -48,7 +48,7 @@ class OpenAI:
     async def complete(self, http: web.Request) -> web.StreamResponse:
         body = parse(await http.read(), CompletionRequest)
         check_model(self._service, body.model)
-        prompts = [await self._service.encode(prompt, param="prompt") for prompt in as_list(body.prompt, "prompt")]
+        prompts = [await self._service.encode(prompt, param="prompt") for prompt in prompts_of(body.prompt, "prompt")]
         return await self._answer(http, body, prompts, CompletionShape(self._service.model.name))
 
     async def embed(self, http: web.Request) -> web.Response:
@@ -56,7 +56,7 @@ class OpenAI:
         check_model(self._service, body.model)
         if body.encoding_format not in ("float", "base64"):
             raise invalid("encoding_format must be float or base64.", "encoding_format")
-        prompts = [await self._service.encode(text, param="input") for text in as_list(body.input, "input")]
+        prompts = [await self._service.encode(text, param="input") for text in prompts_of(body.input, "input")]
         vectors = await self._service.embed(prompts)
         as_text = body.encoding_format == "base64"
         data = [
@@ -215,14 +215,3 @@ def check_model(service: Service, name: str) -> None:
     if name != service.model.name:
         message = f"The model {name!r} does not exist here; this server has {service.model.name!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
-
-
-def as_list(prompt: str | list[str] | Tokens | list[Tokens], param: str) -> list[str | list[int]]:
-    """One prompt or several, as text or as token ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise invalid(f"{param} is empty.", param)
-    if isinstance(prompt[0], int):
-        return [prompt]
-    return list(prompt)

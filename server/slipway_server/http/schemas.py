@@ -19,7 +19,10 @@ TopK = Annotated[int, Meta(ge=-1)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Stop = str | list[str] | None
-Tokens = list[Annotated[int, Meta(ge=0)]]
+TokenId = Annotated[int, Meta(ge=0)]
+Tokens = list[TokenId]
+# A text, several, the token ids of one, or of several. msgspec knows one kind of list in a union: see `prompts_of`.
+Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1)]
 
 
 class StreamOptions(Struct):
@@ -88,7 +91,7 @@ class ChatRequest(Sampling, kw_only=True):
 
 class CompletionRequest(Sampling, kw_only=True):
     model: str
-    prompt: str | list[str] | Tokens | list[Tokens]
+    prompt: Prompts
     stream_options: StreamOptions | None = None
 
     @property
@@ -98,7 +101,7 @@ class CompletionRequest(Sampling, kw_only=True):
 
 class EmbeddingRequest(Struct, kw_only=True):
     model: str
-    input: str | list[str] | Tokens | list[Tokens]
+    input: Prompts
     encoding_format: str = "float"
 
 
@@ -193,6 +196,15 @@ def parse(body: bytes, kind: type[S]) -> S:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
+
+
+def prompts_of(given: Prompts, param: str) -> list[str | Tokens]:
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) < len(given):
+        raise invalid(f"{param} mixes token ids with other things.", param)
+    return [ids] if ids else [item for item in given if not isinstance(item, int)]
 
 
 def _refuse_unsupported(fields: dict[str, Any]) -> None:

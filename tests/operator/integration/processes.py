@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import aiohttp
+import yaml
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
@@ -77,16 +79,37 @@ class Process:
         return self._log.read_text()
 
 
+async def limited_kubeconfig(client, namespace, admin, folder):
+    """A service account that may do what docs/operator.md lists, and nothing else."""
+    blocks = re.findall(r"```yaml\n(rules:.*?)```", (ROOT / "docs" / "operator.md").read_text(), re.DOTALL)
+    rules = [rule for block in blocks for rule in yaml.safe_load(block)["rules"]]
+    rbac, metadata = "/apis/rbac.authorization.k8s.io/v1", {"name": "operator", "namespace": namespace}
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    subject = {"kind": "ServiceAccount", **metadata}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
+    await client._call("POST", account, [], {"metadata": metadata})
+    await client._call("POST", f"{rbac}/namespaces/{namespace}/roles", [], {"metadata": metadata, "rules": rules})
+    await client._call("POST", f"{rbac}/namespaces/{namespace}/rolebindings", [], binding)
+    request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+    token = (await client._call("POST", f"{account}/operator/token", [], request))["status"]["token"]
+    config = yaml.safe_load(admin.read_text())
+    config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
+    path = folder / "operator.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 class Cluster:
     """One namespace with an operator, a gateway and nobody who runs pods: `run_pods` does as if."""
 
-    def __init__(self, client: Client, namespace, kubeconfig, folder):
+    def __init__(self, client: Client, namespace, kubeconfig, operator_kubeconfig, folder):
         self.client, self.namespace = client, namespace
         self.admin_port, self._gateway_port = free_port(), free_port()
         self.operator = Process(
             "slipway_operator",
             ["run", f"--namespaces={namespace}", f"--own-namespace={namespace}", f"--admin-port={self.admin_port}"],
-            kubeconfig,
+            operator_kubeconfig,
             folder / "operator.log",
         )
         self.gateway = Process(

@@ -1,10 +1,12 @@
 """Client, observe, apply and events against a real API server."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from slipway_operator import explain
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale
 from slipway_operator.kube.observe import observe
@@ -204,6 +206,14 @@ async def make_pod(client, replica_set, name):
     owner |= {key: replica_set["metadata"][key] for key in ("name", "uid")}
     metadata = {"name": name, "namespace": replica_set["metadata"]["namespace"], "ownerReferences": [owner]}
     await client.create(PODS, {"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]})
+
+
+async def test_explain_reads_the_cluster_and_writes_nothing(client, chat):
+    live, revision = await made(client, chat)
+    namespace = chat["metadata"]["namespace"]
+    explained = await explain.from_cluster(client, NoGateways(), namespace, "chat", SETTINGS, NOW)
+    assert json.loads(explain.to_text(explained))["observed"]["services"] == [revision]
+    assert await reread(client, chat) == live
 
 
 async def test_keys_names_and_misses(client, chat):

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+
 from slipway_server.engine.engine import Engine
 from slipway_server.engine.request import FinishReason, Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
@@ -15,7 +16,9 @@ from slipway_server.text.tokenizer import Tokenizer
 from ..conftest import MODELS
 
 PROMPTS, NEW_TOKENS = 50, 20
-TEXT = (MODELS / "tiny-v1" / "README.md").read_text() + " And it came to pass in those days, that there went out a decree. " * 20
+TEXT = (
+    MODELS / "tiny-v1" / "README.md"
+).read_text() + " And it came to pass in those days, that there went out a decree. " * 20
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +56,7 @@ def make_engine(name: str, **limits: int) -> Engine:
 
 def greedy(index: int, name: str) -> Request:
     stops = checkpoint.read(MODELS / name).stop_token_ids
-    return Request(
-        f"r{index}", prompts()[index], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=stops)
-    )
+    return Request(f"r{index}", prompts()[index], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=stops))
 
 
 def run(engine: Engine, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:

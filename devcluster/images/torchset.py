@@ -1,0 +1,72 @@
+"""Installs the locked torch once into the cache, from where the runtime mounts it into every container."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from devcluster.engine.facts import machine
+from devcluster.errors import DevclusterError
+from devcluster.keys import key_of
+from devcluster.places import REPOSITORY, Places, appears_whole
+from devcluster.processes import run
+from devcluster.progress import Step
+
+_PYTHON = "3.11"  # of the images
+_PLATFORMS = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
+_CLOSURE = re.compile(r"(torch|triton|nvidia-[\w.-]+|cuda-[\w.-]+)==")
+
+
+def torch_steps(places: Places) -> list[Step]:
+    """One step that downloads some gigabytes, and one that makes the set the current one."""
+    requirements = torch_requirements(_export())
+    target = places.cache / "torch" / key_of([_PYTHON, machine(), requirements])
+    return [
+        Step("install torch", target.exists, lambda: _install(places, requirements, target),
+             "about 2.5 GB of wheels, where uv has none in its cache"),
+        Step("select torch", lambda: _is_current(target), lambda: _make_current(target)),
+    ]  # fmt: skip
+
+
+def torch_requirements(exported: str) -> str:
+    """The lines of torch and its CUDA libraries in a hash-locked requirements file (pure)."""
+    blocks = re.split(r"\n(?=[A-Za-z0-9])", exported)
+    return "\n".join(block.rstrip() for block in blocks if _CLOSURE.match(block)) + "\n"
+
+
+def _export() -> str:
+    return run([_uv(), "export", "-q", "--frozen", "--extra", "server", "--no-emit-project"], cwd=REPOSITORY)
+
+
+def _install(places: Places, requirements: str, target: Path) -> None:
+    platform = _PLATFORMS.get(machine())
+    if platform is None:
+        raise DevclusterError(f"There is no torch wheel for {machine()}; use --torch layer.")
+    listed = places.work / "torch-requirements.txt"
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    listed.write_text(requirements)
+    with appears_whole(target) as folder:
+        run([_uv(), "pip", "install", "-q", "--no-deps", "--require-hashes", "--target", folder,
+             "--python-version", _PYTHON, "--python-platform", platform, "-r", listed])  # fmt: skip
+        folder.chmod(0o755)
+
+
+def _is_current(target: Path) -> bool:
+    current = target.parent / "current"
+    return current.is_symlink() and current.readlink().name == target.name
+
+
+def _make_current(target: Path) -> None:
+    # A link is replaced in one move; running pods keep the set that they started with.
+    link = target.parent / ".current"
+    link.unlink(missing_ok=True)
+    link.symlink_to(target.name)
+    link.replace(target.parent / "current")
+
+
+def _uv() -> str:
+    found = shutil.which("uv")
+    if not found:
+        raise DevclusterError("uv is not on PATH, and the lock file is read with it: `pip install uv`.")
+    return found

@@ -1,0 +1,252 @@
+"""Brings the kind cluster up and takes it away; remembers on disk what it is about to do before it does it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from devcluster import pins
+from devcluster.engine.choice import Facts
+from devcluster.engine.engine import ENGINE_PROGRAMS, Engine, find, install_packages, missing_packages
+from devcluster.engine.facts import cgroup_v1
+from devcluster.errors import DevclusterError
+from devcluster.images import nodeimage
+from devcluster.images.pullable import can_pull
+from devcluster.keys import key_of
+from devcluster.node import host
+from devcluster.node.config import GATEWAY_NODE_PORT as GATEWAY_NODE_PORT
+from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config
+from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
+from devcluster.processes import run, succeeds
+from devcluster.progress import Step, run_steps, say
+from devcluster.tools import tool, tool_steps
+
+GATEWAY_PORT = 18080
+_GIGABYTES_TO_BUILD = 14
+_READY_WITHIN_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is written down about a cluster: enough to use it and to take it away."""
+
+    engine: str
+    node_image: str
+    gateway_port: int
+    mounts_torch: bool
+    settings_key: str
+    had_network: bool
+
+
+def read_record(places: Places) -> Record | None:
+    """The record of the running (or half-made) cluster, if any."""
+    path = places.state / "cluster.json"
+    return Record(**json.loads(path.read_text())) if path.exists() else None
+
+
+def is_healthy(places: Places) -> bool:
+    """Whether our cluster is there, complete, made by this version of devcluster, and answers."""
+    record = read_record(places)
+    if record is None or record.settings_key != _settings_key() or not places.kubeconfig.exists():
+        return False
+    return (places.state / "complete").exists() and answers(places)
+
+
+def answers(places: Places) -> bool:
+    kubectl = tool(places, "kubectl")
+    return succeeds([kubectl, "--kubeconfig", places.kubeconfig, "get", "--raw", "/readyz"], timeout=10)
+
+
+def up(places: Places, console: Console, *, port: int | None, torch_mount: bool) -> Record:
+    """A running cluster: at once when there is one, else from whatever exists already."""
+    record = read_record(places)
+    if record and is_healthy(places):
+        return record
+    with exclusive(places):
+        record = read_record(places)
+        if record and is_healthy(places):  # the other one may have brought it up meanwhile
+            return record
+        return _up_locked(places, console, port, torch_mount)
+
+
+def down(places: Places, console: Console) -> bool:
+    """Takes the cluster away with everything it changed; False when there was nothing."""
+    if not places.state.exists() and not host.memory(places).exists():
+        return False
+    host.stop_strays(places.cluster)
+    with exclusive(places):
+        engine, _ = find(places)
+        say(console, f"taking the cluster {places.cluster} away ...")
+        _take_away(places, engine)
+    return True
+
+
+def _up_locked(places: Places, console: Console, port: int | None, torch_mount: bool) -> Record:
+    engine, facts = find(places)
+    if read_record(places):
+        say(console, f"the cluster {places.cluster} does not answer or is of an older make: starting anew")
+        _take_away(places, engine)
+    _refuse_foreign(places, engine)
+    pulled = can_pull(places, engine)
+    record = Record(
+        engine=engine.name,
+        node_image=pins.KIND_NODE_IMAGE if pulled else nodeimage.reference(places),
+        gateway_port=port or free_port_near(GATEWAY_PORT),
+        mounts_torch=torch_mount,
+        settings_key=_settings_key(),
+        had_network=engine.has_network("kind"),
+    )
+    # Before anything changes: `down` must know what to take back, whenever this run is killed.
+    host.remember(places)
+    write_whole(places.state / "cluster.json", json.dumps(asdict(record), indent=1))
+    steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
+    run_steps(steps, console)
+    return record
+
+
+def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) -> list[Step]:
+    if pulled:
+        return [
+            *tool_steps(places),
+            Step(f"pull {pins.KIND_NODE_IMAGE.split('@')[0]}", lambda: engine.has_image(pins.KIND_NODE_IMAGE),
+                 lambda: engine.run("pull", pins.KIND_NODE_IMAGE), "about 400 MB"),
+        ]  # fmt: skip
+    packages = missing_packages(ENGINE_PROGRAMS)
+    if packages and not (facts.apt_get and facts.root):
+        raise DevclusterError(
+            "No registry answers, so the node image is built here, and that needs: " + ", ".join(packages) + ". "
+            f"Install them (`sudo apt-get install {' '.join(packages)}`) and try again."
+        )
+    install = Step("install packages", lambda: not packages, lambda: install_packages(packages), ", ".join(packages))
+    if not engine.has_image(nodeimage.reference(places)):
+        demand_space(places.cache, _GIGABYTES_TO_BUILD, "Building the node image")
+    return [install, *tool_steps(places), *nodeimage.steps(places, engine)]
+
+
+def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record) -> list[Step]:
+    def always() -> bool:
+        return False
+
+    return [
+        Step("prepare the host", always, lambda: _prepare(places, engine, facts, record)),
+        Step("start the node", always, lambda: _create(places, engine), "kind create cluster"),
+        Step("wait for the node and its DNS", always, lambda: _wait_until_ready(places)),
+    ]
+
+
+def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> None:
+    host.prepare()
+    built = not record.node_image.startswith("kindest/")
+    torch = places.cache / "torch"
+    if record.mounts_torch:
+        prepare_torch_folder(torch)
+        base = engine.run("run", "--rm", "--net=none", "--entrypoint", "cat", record.node_image,
+                          "/etc/containerd/cri-base.json")  # fmt: skip
+        write_whole(places.state / "base-spec.json", base_spec_with_torch(base))
+    if built:
+        write_whole(places.state / "cni" / "10-bridge.conflist", cni_config())
+    settings = NodeSettings(
+        name=places.cluster,
+        image=record.node_image,
+        gateway_port=record.gateway_port,
+        cni_folder=str(places.state / "cni") if built else None,
+        torch_folder=str(torch) if record.mounts_torch else None,
+        base_spec=str(places.state / "base-spec.json") if record.mounts_torch else None,
+        cgroup_v1=cgroup_v1(),
+        can_raise_limits=facts.can_raise_limits,
+    )
+    write_whole(places.state / "kind.yaml", kind_config(settings))
+
+
+def prepare_torch_folder(folder: Path) -> None:
+    """The mount must exist before torch does: `current` leads to an empty folder until a set is installed."""
+    (folder / "empty").mkdir(parents=True, exist_ok=True)
+    if not (folder / "current").is_symlink():
+        (folder / "current").symlink_to("empty")
+
+
+def _create(places: Places, engine: Engine) -> None:
+    run(
+        [tool(places, "kind"), "create", "cluster", "--config", places.state / "kind.yaml",
+         "--kubeconfig", places.kubeconfig],
+        env=engine.env,
+    )  # fmt: skip
+
+
+def _wait_until_ready(places: Places) -> None:
+    kubectl: list[str | Path] = [tool(places, "kubectl"), "--kubeconfig", places.kubeconfig]
+    within = f"--timeout={_READY_WITHIN_S:.0f}s"
+    run([*kubectl, "wait", "--for=condition=Ready", "node", "--all", within])
+    run([*kubectl, "-n", "kube-system", "rollout", "status", "deployment/coredns", within])
+    # New pods are refused until the controller has made this account.
+    _eventually(lambda: succeeds([*kubectl, "get", "serviceaccount", "default"]), 60)
+    write_whole(places.state / "complete", "")
+
+
+def _eventually(condition: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DevclusterError("The cluster runs, but its default service account does not appear.")
+        time.sleep(0.5)
+
+
+def _take_away(places: Places, engine: Engine) -> None:
+    record = read_record(places)
+    kind = tool(places, "kind", must_exist=False)
+    if kind.exists():
+        delete: list[str | Path] = [kind, "delete", "cluster", "--name", places.cluster, "--kubeconfig", places.kubeconfig]
+        succeeds(delete, env=engine.env)
+    for name in engine.containers(places.cluster):
+        engine.run("rm", "-f", "-v", name)
+    build = f"slipway-node-build-{places.cluster}"
+    if engine.succeeds("container", "inspect", build):
+        engine.run("rm", "-f", build)
+    last = not _other_clusters(places)
+    if last and record and not record.had_network and engine.has_network("kind"):
+        # A foreign kind cluster may use it by now; then the engine refuses, rightly.
+        engine.succeeds("network", "rm", "kind")
+    if engine.own_store:
+        engine.succeeds("volume", "prune", "-f")
+    shutil.rmtree(places.state, ignore_errors=True)
+    if last:
+        host.restore(places)
+        host.remove_if_empty(places.state_root)
+
+
+def _other_clusters(places: Places) -> list[Path]:
+    return [path for path in places.state_root.glob("*/cluster.json") if path.parent != places.state]
+
+
+def _refuse_foreign(places: Places, engine: Engine) -> None:
+    found = engine.containers(places.cluster)
+    if found:
+        raise DevclusterError(
+            f"There is a kind cluster called {places.cluster} that devcluster did not make ({', '.join(found)}). "
+            "It is left alone: set SLIPWAY_CLUSTER to another name and try again."
+        )
+
+
+def free_port_near(wanted: int) -> int:
+    """The wanted port of the loopback address, or the next free one."""
+    for port in range(wanted, wanted + 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise DevclusterError(f"No free port between {wanted} and {wanted + 99} on 127.0.0.1 for the gateway.")
+
+
+def _settings_key() -> str:
+    """Changes when a cluster made by the code of today would be another one."""
+    return key_of([pins.KUBERNETES, (PACKAGE / "node" / "config.py").read_bytes()])

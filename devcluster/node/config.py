@@ -1,0 +1,102 @@
+"""Renders what kind and the node read: cluster configuration, static CNI file, base spec of every container (pure)."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+POD_SUBNET = "10.245.0.0/16"
+SERVICE_SUBNET = "10.97.0.0/16"
+GATEWAY_NODE_PORT = 30080
+TORCH_SETS = "/opt/torch-sets"  # in the node: every installed set, and `current`, a link to the one in use
+TORCH = "/opt/torch"  # in every container
+BASE_SPEC = "/etc/containerd/cri-slipway.json"
+_CRI = 'plugins."io.containerd.grpc.v1.cri"'
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What differs from host to host."""
+
+    name: str
+    image: str
+    gateway_port: int
+    cni_folder: str | None  # None: the image brings kindnet
+    torch_folder: str | None  # None: torch is a layer of the server image
+    base_spec: str | None
+    cgroup_v1: bool
+    can_raise_limits: bool
+
+
+def kind_config(node: NodeSettings) -> str:
+    """kind's cluster configuration with the host's limits as patches, and none on an ordinary host."""
+    networking: dict[str, Any] = {"podSubnet": POD_SUBNET, "serviceSubnet": SERVICE_SUBNET}
+    if node.cni_folder:
+        networking["disableDefaultCNI"] = True
+    config = {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "name": node.name,
+        "networking": networking,
+        "nodes": [
+            {
+                "role": "control-plane",
+                "image": node.image,
+                "extraMounts": _mounts(node),
+                "extraPortMappings": [
+                    {"containerPort": GATEWAY_NODE_PORT, "hostPort": node.gateway_port, "listenAddress": "127.0.0.1"}
+                ],
+            }
+        ],
+        "containerdConfigPatches": _containerd_patches(node),
+        "kubeadmConfigPatches": _kubeadm_patches(node),
+    }
+    return yaml.safe_dump(config, sort_keys=False)
+
+
+def _mounts(node: NodeSettings) -> list[dict[str, Any]]:
+    pairs = (
+        (node.cni_folder, "/etc/cni/net.d"),
+        (node.torch_folder, TORCH_SETS),
+        (node.base_spec, BASE_SPEC),
+    )
+    return [{"hostPath": host, "containerPath": path, "readOnly": True} for host, path in pairs if host]
+
+
+def _containerd_patches(node: NodeSettings) -> list[str]:
+    lines = []
+    if not node.can_raise_limits:
+        # Without CAP_SYS_RESOURCE no score can be lowered, and every sandbox would fail for it.
+        lines += [f"[{_CRI}]", "  restrict_oom_score_adj = true"]
+    if node.base_spec:
+        lines += [f"[{_CRI}.containerd.runtimes.runc]", f'  base_runtime_spec = "{BASE_SPEC}"']
+    return ["\n".join(lines)] if lines else []
+
+
+def _kubeadm_patches(node: NodeSettings) -> list[str]:
+    kubelet: dict[str, Any] = {"kind": "KubeletConfiguration"}
+    if node.cgroup_v1:
+        kubelet["failCgroupV1"] = False
+    return [yaml.safe_dump(kubelet)] if len(kubelet) > 1 else []
+
+
+def cni_config() -> str:
+    """One node needs no routes to others: a bridge, addresses and host ports."""
+    bridge = {
+        "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.245.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]},
+    }  # fmt: skip
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, portmap]}, indent=1)
+
+
+def base_spec_with_torch(spec: str) -> str:
+    """The node's own base spec of containers plus one read-only mount: pods see torch and their manifests do not."""
+    document = copy.deepcopy(json.loads(spec))
+    mount = {"destination": TORCH, "type": "bind", "source": f"{TORCH_SETS}/current", "options": ["rbind", "ro"]}
+    document["mounts"] = [*document.get("mounts", []), mount]
+    return json.dumps(document)

@@ -1,0 +1,133 @@
+"""Writes what is derived from the CRD: the reference docs/crd.md and the chart's copy. `--check` only compares."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CRD = ROOT / "crds" / "modeldeployments.yaml"
+CHART_CRD = ROOT / "charts" / "slipway" / "files" / "crds" / CRD.name
+
+Node = dict[str, Any]
+
+_HEADER = """\
+# ModelDeployment reference
+
+Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not edit.
+
+`kubectl explain modeldeployments.slipway.dev.spec.model` shows the same in a terminal. Use the full name
+`modeldeployments.slipway.dev` in scripts: other projects have a kind of the same name. At the prompt `mdep` is enough.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or with --check say which are stale."""
+    stale = [path for path, text in outputs().items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is stale: run `python docs/generate.py`", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(outputs()[path])
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+def outputs() -> dict[Path, str]:
+    """Every derived file and what it must hold."""
+    source = CRD.read_text()
+    # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
+    return {ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)), CHART_CRD: source}
+
+
+def reference(crd: Node) -> str:
+    """The CRD as Markdown."""
+    version = crd["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    return "\n".join([_HEADER, *_identity(crd, version), *_columns(version), *_fields(schema)]).rstrip() + "\n"
+
+
+def _identity(crd: Node, version: Node) -> Iterator[str]:
+    names = crd["spec"]["names"]
+    yield "| | |\n|---|---|"
+    yield f"| apiVersion | `{crd['spec']['group']}/{version['name']}` |"
+    yield f"| kind | `{names['kind']}`, {crd['spec']['scope'].lower()} |"
+    yield f"| short name, category | `{', '.join(names['shortNames'])}`, `{', '.join(names['categories'])}` |"
+    yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |\n"
+
+
+def _columns(version: Node) -> Iterator[str]:
+    yield "## Columns of `kubectl get mdep`\n"
+    yield "| column | where | what |\n|---|---|---|"
+    for column in version["additionalPrinterColumns"]:
+        shown = "`-o wide`" if column.get("priority") else "always"
+        yield f"| {column['name'].upper()} | {shown} | {_cell(column.get('description', 'Age of the object.'))} |"
+
+
+def _fields(schema: Node) -> Iterator[str]:
+    yield from ("\n## Rules about the whole object\n", *_rules(schema))
+    for part in ("spec", "status"):
+        yield f"\n## {part}\n\n{schema['properties'][part]['description']}\n"
+        yield "| field | type | default | meaning |\n|---|---|---|---|"
+        nodes = list(_walk(schema["properties"][part], part))
+        yield from (_row(path, node, required) for path, node, required in nodes)
+        rules = [(path, list(_rules(node))) for path, node, _ in nodes if "x-kubernetes-validations" in node]
+        if rules:
+            yield f"\n### Rules of {part}\n"
+            yield from (f"`{path}`\n\n" + "\n".join(lines) + "\n" for path, lines in rules)
+
+
+def _walk(node: Node, path: str) -> Iterator[tuple[str, Node, bool]]:
+    """Every field below a node: its path, its schema, whether it must be there. Items of a list are `path[]`."""
+    for name, child in node.get("properties", {}).items():
+        yield f"{path}.{name}", child, name in node.get("required", ())
+        yield from _walk(child, f"{path}.{name}")
+    if "items" in node:
+        yield from _walk(node["items"], f"{path}[]")
+
+
+def _row(path: str, node: Node, required: bool) -> str:
+    default = f"`{yaml.safe_dump(node['default']).splitlines()[0]}`" if "default" in node else ""
+    meaning = _cell(" ".join([*(["**Required.**"] if required else []), node["description"], *_limits(node)]))
+    return f"| `{path}` | {_type(node)} | {default} | {meaning} |"
+
+
+def _type(node: Node) -> str:
+    if node.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    if node["type"] == "array":
+        return f"list of {_type(node['items'])}s"
+    return node.get("format", "") if node.get("format") == "date-time" else node["type"]
+
+
+def _limits(node: Node) -> Iterator[str]:
+    if "enum" in node:
+        yield "One of " + ", ".join(f"`{value}`" for value in node["enum"]) + "."
+    bounds = [("minimum", "at least"), ("maximum", "at most")]
+    sizes = [
+        ("minItems", "at least", "items"),
+        ("maxItems", "at most", "items"),
+        ("maxLength", "at most", "characters"),
+    ]
+    said = [f"{word} {node[key]}" for key, word in bounds if key in node]
+    said += [f"{word} {node[key]} {unit}" for key, word, unit in sizes if key in node]
+    if said:
+        yield ", ".join(said).capitalize() + "."
+    if "pattern" in node:
+        yield f"Matches `{node['pattern']}`."
+
+
+def _rules(node: Node) -> Iterator[str]:
+    return (f"- {rule['message']}." for rule in node.get("x-kubernetes-validations", ()))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""A real cluster, the release in it, and for each test a namespace of its own; what a failure looked like is told."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.engine import facts
+from devcluster.engine.choice import Missing, choose
+from e2e.deployment import Deployment
+from e2e.installation import Installation
+from examples.demo.kube import REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, logs, pods
+from examples.demo.load import Load
+
+HERE = Path(__file__).resolve().parent
+LAST = "test_uninstall_clean.py"
+TIMEOUT_S = 240
+UP_TIMEOUT_S = 3600  # the first time the node image is built
+
+_why_skipped = pytest.StashKey[str]()
+
+
+# --- the suite --------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks and bounds every test here; what uninstalls the release runs last, whatever shuffled the others."""
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        item.add_marker("e2e")
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=True))  # a first build takes longer
+    last = [item for item in ours if item.path.name == LAST]
+    last.sort(key=lambda item: "uninstall_leaves" in item.name)
+    items[:] = [item for item in items if item not in last] + last
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if why := config.stash.get(_why_skipped, ""):
+        terminalreporter.write_line(f"NOT RUN: the e2e suite on a real cluster. {why}", red=True, bold=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Add to each failure what a person would look at first, while it is still there."""
+    report = yield
+    installed, namespace = (item.funcargs.get(name) for name in ("slipway", "namespace"))  # type: ignore[attr-defined]
+    if report.failed and report.when != "teardown" and installed and namespace:
+        report.sections.append(("cluster", _told(installed.kube, namespace)))
+    return report
+
+
+def _told(kube: Kube, namespace: str) -> str:
+    names = kube.kubectl("get", "mdep", "--namespace", namespace, "-o", "name").split()
+    told = [f"{name}\n{diagnosis(kube, name.partition('/')[2], namespace)}" for name in names]
+    system = f"{SYSTEM}\n{pods(kube, SYSTEM)}\n{events(kube, SYSTEM)}\n{logs(kube, 40)}"
+    return "\n".join([*(told or [pods(kube, namespace), events(kube, namespace)]), system])
+
+
+# --- the cluster and the release --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Kube:
+    """$KUBECONFIG where it is set, else the devcluster; where neither can be, the suite says what it did not run."""
+    if named := os.environ.get("KUBECONFIG"):
+        return Kube(Path(named))
+    engine = choose(facts.observe())
+    if isinstance(engine, Missing):
+        request.config.stash[_why_skipped] = engine.message
+        pytest.skip(engine.message)
+    devcluster("up")
+    return Kube(Path(devcluster("kubeconfig").strip()))
+
+
+@pytest.fixture(scope="session")
+def slipway(cluster: Kube) -> Iterator[Installation]:
+    """The chart's release with the real images and two gateways."""
+    installed = Installation(cluster, images())
+    installed.upgrade()
+    with gateway(cluster) as url:
+        yield replace(installed, url=url)
+    # Namespaces are only marked for deletion after each test; the suite is over when they are gone.
+    installed.drop_namespaces()
+
+
+def images() -> Images:
+    """From the environment for a foreign cluster; else built from the tree and loaded into the devcluster."""
+    named = [os.environ.get(f"SLIPWAY_{name}_IMAGE", "") for name in ("OPERATOR", "SERVER")]
+    if all(named):
+        return Images(*named)
+    built = dict(line.split("=", 1) for line in devcluster("images").splitlines() if "=" in line)
+    return Images(built["operator"], built["server"])
+
+
+def devcluster(*arguments: str) -> str:
+    """What one of its commands prints; its progress is shown as it comes."""
+    command = [sys.executable, "-m", "devcluster", *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=UP_TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"`{' '.join(command[1:])}` failed; its last words are above"
+    return done.stdout
+
+
+# --- for each test ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def namespace(slipway: Installation) -> Iterator[str]:
+    """A fresh namespace that takes only pods that pass Pod Security "restricted"; deleted afterwards."""
+    slipway.until_well()
+    name = slipway.new_namespace()
+    yield name
+    slipway.drop_namespace(name)
+
+
+@pytest.fixture
+def deploy(slipway: Installation, namespace: str) -> Callable[..., Deployment]:
+    """Makes a ModelDeployment: deploy("v1", replicas=2)."""
+
+    def make(version: str = "v1", **spec: Any) -> Deployment:
+        made = Deployment(slipway.kube, namespace)
+        made.create(version, **spec)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def load(slipway: Installation) -> Iterator[Callable[..., Load]]:
+    """Starts a closed-loop load on a ModelDeployment that serves; stopped at the end of the test at the latest."""
+    started: list[Load] = []
+
+    def start(chat: Deployment, *, url: str = "", streams: int = 4, max_tokens: tuple[int, int] = (10, 60)) -> Load:
+        steady = Load(url or slipway.url, chat.model, streams=streams, whole=1, max_tokens=max_tokens).start()
+        started.append(steady)
+        steady.wait_for(lambda report: report.min_streams >= streams or report.requests >= streams, 30)
+        return steady
+
+    yield start
+    for steady in started:
+        steady.stop()

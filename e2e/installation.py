@@ -1,0 +1,123 @@
+"""The release of the chart: its operator and gateways, how to hurt them, and how to see that they are well again."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from examples.demo.kube import NODE_PORT, RELEASE, SYSTEM, Images, Kube, install, merge
+
+Json = dict[str, Any]
+
+GATEWAYS = 2
+LABEL = "slipway.dev/e2e"  # on every namespace that this suite makes
+WELL_S = 90.0
+# An address that nobody answers at, from the block that is kept for documentation.
+NOWHERE = "192.0.2.1"
+VALUES = {"gateway": {"replicaCount": GATEWAYS, "service": {"type": "NodePort", "nodePort": NODE_PORT}}}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The release and its parts."""
+
+    kube: Kube
+    images: Images
+    url: str = ""  # base URL for OpenAI clients on this machine
+
+    def upgrade(self, **values: Json) -> None:
+        """`helm upgrade --install` with the values of this suite and these; waits until its pods are ready."""
+        install(self.kube, self.images, values=merge(VALUES, values))
+
+    def pods(self, component: str) -> list[Json]:
+        """Pods of the operator or the gateway that are not on their way out."""
+        selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={component}"
+        found = self.kube.json("get", "pods", "--namespace", SYSTEM, "--selector", selector)["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def ready(self, component: str) -> dict[str, str]:
+        """Name → uid of its ready pods."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(component) if is_ready(pod)}
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL, without a word to the process."""
+        self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--grace-period=0", "--force", "--wait=false")
+
+    def dismiss(self, pod: str) -> None:
+        """An ordinary deletion: SIGTERM, and all the time that the pod asks for."""
+        self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--wait=false")
+
+    def is_there(self, pod: str) -> bool:
+        return bool(self.kube.kubectl("get", "pod", pod, "--namespace", SYSTEM, "--ignore-not-found", "-o", "name"))
+
+    def kill_operator(self) -> None:
+        """Kill the operator and wait for the next one."""
+        [former] = self.ready("operator")
+        self.kill(former)
+        self.kube.wait_until(lambda: former not in self.ready("operator"), 30, "the killed operator is gone")
+        self.until_well()
+
+    def until_well(self) -> None:
+        """One operator and all gateways are ready."""
+
+        def well() -> bool:
+            return (len(self.ready("operator")), len(self.ready("gateway"))) == (1, GATEWAYS)
+
+        self.kube.wait_until(well, WELL_S, f"one operator and {GATEWAYS} gateways are ready")
+
+    def inflight(self, gateway: str) -> int:
+        """Requests in progress at one gateway, as it says itself."""
+        path = f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/internal/routes"
+        routes = json.loads(self.kube.kubectl("get", "--raw", path))["routes"].values()
+        return sum(int(counts["inflight"]) for route in routes for counts in route["revisions"].values())
+
+    @contextmanager
+    def partitioned(self) -> Iterator[None]:
+        """As if one more gateway were ready but out of the operator's reach: no weight is acknowledged meanwhile.
+
+        So the states between a weight's publication and its acknowledgement last as long as a test needs them.
+        """
+        name = f"{RELEASE}-gateway-out-of-reach"
+        labels = {
+            "kubernetes.io/service-name": f"{RELEASE}-gateway-admin",
+            "endpointslice.kubernetes.io/managed-by": "slipway-e2e",
+        }
+        out_of_reach = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": SYSTEM, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [NOWHERE], "conditions": {"ready": True}}],
+            "ports": [{"name": "admin", "port": 8001, "protocol": "TCP"}],
+        }
+        self.kube.apply(out_of_reach, SYSTEM)
+        try:
+            yield
+        finally:
+            self.kube.kubectl("delete", "endpointslice", name, "--namespace", SYSTEM, "--ignore-not-found")
+
+    def new_namespace(self) -> str:
+        """A fresh one that takes only pods that pass Pod Security "restricted"."""
+        name = f"e2e-{os.urandom(3).hex()}"
+        labels = {LABEL: "", "pod-security.kubernetes.io/enforce": "restricted"}
+        made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.kube.apply(made, "default")
+        account = ("get", "serviceaccount", "default", "--namespace", name, "--ignore-not-found", "-o", "name")
+        # Pods are refused until the controller has made the account that they run as.
+        self.kube.wait_until(lambda: bool(self.kube.kubectl(*account)), 30, f"{name} has its service account")
+        return name
+
+    def drop_namespace(self, name: str) -> None:
+        """Mark it for deletion; its pods take a while to leave."""
+        self.kube.kubectl("delete", "namespace", name, "--wait=false")
+
+    def drop_namespaces(self) -> None:
+        """Wait until none of this suite is left."""
+        self.kube.kubectl("delete", "namespace", "--selector", LABEL, "--wait=true", timeout_s=180)
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

@@ -1,0 +1,73 @@
+"""A canary under load: 10, pause, 50, pause, promoted; nobody's request fails and no pod of it restarts."""
+
+from collections.abc import Callable
+
+from e2e.asking import assert_share, homes, split
+from e2e.deployment import START_S, Deployment, weights_of
+from e2e.installation import Installation
+from examples.demo.load import Load
+
+USERS = [f"user-{number}" for number in range(40)]
+SAMPLE = 1000
+
+
+def test_canary_steps_through_its_weights_under_load(
+    slipway: Installation, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load]
+) -> None:
+    chat = deploy("v1")
+    stable = chat.until_stable("v1")["stableRevision"]
+    steady = load(chat)
+
+    chat.release("v2")
+    paused = chat.until_state("Paused")
+    canary = paused["canaryRevision"]
+    assert (paused["step"], paused["weight"], weights_of(paused)) == ("2/4", 10, {"v2": 10, "v1": 90})
+    assert f"set spec.rollout.promote to {paused['rollout']['token']}" in paused["message"]
+    assert_share(split(slipway.url, chat.model, SAMPLE), canary, 10)
+    at_ten = homes(slipway.url, chat.model, USERS)
+    assert homes(slipway.url, chat.model, USERS) == at_ten, "a user moved while the weights stood still"
+    pods_of_canary = chat.pod_uids(canary)
+
+    chat.promote()
+    paused = chat.until("paused at 50", lambda status: status["step"] == "4/4" and status["phase"] == "Paused")
+    assert (paused["weight"], weights_of(paused)) == (50, {"v2": 50, "v1": 50})
+    assert_share(split(slipway.url, chat.model, SAMPLE), canary, 50)
+    at_fifty = homes(slipway.url, chat.model, USERS)
+    turned = {user for user, home in at_ten.items() if home == canary and at_fifty[user] == stable}
+    assert not turned, "raising the weight moved users away from the canary"
+    assert canary in at_fifty.values()
+
+    chat.promote()
+    chat.until_stable("v2")
+    assert pods_of_canary == chat.pod_uids(canary), "the promotion restarted pods"
+    done = chat.until_alone()
+    assert (done["phase"], done["previousRevision"]) == ("Healthy", stable)
+    assert set(homes(slipway.url, chat.model, USERS[:8]).values()) == {canary}
+    report = steady.stop()
+    assert report.failures == ()
+    assert set(report.by_revision) == {stable, canary}
+    assert {"RolloutUpdated", "RolloutPaused", "RolloutStepCompleted", "RolloutCompleted"} <= chat.event_reasons()
+
+
+def test_scale_in_the_middle_of_a_canary(
+    slipway: Installation, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load]
+) -> None:
+    chat = deploy("v1")
+    chat.until_stable("v1")
+    steady = load(chat)
+    chat.release("v2")
+    canary = chat.until_state("Paused")["canaryRevision"]
+    pods_of_canary = chat.pod_uids(canary)
+
+    chat.scale(2)
+    chat.until("of two stable pods and one of the canary", lambda status: status["ready"] == "3/3", START_S)
+    chat.promote_full()
+    done = chat.until_stable("v2")
+    assert done["ready"] == "2/2"
+    assert pods_of_canary < chat.pod_uids(canary), "the promotion restarted the canary's pod"
+    chat.until_alone()
+
+    chat.scale(1)
+    chat.until("of one pod", lambda status: status["replicas"] == 1 and len(chat.pods()) == 1)
+    report = steady.stop()
+    assert report.failures == ()

@@ -1,0 +1,124 @@
+"""One of two gateways dies in a canary: only what it carried is lost. One that is asked to leave loses nothing."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import openai
+import pytest
+
+from e2e.asking import client
+from e2e.deployment import Deployment, canary
+from e2e.installation import Installation
+from examples.demo.kube import SYSTEM, is_devcluster, port_forward
+from examples.demo.load import Load, Report
+
+# Until the cluster's own machinery has taken a dead pod out of the Service on every node.
+OUT_OF_SERVICE_S = 5.0
+LONG = (150, 250)  # tokens: streams that last while a gateway goes
+
+
+@pytest.fixture
+def paused(deploy: Callable[..., Deployment]) -> Deployment:
+    """A canary at half of the traffic."""
+    chat = deploy("v1", strategy=canary({"setWeight": 50}, {"pause": {}}))
+    chat.until_stable("v1")
+    chat.release("v2")
+    chat.until_state("Paused")
+    return chat
+
+
+def test_killed_gateway_takes_only_its_own_requests_along(
+    slipway: Installation, paused: Deployment, load: Callable[..., Load]
+) -> None:
+    if not is_devcluster(slipway.kube):
+        pytest.skip("needs a URL on this machine that leads to all gateways; a port-forward leads to one")
+    victim, survivor = slipway.ready("gateway")
+    with port_forward(slipway.kube, SYSTEM, f"pod/{survivor}", 8000) as url, patient(slipway.url, paused) as answers:
+        everyone = load(paused, max_tokens=LONG)
+        beside = load(paused, url=f"{url}/v1", max_tokens=LONG, streams=2)
+        for steady in (everyone, beside):
+            steady.wait_for(lambda report: report.requests >= 4, 60)
+        carried = wait_until_carrying(slipway, victim)
+        before = everyone.report()
+        killed_at = time.time()
+        slipway.kill(victim)
+        everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)
+        slipway.until_well()
+        paused.promote()
+        paused.until_stable("v2")
+        paused.until_alone()
+        whole, untouched = everyone.stop(), beside.stop()
+
+    assert untouched.failures == (), "requests at the other gateway failed"
+    assert_lost_with(whole, killed_at, carried)
+    assert answers.count >= 20
+    assert answers.failed == [], "the openai client retries a lost connection; this was more than that"
+
+
+def test_dismissed_gateway_finishes_its_streams(
+    slipway: Installation, paused: Deployment, load: Callable[..., Load]
+) -> None:
+    leaver, _ = slipway.ready("gateway")
+    steady = load(paused, max_tokens=LONG)
+    steady.wait_for(lambda report: report.requests >= 4, 60)
+    wait_until_carrying(slipway, leaver)
+    slipway.dismiss(leaver)
+    slipway.kube.wait_until(lambda: not slipway.is_there(leaver), 90, "the dismissed gateway has ended by itself")
+    slipway.until_well()
+    paused.promote()
+    paused.until_stable("v2")
+    report = steady.stop()
+    assert report.failures == ()
+
+
+def wait_until_carrying(slipway: Installation, gateway: str) -> int:
+    """Wait until a gateway has requests in progress; how many."""
+    slipway.kube.wait_until(lambda: slipway.inflight(gateway) > 0, 30, f"{gateway} carries requests")
+    return slipway.inflight(gateway)
+
+
+def assert_lost_with(report: Report, killed_at: float, carried: int) -> None:
+    """Every failure is one of the requests that the killed gateway carried, or one that still knocked at its door."""
+    print(f"killed with {carried} requests in progress; {len(report.failures)} failed:")
+    for failure in report.failures:
+        print(f"  {failure.at - killed_at:+.2f} s {failure}")
+    late = [str(item) for item in report.failures if not 0 <= item.at - killed_at <= OUT_OF_SERVICE_S]
+    assert not late, "requests failed before or long after the kill"
+    cut = [item for item in report.failures if "ConnectError" not in item.text and "ConnectTimeout" not in item.text]
+    # Between the count and the kill a few more may have come in: at most one for each that ended there.
+    assert 0 < len(cut) <= 2 * carried, "more requests were cut than the gateway carried"
+    answered = [item for item in report.failures if item.text.startswith(("APIStatusError", "InternalServerError"))]
+    assert not answered, "a gateway that lives answered with an error"
+
+
+class Answers:
+    """What a user with the plain openai client sees: whole answers, and the client's own retries."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failed: list[str] = []
+
+
+@contextmanager
+def patient(url: str, chat: Deployment) -> Iterator[Answers]:
+    """One such user asks again and again."""
+    answers, leaving = Answers(), threading.Event()
+
+    def ask() -> None:
+        with client(url, retries=openai.DEFAULT_MAX_RETRIES) as session:
+            while not leaving.is_set():
+                try:
+                    session.completions.create(model=chat.model, prompt="And it came to pass", max_tokens=16)
+                    answers.count += 1
+                except openai.OpenAIError as error:
+                    answers.failed.append(repr(error))
+
+    user = threading.Thread(target=ask)
+    user.start()
+    try:
+        yield answers
+    finally:
+        leaving.set()
+        user.join()

@@ -1,0 +1,90 @@
+"""The operator is killed in every state of a canary: nothing is forgotten or done twice, and no request notices."""
+
+from collections.abc import Callable
+from typing import Any
+
+from e2e.deployment import LABEL, START_S, Deployment, Json, canary, state_of, weights_of
+from e2e.installation import Installation
+from examples.demo.load import Load
+
+CHILDREN = "replicasets,services,controllerrevisions,pods"
+
+
+def test_operator_killed_in_every_state_of_a_canary(
+    slipway: Installation, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load]
+) -> None:
+    chat = deploy("v1", strategy=canary({"setWeight": 50}, {"pause": {}}))
+    stable = chat.until_stable("v1")["stableRevision"]
+    steady = load(chat)
+
+    with slipway.partitioned():
+        chat.release("v2")
+        chat.until_state("Provisioning")
+        slipway.kill_operator()
+        shifting = chat.until_state("Shifting")
+        assert shifting["weight"] == 0, "a weight counts when the gateways have it"
+        assert "2 of 3 gateways acknowledged" in shifting["message"]
+        assert_survives_a_kill(slipway, chat)
+    paused = chat.until_state("Paused")
+    assert (paused["weight"], weights_of(paused)) == (50, {"v2": 50, "v1": 50})
+    assert_survives_a_kill(slipway, chat)
+
+    with slipway.partitioned():
+        attempt = chat.abort()
+        aborting = chat.until_state("Aborting")
+        assert weights_of(aborting) == {"v1": 100}
+        assert_survives_a_kill(slipway, chat)
+    rejected = chat.until_state("Aborted")
+    assert (rejected["rollout"]["abort"]["reason"], rejected["abortedRevisions"]) == ("UserAbort", [attempt])
+
+    chat.edit(rollout={"retry": attempt.replace("/1", "/2")})
+    chat.until_state("Paused")
+    with slipway.partitioned():
+        chat.promote()
+        promoting = chat.until_state("Promoting")
+        assert weights_of(promoting) == {"v2": 100}
+        assert_survives_a_kill(slipway, chat)
+    done = chat.until_stable("v2")
+    canary_revision = done["stableRevision"]
+    assert done["previousRevision"] == stable
+    assert "canaryRevision" not in done
+    chat.until_alone()
+
+    report = steady.stop()
+    assert report.failures == ()
+    assert kinds_of(children(chat)) == {
+        f"ReplicaSet {chat.name}-{canary_revision}",
+        f"Service {chat.name}-{canary_revision}",
+        f"ControllerRevision {chat.name}-{canary_revision}",
+        f"ControllerRevision {chat.name}-{stable}",
+    }
+
+
+def assert_survives_a_kill(slipway: Installation, chat: Deployment) -> None:
+    """After a kill the next operator finds the same decisions and the same objects, and changes neither."""
+    before, objects = chat.status, children(chat)
+    slipway.kill_operator()
+    after = chat.until("looked at by the new operator", lambda status: state_of(status) == state_of(before), START_S)
+    assert decisions_of(after) == decisions_of(before)
+    assert objects.items() <= children(chat).items(), "the new operator replaced objects"
+
+
+def decisions_of(status: Json) -> Json:
+    """What the operator has decided; not what it sees, which goes on."""
+    traffic = {key: value for key, value in status["traffic"].items() if key != "acknowledged"}
+    remembered = ("stableRevision", "previousRevision", "canaryRevision", "abortedRevisions", "step", "weight")
+    rollout: dict[str, Any] = {**status["rollout"], "progress": None, "progressAt": None}
+    return {"traffic": traffic, "rollout": rollout} | {key: status.get(key) for key in remembered}
+
+
+def children(chat: Deployment) -> dict[str, str]:
+    """Kind and name → uid of everything that belongs to it and is not on its way out."""
+    found = chat.kube.json("get", CHILDREN, "--namespace", chat.namespace, "--selector", f"{LABEL}={chat.name}")[
+        "items"
+    ]
+    present = [item for item in found if "deletionTimestamp" not in item["metadata"]]
+    return {f"{item['kind']} {item['metadata']['name']}": item["metadata"]["uid"] for item in present}
+
+
+def kinds_of(objects: dict[str, str]) -> set[str]:
+    return {name for name in objects if not name.startswith("Pod ")}

@@ -1,0 +1,165 @@
+"""A real API server takes every object, runs the pods as restricted ones, and gives each account only its rights."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.chart.rendered import SCENARIOS, objects, of_kind
+from tests.support.api_server import Api
+
+pytestmark = pytest.mark.integration
+
+NAMES = [path.name.removesuffix("-values.yaml") for path in SCENARIOS]
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+PREFIXES = {
+    "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "Service": ("/api/v1", "services"),
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "ClusterRole": (RBAC, "clusterroles"),
+    "ClusterRoleBinding": (RBAC, "clusterrolebindings"),
+    "Role": (RBAC, "roles"),
+    "RoleBinding": (RBAC, "rolebindings"),
+}
+READ, WRITE = ("get", "list", "watch"), ("create", "update", "patch", "delete", "deletecollection")
+GROUPS = {
+    "modeldeployments": "slipway.dev",
+    "replicasets": "apps",
+    "controllerrevisions": "apps",
+    "deployments": "apps",
+    "endpointslices": "discovery.k8s.io",
+    "leases": "coordination.k8s.io",
+    "clusterroles": "rbac.authorization.k8s.io",
+    "rolebindings": "rbac.authorization.k8s.io",
+    "customresourcedefinitions": "apiextensions.k8s.io",
+}
+# Every call that the operator makes, and nothing else.
+OPERATOR = {
+    "modeldeployments": READ,
+    "modeldeployments/status": ("update",),
+    "modeldeployments/finalizers": ("update",),
+    "replicasets": (*READ, "create", "patch", "delete"),
+    "controllerrevisions": (*READ, "create", "patch", "delete"),
+    "services": (*READ, "create", "patch", "delete"),
+    "pods": READ,
+    "endpointslices": READ,
+    "events": ("get", "create", "patch"),
+}
+GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
+OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
+OTHERS += (
+    "deployments",
+    "leases",
+    "clusterroles",
+    "rolebindings",
+    "customresourcedefinitions",
+    "modeldeployments/scale",
+)
+
+
+@pytest.fixture
+def teams(api: Api) -> None:
+    """The namespaces that the namespaced scenario names."""
+    for name in ("team-a", "team-b"):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        assert api.apply(f"/api/v1/namespaces/{name}", body).ok
+
+
+@pytest.mark.usefixtures("teams")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_object_is_accepted_strictly(api: Api, namespace: str, name: str) -> None:
+    for item in objects(name, namespace):
+        # ServiceMonitor's CRD belongs to the Prometheus operator, which is not here.
+        if item["kind"] != "ServiceMonitor":
+            answer = api.apply(object_path(item), item, dryRun="All", fieldValidation="Strict")
+            assert answer.ok, f"{item['kind']} {item['metadata']['name']}: {answer.message}"
+            assert not answer.warnings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_pass_pod_security_restricted(api: Api, namespace: str, name: str) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    assert api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok
+    for deployment in of_kind(objects(name, namespace), "Deployment"):
+        template = deployment["spec"]["template"]
+        metadata = {**template["metadata"], "name": "trial"}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")
+        assert answer.ok, answer.message
+
+
+def test_pod_security_is_really_enforced(api: Api, namespace: str) -> None:
+    """Without this the test above could pass on a server that checks nothing."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    assert api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}}
+    body["spec"] = {"containers": [{"name": "a", "image": "a:1"}]}
+    answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All")
+    assert answer.status == 403
+    assert "violates PodSecurity" in answer.message
+
+
+@pytest.mark.parametrize(("account", "allowed"), [("slipway-operator", OPERATOR), ("slipway-gateway", GATEWAY)])
+def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, allowed: dict) -> None:
+    _install_rbac(api, "default", namespace)
+    may = partial(_may, api, f"{namespace}:{account}", "default")
+    _wait_for(partial(may, "watch", "modeldeployments"))
+    for resource in sorted({*OPERATOR, *GATEWAY, *OTHERS}):
+        granted = {verb for verb in (*READ, *WRITE) if may(verb, resource)}
+        assert granted == set(allowed.get(resource, ())), resource
+
+
+def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, teams: None) -> None:
+    _install_rbac(api, "namespaced", namespace)
+    operator = f"{namespace}:slipway-operator"
+    _wait_for(partial(_may, api, operator, "team-b", "create", "replicasets"))
+    _wait_for(partial(_may, api, operator, namespace, "list", "endpointslices"))
+    assert _may(api, operator, "team-a", "create", "replicasets")
+    for elsewhere in ("default", namespace, ""):
+        assert not _may(api, operator, elsewhere, "list", "modeldeployments")
+        assert not _may(api, operator, elsewhere, "create", "replicasets")
+        assert not _may(api, f"{namespace}:slipway-gateway", elsewhere, "list", "modeldeployments")
+
+
+def test_roles_of_people_leave_status_alone(api: Api, namespace: str) -> None:
+    roles = {
+        role["metadata"]["name"].rpartition("-")[2]: role
+        for role in of_kind(objects(namespace=namespace), "ClusterRole")
+    }
+    view, edit = roles["view"], roles["edit"]
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert {verb for rule in view["rules"] for verb in rule["verbs"]} == set(READ)
+    assert not [rule for rule in edit["rules"] if "modeldeployments/status" in rule["resources"]]
+    assert all(api.apply(object_path(role), role, dryRun="All", fieldValidation="Strict").ok for role in (view, edit))
+
+
+def _install_rbac(api: Api, scenario: str, namespace: str) -> None:
+    kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount")
+    for item in of_kind(objects(scenario, namespace), *kinds):
+        applied = api.apply(object_path(item), item)
+        assert applied.ok, applied.message
+
+
+def _may(api: Api, account: str, namespace: str, verb: str, resource: str) -> bool:
+    """Ask the API server whether a service account (NAMESPACE:NAME) may do this."""
+    plural, _, subresource = resource.partition("/")
+    attributes = {"verb": verb, "resource": plural, "subresource": subresource, "namespace": namespace}
+    attributes["group"] = GROUPS.get(plural, "")
+    spec = {"user": f"system:serviceaccount:{account}", "resourceAttributes": attributes}
+    body: dict[str, Any] = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return bool(api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body).body["status"]["allowed"])
+
+
+def _wait_for(allowed: Any) -> None:
+    """A new role counts as soon as the API server's own watch has seen it; ask until then, some hundred times."""
+    assert any(allowed() for _ in range(500)), "the role never took effect"
+
+
+def object_path(item: dict[str, Any]) -> str:
+    prefix, plural = PREFIXES[item["kind"]]
+    namespace = item["metadata"].get("namespace")
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"{prefix}{scope}/{plural}/{item['metadata']['name']}"

@@ -1,0 +1,35 @@
+"""Install, upgrade and uninstall by the real helm on a real API server."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chart.rendered import CHART, SCENARIOS, objects
+from tests.chart.test_admission import object_path
+from tests.crds.objects import model_deployment, path
+from tests.support.api_server import Api
+from tests.support.tools import helm
+
+pytestmark = pytest.mark.integration
+
+
+def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
+    """The CRD outlives the release, and with it every ModelDeployment; of the rest nothing stays."""
+    assert api.post(path(namespace), model_deployment()).ok
+    where = ("--kubeconfig", str(api_server), "--namespace", namespace)
+    # The session's API server has the CRD already, as after an earlier uninstall by another release.
+    _done(helm("install", "slipway", str(CHART), *where, "--take-ownership"))
+    ha = next(file for file in SCENARIOS if file.name.startswith("ha"))
+    _done(
+        helm("upgrade", "slipway", str(CHART), *where, "-f", str(ha), "--set", "metrics.serviceMonitor.enabled=false")
+    )
+    gateway = api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/slipway-gateway")
+    assert gateway.body["spec"]["replicas"] == 3
+    _done(helm("uninstall", "slipway", *where))
+    left = [item["kind"] for item in objects("default", namespace) if api.get(object_path(item)).ok]
+    assert left == ["CustomResourceDefinition"]
+    assert api.get(path(namespace, "chat")).ok
+
+
+def _done(run) -> None:
+    assert run.returncode == 0, run.stderr

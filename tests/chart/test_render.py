@@ -1,0 +1,175 @@
+"""What the chart renders, scenario by scenario."""
+
+import pytest
+import yaml
+
+from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
+from tests.support.api_server import CRD_FILE
+from tests.support.tools import helm
+
+NAMES = [path.name.removesuffix("-values.yaml") for path in SCENARIOS]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=NAMES)
+def test_lint_strict(path) -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_crd_is_the_one_in_the_repository() -> None:
+    copy = CHART / "files" / "crds" / CRD_FILE.name
+    assert copy.read_text() == CRD_FILE.read_text(), "run `python docs/generate.py`"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_crd_arrives_unchanged_but_for_the_keep_annotation(keep: bool) -> None:
+    wanted = yaml.safe_load(CRD_FILE.read_text())
+    if keep:
+        wanted["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+    rendered = objects(values={"crds": {"keep": keep}})
+    assert find(rendered, "CustomResourceDefinition", wanted["metadata"]["name"]) == wanted
+
+
+def test_crd_can_be_left_out() -> None:
+    assert not of_kind(objects(values={"crds": {"install": False}}), "CustomResourceDefinition")
+
+
+def test_names_that_the_processes_expect_by_default() -> None:
+    rendered = objects()
+    assert find(rendered, "Service", "slipway-gateway")["spec"]["ports"] == [
+        {"name": "http", "port": 80, "targetPort": "http"}
+    ]
+    admin = find(rendered, "Service", "slipway-gateway-admin")["spec"]
+    assert admin["clusterIP"] == "None"
+    assert admin["ports"] == [{"name": "admin", "port": 8001, "targetPort": "admin"}]
+    assert not admin.get("publishNotReadyAddresses")
+
+
+def test_a_second_release_collides_in_no_name() -> None:
+    def cluster_wide(namespace: str) -> set[tuple[str, str]]:
+        found = objects(namespace=namespace, values={"crds": {"install": False}})
+        return {(item["kind"], item["metadata"]["name"]) for item in found if "namespace" not in item["metadata"]}
+
+    assert not cluster_wide("one") & cluster_wide("two")
+
+
+def test_another_release_name_reaches_the_operator() -> None:
+    rendered = objects(namespace="ml", release="prod")
+    args = _container(find(rendered, "Deployment", "prod-slipway-operator"))["args"]
+    assert "--gateway-service=prod-slipway-gateway-admin" in args
+    assert "--endpoint=http://prod-slipway-gateway.ml.svc/v1" in args
+    assert find(rendered, "Service", "prod-slipway-gateway-admin")
+
+
+def test_operator_is_alone_and_has_its_identity() -> None:
+    deployment = find(objects(), "Deployment", "slipway-operator")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    env = {item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in _container(deployment)["env"]}
+    assert env == {"POD_ID": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+
+
+@pytest.mark.parametrize(("delay", "timeout"), [(5, 600), (0, 1), (30, 7200)])
+def test_gateway_has_time_to_drain(delay: int, timeout: int) -> None:
+    values = {"gateway": {"drain": {"delaySeconds": delay, "timeoutSeconds": timeout}}}
+    pod = find(objects(values=values), "Deployment", "slipway-gateway")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= delay + timeout + 15
+    assert {f"--drain-delay={delay}", f"--drain-timeout={timeout}"} <= set(pod["containers"][0]["args"])
+    assert "lifecycle" not in pod["containers"][0]
+
+
+def test_gateway_is_replaced_without_a_gap() -> None:
+    strategy = find(objects(), "Deployment", "slipway-gateway")["spec"]["strategy"]
+    assert strategy["rollingUpdate"]["maxUnavailable"] == 0
+
+
+@pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1), (5, 1)])
+def test_disruption_budget_never_blocks_a_drain(replicas: int, budgets: int) -> None:
+    found = of_kind(objects(values={"gateway": {"replicaCount": replicas}}), "PodDisruptionBudget")
+    assert len(found) == budgets
+    assert all(item["spec"]["maxUnavailable"] == 1 for item in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_selectors_hit_exactly_their_pods(name: str) -> None:
+    rendered = objects(name)
+    pods = {
+        item["metadata"]["name"]: item["spec"]["template"]["metadata"]["labels"]
+        for item in of_kind(rendered, "Deployment")
+    }
+    for service in of_kind(rendered, "Service"):
+        hits = [pod for pod, labels in pods.items() if service["spec"]["selector"].items() <= labels.items()]
+        assert len(hits) == 1, service["metadata"]["name"]
+        assert service["metadata"]["name"].startswith(hits[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pod_labels_hold_nothing_that_a_chart_version_changes(name: str) -> None:
+    for deployment in of_kind(objects(name), "Deployment"):
+        template = deployment["spec"]["template"]["metadata"]["labels"]
+        assert template == deployment["spec"]["selector"]["matchLabels"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_never_float(name: str) -> None:
+    for deployment in of_kind(objects(name), "Deployment"):
+        image = _container(deployment)["image"]
+        assert "@sha256:" in image or not image.endswith((":latest", ":"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_roles_hold_no_wildcard_and_no_secret(name: str) -> None:
+    for role in of_kind(objects(name), "Role", "ClusterRole"):
+        for rule in role["rules"]:
+            assert "*" not in str(rule), role["metadata"]["name"]
+            assert "secrets" not in rule["resources"]
+
+
+def test_namespaced_scope_has_nothing_cluster_wide_but_the_crd() -> None:
+    rendered = objects("namespaced")
+    wide = {item["kind"] for item in rendered if "namespace" not in item["metadata"]}
+    assert wide == {"CustomResourceDefinition"}
+    assert {role["metadata"]["namespace"] for role in of_kind(rendered, "Role")} == {"team-a", "team-b", NAMESPACE}
+    for name in ("slipway-operator", "slipway-gateway"):
+        assert "--namespaces=team-a,team-b" in _container(find(rendered, "Deployment", name))["args"]
+
+
+def test_cluster_scope_has_no_namespace_flag() -> None:
+    for deployment in of_kind(objects(), "Deployment"):
+        assert not [arg for arg in _container(deployment)["args"] if arg.startswith("--namespaces")]
+
+
+def test_network_policy_lets_the_operator_ask_the_gateways() -> None:
+    rendered = objects("ha")
+    operator = find(rendered, "Deployment", "slipway-operator")["spec"]["template"]["metadata"]["labels"]
+    rules = find(rendered, "NetworkPolicy", "slipway-gateway")["spec"]["ingress"]
+    admin = next(rule for rule in rules if rule["ports"] == [{"port": "admin"}])
+    selectors = [peer["podSelector"]["matchLabels"] for peer in admin["from"] if "podSelector" in peer]
+    assert [selector.items() <= operator.items() for selector in selectors] == [True]
+
+
+def test_closed_network_policy_keeps_everyone_from_the_operator() -> None:
+    rendered = objects(values={"networkPolicy": {"enabled": True}})
+    spec = find(rendered, "NetworkPolicy", "slipway-operator")["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    assert "ingress" not in spec
+
+
+def test_service_monitors_scrape_the_admin_port_alone() -> None:
+    monitors = of_kind(objects("ha"), "ServiceMonitor")
+    assert [monitor["spec"]["endpoints"][0]["port"] for monitor in monitors] == ["admin", "admin"]
+    assert all(monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack" for monitor in monitors)
+
+
+def test_notes_name_the_next_three_commands() -> None:
+    done = helm("install", "slipway", str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout[done.stdout.index("NOTES:") :]
+    for command in ("wait --for=condition=Available", "apply -f -", "port-forward service/slipway-gateway", "curl "):
+        assert command in notes
+    manifest = notes[notes.index("<<EOF") + 5 : notes.rindex("   EOF")]
+    assert yaml.safe_load(manifest)["kind"] == "ModelDeployment"
+
+
+def _container(deployment):
+    return deployment["spec"]["template"]["spec"]["containers"][0]

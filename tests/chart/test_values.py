@@ -1,0 +1,175 @@
+"""Values: closed, described, and every one of them does something."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.rendered import CHART, refusal, text
+
+Values = dict[str, Any]
+
+PATH = "gateway.service.port"
+_DIGEST = "sha256:" + "0" * 64
+_POD = {
+    "extraArgs": ["--help"],
+    "extraEnv": [{"name": "A", "value": "b"}],
+    "resources.requests.cpu": "7",
+    "resources.requests.memory": "77Mi",
+    "resources.limits.memory": "7Gi",
+    "livenessProbe.periodSeconds": 77,
+    "livenessProbe.timeoutSeconds": 7,
+    "livenessProbe.failureThreshold": 7,
+    "readinessProbe.periodSeconds": 77,
+    "readinessProbe.timeoutSeconds": 7,
+    "readinessProbe.failureThreshold": 7,
+    "podAnnotations": {"a": "b"},
+    "nodeSelector": {"a": "b"},
+    "tolerations": [{"key": "a"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "high",
+    "logLevel": "debug",
+    "serviceAccount.create": False,
+    "serviceAccount.name": "mine",
+    "serviceAccount.annotations": {"a": "b"},
+}
+# For every leaf of values.yaml another value.
+OTHER: Values = {
+    "nameOverride": "dock",
+    "fullnameOverride": "dock",
+    "imagePullSecrets": [{"name": "registry"}],
+    "podSecurityContext.runAsNonRoot": False,
+    "podSecurityContext.seccompProfile.type": "Unconfined",
+    "securityContext.allowPrivilegeEscalation": True,
+    "securityContext.readOnlyRootFilesystem": False,
+    "securityContext.capabilities.drop": ["NET_RAW"],
+    "crds.install": False,
+    "crds.keep": False,
+    "rbac.create": False,
+    "rbac.scope": "namespaces",
+    "rbac.namespaces": ["a"],
+    "rbac.aggregateRoles": False,
+    "operator.image.repository": "mirror/operator",
+    "operator.image.tag": "9",
+    "operator.image.digest": _DIGEST,
+    "operator.image.pullPolicy": "Never",
+    "server.image.repository": "mirror/server",
+    "server.image.tag": "9",
+    "server.image.digest": _DIGEST,
+    "gateway.replicaCount": 7,
+    "gateway.stickyBy": ["key"],
+    "gateway.limits.maxInflight": 7,
+    "gateway.limits.maxBodyBytes": 7777777,
+    "gateway.drain.delaySeconds": 7,
+    "gateway.drain.timeoutSeconds": 77,
+    "gateway.service.type": "NodePort",
+    "gateway.service.port": 8080,
+    "gateway.service.nodePort": 30080,
+    "gateway.service.annotations": {"a": "b"},
+    "gateway.podDisruptionBudget.enabled": False,
+    "networkPolicy.enabled": True,
+    "networkPolicy.clients": [{"podSelector": {}}],
+    "networkPolicy.monitoring": [{"podSelector": {}}],
+    "metrics.serviceMonitor.enabled": True,
+    "metrics.serviceMonitor.labels": {"release": "x"},
+    "metrics.serviceMonitor.interval": "7s",
+    **{f"{component}.{leaf}": value for component in ("operator", "gateway") for leaf, value in _POD.items()},
+}
+# What must be set for a value to have a meaning at all.
+NEEDS: dict[str, Values] = {
+    "rbac.scope": {"rbac.namespaces": ["b"]},
+    "rbac.namespaces": {"rbac.scope": "namespaces"},
+    "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
+    "networkPolicy.clients": {"networkPolicy.enabled": True},
+    "networkPolicy.monitoring": {"networkPolicy.enabled": True},
+    "metrics.serviceMonitor.labels": {"metrics.serviceMonitor.enabled": True},
+    "metrics.serviceMonitor.interval": {"metrics.serviceMonitor.enabled": True},
+    "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
+    "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
+}
+
+
+def test_every_value_has_another_to_try() -> None:
+    assert sorted(_leaves(_defaults())) == sorted(OTHER)
+
+
+@pytest.mark.parametrize("leaf", OTHER)
+def test_every_value_changes_what_is_rendered(leaf: str) -> None:
+    needs = NEEDS.get(leaf, {})
+    # A need that a scope refuses alone (namespaces without a list) has no rendering to compare with.
+    before = {} if leaf.startswith("rbac.") else needs
+    assert text(values=_json(before)) != text(values=_json({**needs, leaf: OTHER[leaf]}))
+
+
+def test_every_value_is_in_the_schema_and_in_the_comments() -> None:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for number, line in enumerate(lines):
+        top_level_scalar = line and not line.startswith(("#", " ")) and not line.endswith(":")
+        if top_level_scalar:
+            assert lines[number - 1].startswith("#"), f"no comment above: {line}"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicas": 3}, "replicas"),
+        ({"gateway.replicas": 3}, "replicas"),
+        ({"operator.image.tagg": "1"}, "tagg"),
+        ({"operator.replicaCount": 2}, "replicaCount"),
+        ({"gateway.livenessProbe.httpGet": {}}, "httpGet"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_unknown_key_is_refused_by_name(values: Values, says: str) -> None:
+    said = refusal(_nested(values))
+    assert "additional properties" in said
+    assert f"'{says}' not allowed" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"rbac.scope": "namespaces"}, "rbac.namespaces is empty: list the namespaces"),
+        ({"rbac.namespaces": ["a"]}, "rbac.scope is cluster: set rbac.scope to namespaces"),
+        ({"gateway.service.nodePort": 30080}, "gateway.service.type is ClusterIP: set the type to NodePort"),
+        (
+            {"operator.serviceAccount.create": False},
+            "operator.serviceAccount.name must name an existing ServiceAccount",
+        ),
+        ({"gateway.replicaCount": 0}, "gateway/replicaCount"),
+        ({"gateway.service.type": "Nodeport"}, "gateway/service/type"),
+        ({"operator.image.digest": "abc"}, "operator/image/digest"),
+        ({"gateway.stickyBy": ["cookie"]}, "gateway/stickyBy"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_contradiction_is_refused_with_a_sentence(values: Values, says: str) -> None:
+    assert says in refusal(_nested(values))
+
+
+def _defaults() -> Values:
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def _leaves(node: Any, path: str = "") -> list[str]:
+    if isinstance(node, dict) and node:
+        return [leaf for key, child in node.items() for leaf in _leaves(child, f"{path}.{key}".lstrip("."))]
+    return [path]
+
+
+def _json(values: Values) -> str:
+    import json
+
+    return json.dumps(_nested(values))
+
+
+def _nested(values: Values) -> Values:
+    """Dotted paths as the tree that helm wants."""
+    tree: Values = {}
+    for path, value in values.items():
+        node = tree
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree

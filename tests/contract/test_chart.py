@@ -1,0 +1,58 @@
+"""The chart starts the processes with flags that they have, on the ports that they use."""
+
+import pytest
+
+from slipway_gateway.settings import Settings as GatewaySettings
+from slipway_operator import settings as operator_settings
+from tests.chart.rendered import NAMESPACE, find, objects
+from tests.contract.documented import ports
+
+SCENARIOS = ("default", "ha", "namespaced")
+
+
+def _container(scenario: str, component: str, **values: object) -> dict:
+    deployment = find(objects(scenario, values=values), "Deployment", f"slipway-{component}")
+    return deployment["spec"]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_operator_parses_its_flags(scenario: str) -> None:
+    settings = operator_settings.parse(_container(scenario, "operator")["args"], {"POD_NAMESPACE": NAMESPACE})
+    assert settings.command == "run"
+    assert settings.own_namespace == NAMESPACE
+    assert settings.gateway_service == "slipway-gateway-admin"
+    assert settings.endpoint == f"http://slipway-gateway.{NAMESPACE}.svc/v1"
+    assert settings.server_image == "slipway-server:0.1.0"
+    assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_gateway_parses_its_flags(scenario: str) -> None:
+    settings = GatewaySettings.load(_container(scenario, "gateway")["args"], {})
+    assert settings.drain_timeout_s == (1800 if scenario == "ha" else 600)
+    assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
+
+
+def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
+    assert GatewaySettings.load(_container("default", "gateway")["args"], {}) == GatewaySettings.load([], {})
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_log_levels_of_the_chart_are_known(level: str) -> None:
+    operator = _container("default", "operator", operator={"logLevel": level})["args"]
+    gateway = _container("default", "gateway", gateway={"logLevel": level})["args"]
+    assert operator_settings.parse(operator, {}).log_level.lower() == level
+    assert GatewaySettings.load(gateway, {}).log_level.lower() == level
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_ports_are_the_documented_ones(component: str) -> None:
+    found = {port["name"]: port["containerPort"] for port in _container("default", component)["ports"]}
+    assert found == {name: number for (process, name), number in ports().items() if process == component}
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_service_links_set_no_setting(component: str) -> None:
+    """A Service named slipway-gateway would else put SLIPWAY_GATEWAY_PORT=tcp://… into the pods' environment."""
+    deployment = find(objects(), "Deployment", f"slipway-{component}")
+    assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False

@@ -1,0 +1,19 @@
+"""What is derived is up to date, and the imports keep their contracts."""
+
+import os
+import subprocess
+import sys
+
+from tests.support.api_server import ROOT
+
+
+def test_reference_and_chart_copy_follow_the_crd() -> None:
+    done = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_contracts() -> None:
+    environment = {**os.environ, "PYTHONPATH": "operator:gateway:server"}
+    linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    done = subprocess.run(linter, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

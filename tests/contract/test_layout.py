@@ -1,0 +1,115 @@
+"""The tree keeps its shape: sizes, names, docstrings, and no package that shadows the standard library."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server")
+# devcluster runs programs on foreign machines; it is held to the same sizes.
+SOURCES = sorted(path for folder in (*PACKAGES, "devcluster") for path in (ROOT / folder).rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
+FUNCTION_LINES = 60
+FILE_LINES = 400
+PARAMETERS = 7
+FOLDER_DEPTH = 5
+# transformers calls it with these.
+FOREIGN_SIGNATURES = {"server/slipway_server/engine/runner.py:attend"}
+FORBIDDEN_FILES = {
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "common",
+    "misc",
+    "base",
+    "manager",
+    "handler",
+    "handlers",
+    "impl",
+}
+FORBIDDEN_CLASS_ENDS = ("Utils", "Helper", "Manager", "Handler", "Impl", "Base")
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(SOURCES) > 30
+
+
+def test_folders_on_the_build_path_are_no_packages() -> None:
+    """operator/__init__.py would shadow the standard library's operator for every Python started here."""
+    for folder in ("operator", "gateway", "server"):
+        assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_files_have_a_docstring_that_says_their_purpose() -> None:
+    docstrings = {_name(path): ast.get_docstring(tree) or "" for path, tree in TREES.items()}
+    assert not [name for name, text in docstrings.items() if not text.split("\n")[0].endswith((".", "`"))]
+
+
+def test_files_are_short() -> None:
+    lines = {_name(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert not {name: count for name, count in lines.items() if count > FILE_LINES}
+
+
+def test_functions_are_short() -> None:
+    assert not {name: _lines(node) for name, node in _functions() if _lines(node) > FUNCTION_LINES}
+
+
+def test_functions_take_few_parameters() -> None:
+    many = {name: _parameters(node) for name, node in _functions() if _parameters(node) > PARAMETERS}
+    assert not {name: count for name, count in many.items() if name not in FOREIGN_SIGNATURES}
+
+
+def test_files_are_named_after_what_they_own() -> None:
+    assert not [_name(path) for path in SOURCES if path.stem in FORBIDDEN_FILES]
+
+
+def test_classes_are_named_after_what_they_are() -> None:
+    classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    # http.server's own word for what answers a request.
+    found = [node.name for node in classes if "BaseHTTPRequestHandler" not in map(ast.unparse, node.bases)]
+    assert not [name for name in found if name.lstrip("_").endswith(FORBIDDEN_CLASS_ENDS)]
+
+
+def test_folders_are_shallow() -> None:
+    assert not [_name(path) for path in SOURCES if len(path.relative_to(ROOT).parts) > FOLDER_DEPTH]
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    """Paths of a workplace mean nothing anywhere else."""
+    listed = ["git", "ls-files", "-co", "--exclude-standard", "--", "*.py", "*.md", "*.yaml", "*.toml", "Makefile"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    found = [name for name in files if any(path in _text(ROOT / name) for path in _workplace(name))]
+    assert not found
+
+
+def _workplace(name: str) -> tuple[str, ...]:
+    # devcluster mounts files into build containers, where root's home is a fact.
+    return ("/work" + "/",) if name.startswith("devcluster/") else ("/work" + "/", "/root" + "/")
+
+
+def _text(path: Path) -> str:
+    # A file that was listed may be gone a moment later in a shared tree.
+    return path.read_text() if path.exists() else ""
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{_name(path)}:{node.name}", node
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Only those by position: the others say at the call what they are."""
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    return len([name for name in names if name not in ("self", "cls")])

@@ -1,0 +1,114 @@
+"""The pod that the operator writes is one that the server and the fetcher understand."""
+
+import sys
+import tomllib
+
+import pytest
+
+from slipway_operator.manifests import workload
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import labels
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+from slipway_server import fetcher
+from slipway_server.settings import parse
+from tests.contract.documented import TEXT, ports
+from tests.crds.objects import model_deployment, path
+from tests.crds.schema import walk
+from tests.support.api_server import ROOT, Api
+
+OWNER = Owner("chat", "default", "6f0e3a52-0000-4000-8000-000000000000")
+
+
+def _snapshot(**model: object) -> Snapshot:
+    chosen = {"uri": "hf://org/m", "name": "org/chat", "version": "v2", "max_model_len_tokens": 4096, **model}
+    inputs = PodInputs(
+        Model(**chosen),  # type: ignore[arg-type]
+        Engine(args=("--max-num-seqs", "8"), env=(("HF_ENDPOINT", "https://hub.example.com"),)),
+        Resources(cpu="1", memory="1Gi"),
+    )
+    return Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 1)
+
+
+def _pod(**model: object) -> dict:
+    return workload.replica_set(OWNER, _snapshot(**model), 1)["spec"]["template"]["spec"]
+
+
+def test_server_parses_the_operators_arguments() -> None:
+    container = _pod()["containers"][0]
+    assert container["command"] == ["slipway-server"]
+    settings = parse(container["args"], {})
+    assert str(settings.model) == "/mnt/models"
+    assert (settings.served_model_name, settings.model_version) == ("org/chat", "v2")
+    assert (settings.port, settings.probe_port) == (8000, 8001)
+    assert (settings.drain_timeout_s, settings.max_model_len, settings.max_num_seqs) == (300, 4096, 8)
+
+
+@pytest.mark.parametrize("field", ["task", "dtype"])
+def test_server_knows_every_choice_of_the_crd(field: str) -> None:
+    choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")
+    for choice in choices:
+        settings = parse(_pod(**{field: choice})["containers"][0]["args"], {})
+        assert getattr(settings, field) == choice
+
+
+def test_crd_reserves_every_argument_that_the_operator_sets() -> None:
+    args = workload.server_args(_snapshot())
+    ours = {arg for arg in args if arg.startswith("--")} - {"--max-num-seqs"}
+    rule = next(node for path, node in walk() if path == "spec.engine.args")["x-kubernetes-validations"][0]["rule"]
+    assert not [flag for flag in ours if flag.removeprefix("--") not in rule]
+
+
+@pytest.mark.parametrize(("uri", "revision"), [("hf://org/m", "main"), ("pvc://claim/m", None), ("file:///m", None)])
+def test_fetcher_parses_the_operators_arguments(
+    monkeypatch: pytest.MonkeyPatch, uri: str, revision: str | None
+) -> None:
+    container = _pod(uri=uri, revision=revision)["initContainers"][0]
+    monkeypatch.setattr(sys, "argv", [*container["command"], *container["args"]])
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(fetcher, "fetch", lambda *found, **_: seen.update(found=found))
+    monkeypatch.setattr(fetcher.logs, "configure", lambda level: None)
+    fetcher.main()
+    assert [str(value) for value in seen["found"]] == [uri, revision or "", "/mnt/models"]  # type: ignore[attr-defined]
+
+
+def test_ports_of_the_server() -> None:
+    found = {port["name"]: port["containerPort"] for port in _pod()["containers"][0]["ports"]}
+    assert found == {name: number for (process, name), number in ports().items() if process == "server"}
+
+
+def test_claim_is_mounted_where_the_fetcher_looks() -> None:
+    mounts = {mount["name"]: mount for mount in _pod(uri="pvc://claim/m")["containers"][0]["volumeMounts"]}
+    assert mounts["claim"]["mountPath"] == str(fetcher.PVC_MOUNT)
+    assert mounts["claim"]["readOnly"]
+
+
+def test_labels_are_those_of_the_document() -> None:
+    for label in (labels.MODEL_DEPLOYMENT, labels.REVISION, labels.MANAGED_BY, labels.COMPONENT, labels.FIELD_MANAGER):
+        assert f"`{label}" in TEXT
+
+
+def test_console_scripts_are_the_commands_of_the_manifests() -> None:
+    scripts = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+    pod = _pod()
+    commands = {container["command"][0] for container in (*pod["containers"], *pod["initContainers"])}
+    assert commands | {"slipway-operator", "slipway-gateway"} <= scripts
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("uri", ["hf://org/m", "pvc://claim/m"])
+def test_model_pod_passes_pod_security_restricted(api: Api, namespace: str, uri: str) -> None:
+    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    assert api.merge(f"/api/v1/namespaces/{namespace}", restricted).ok
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": _pod(uri=uri)}
+    answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")
+    assert answer.ok, answer.message
+
+
+@pytest.mark.integration
+def test_replica_set_is_accepted_strictly(api: Api, namespace: str) -> None:
+    made = api.post(path(namespace), model_deployment()).body
+    manifest = workload.replica_set(Owner.of(made), _snapshot(), 1)
+    target = f"/apis/apps/v1/namespaces/{namespace}/replicasets/{manifest['metadata']['name']}"
+    answer = api.apply(target, manifest, dryRun="All", fieldValidation="Strict")
+    assert answer.ok, answer.message

@@ -1,0 +1,95 @@
+"""What the operator writes into status.traffic is what the gateway routes by, and back by /internal/routes."""
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from slipway_gateway import table
+from slipway_gateway.backends import Backends
+from slipway_gateway.telemetry.metrics import Metrics
+from slipway_operator.kube import gateways
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.service import headless_service
+from slipway_operator.model import labels
+from slipway_operator.model import status as status_room
+from slipway_operator.model.status import Backend, Status, Traffic
+from tests.contract.documented import ports, routes, traffic
+from tests.crds.objects import model_deployment, path
+from tests.support.api_server import Api
+
+TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75)), "1/2")
+
+
+def _object() -> dict[str, Any]:
+    metadata = {"namespace": "default", "name": "chat", "uid": "u-1", "creationTimestamp": "2026-11-21T00:00:00Z"}
+    return {"metadata": metadata, "spec": {}, "status": status_room.render(Status(traffic=TRAFFIC))}
+
+
+def test_gateway_reads_what_the_operator_writes() -> None:
+    route = table.parse_route(_object())
+    assert isinstance(route, table.Route), route
+    assert (route.name, route.uid, route.model) == ("default/chat", "u-1", "org/chat")
+    assert (route.generation, route.salt) == (41, "abcdefgh22.1")
+    assert [(item.revision, item.weight, item.version) for item in route.backends] == [
+        ("abcdefgh22", 25, "v2"),
+        ("zyxwvuts76", 75, ""),
+    ]
+
+
+def test_both_sides_read_the_document_alike() -> None:
+    written = traffic()
+    route = table.parse_route({**_object(), "status": {"traffic": written}})
+    read = status_room.parse({"traffic": written}).traffic
+    assert isinstance(route, table.Route)
+    assert read is not None
+    assert (route.generation, route.model, route.salt) == (read.generation, read.model, read.salt)
+    assert [(b.revision, b.weight) for b in route.backends] == [(b.revision, b.weight) for b in read.backends]
+
+
+def test_operator_reads_what_the_gateway_reports() -> None:
+    backends = Backends(Metrics(CollectorRegistry()))
+    route = table.parse_route(_object())
+    assert isinstance(route, table.Route)
+    here = table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))
+    backends.publish(table.build([route], [here]))
+    target = backends.pick("org/chat", "key", ())
+    assert target
+    backends.lease(target, first=True)
+    about = gateways.Answer("gw", True, True, backends.report()).about("default", "chat", "u-1")
+    assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
+
+
+def test_report_has_the_documented_shape() -> None:
+    backends = Backends(Metrics(CollectorRegistry()))
+    route = table.parse_route(_object())
+    assert isinstance(route, table.Route)
+    backends.publish(table.build([route], [table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))]))
+    (documented,) = routes()["routes"].values()
+    reported = backends.report()["default/chat"]
+    assert set(reported) == set(documented)
+    (counts,) = documented["revisions"].values()
+    assert all(set(found) == set(counts) for found in reported["revisions"].values())
+
+
+def test_labels_are_the_same_word_on_both_sides() -> None:
+    assert table.LABEL_DEPLOYMENT == labels.MODEL_DEPLOYMENT
+    assert table.LABEL_REVISION == labels.REVISION
+
+
+def test_gateway_finds_the_port_that_the_operator_names() -> None:
+    service = headless_service(Owner("chat", "default", "u-1"), "abcdefgh22")
+    (port,) = service["spec"]["ports"]
+    assert (port["name"], port["port"]) == (table.PORT_NAME, ports()["server", "http"])
+    # Kubernetes copies the labels of a Service to its EndpointSlices.
+    item = {"metadata": service["metadata"], "ports": [port], "endpoints": [{"addresses": ["10.0.0.1"]}]}
+    assert table.parse_endpoints(item) == table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))
+
+
+@pytest.mark.integration
+def test_status_of_the_operator_is_accepted_whole(api: Api, namespace: str) -> None:
+    made = api.post(path(namespace), model_deployment()).body
+    written = {**made, "status": status_room.render(Status(traffic=TRAFFIC))}
+    answer = api.put(path(namespace, "chat", "status"), written, fieldValidation="Strict")
+    assert answer.ok, answer.message
+    assert answer.body["status"] == written["status"]

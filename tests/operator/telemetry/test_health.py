@@ -1,0 +1,41 @@
+"""The admin port over a real socket, and the checks behind it."""
+
+import asyncio
+
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry, Gauge
+
+from slipway_operator.telemetry import health
+
+
+async def test_pages_tell_what_is_wrong():
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything.", registry=registry).set(42)
+    wrong = ["first", None, "second"]
+    application = health.application(registry, live=[lambda: None], ready=[lambda said=said: said for said in wrong])
+    async with TestClient(TestServer(application)) as client:
+        live, ready, metrics = [await client.get(path) for path in ("/livez", "/readyz", "/metrics")]
+        assert (live.status, await live.text()) == (200, "ok\n")
+        assert (ready.status, await ready.text()) == (503, "first\nsecond\n")
+        assert "answer 42.0" in await metrics.text()
+
+
+def test_a_late_loop_is_noticed():
+    now = [0.0]
+    pulse = health.Pulse(lambda: now[0])
+    assert pulse.check() is None
+    now[0] += 6.0
+    assert pulse.check() == "the event loop is 5.5 s late"
+
+
+def test_a_reconcile_that_hangs_is_noticed():
+    assert health.run_check(lambda: 599.0)() is None
+    assert health.run_check(lambda: 601.0)() == "a reconcile has been running for 601 s"
+
+
+async def test_an_ended_task_is_noticed():
+    task = asyncio.create_task(asyncio.sleep(0), name="worker 3")
+    check = health.tasks_check([task])
+    assert check() is None
+    await task
+    assert check() == "ended: worker 3"

@@ -1,0 +1,55 @@
+"""Metrics as a scraper sees them."""
+
+from prometheus_client.exposition import generate_latest
+
+from slipway_operator.model.status import Backend, Phase, Status, Traffic
+from slipway_operator.queue import WorkQueue
+from slipway_operator.telemetry.metrics import Metrics
+
+KEY = ("default", "chat")
+
+
+def text(metrics):
+    return generate_latest(metrics.registry).decode()
+
+
+def test_rollouts_come_and_go():
+    metrics = Metrics("1.2.3")
+    traffic = Traffic(1, "chat", "s", (Backend("r2", 25), Backend("r1", 75)))
+    metrics.rollouts.show(KEY, Status(phase=Phase.PAUSED, traffic=traffic))
+    shown = text(metrics)
+    assert 'slipway_rollout_phase{name="chat",namespace="default",phase="Paused"} 1.0' in shown
+    assert 'slipway_rollout_phase{name="chat",namespace="default",phase="Healthy"} 0.0' in shown
+    assert 'slipway_rollout_weight_percent{name="chat",namespace="default",revision="r2"} 25.0' in shown
+    metrics.rollouts.show(KEY, Status(phase=Phase.HEALTHY))
+    assert 'revision="r2"' not in text(metrics)
+    metrics.rollouts.forget(KEY)
+    assert 'name="chat"' not in text(metrics)
+
+
+def test_the_queue_is_read_when_it_is_asked_for():
+    now = [0.0]
+    metrics, queue = Metrics("1.2.3"), WorkQueue(lambda: now[0])
+    metrics.follow_queue(queue)
+    queue.add(KEY)
+    now[0] += 2.0
+    shown = text(metrics)
+    assert "slipway_operator_queue_depth 1.0" in shown
+    assert "slipway_operator_queue_oldest_seconds 2.0" in shown
+    assert "slipway_operator_queue_retries_total 0.0" in shown
+    assert 'slipway_operator_build_info{version="1.2.3"} 1.0' in shown
+
+
+def test_counters_have_the_documented_names():
+    metrics = Metrics("1")
+    metrics.reconciled("ok", 0.1)
+    metrics.wrote("Service", "refused")
+    metrics.heard("pods")
+    shown = text(metrics)
+    for name in (
+        'slipway_operator_reconcile_total{result="ok"} 1.0',
+        "slipway_operator_reconcile_seconds_count 1.0",
+        'slipway_operator_apply_total{kind="Service",result="refused"} 1.0',
+        'slipway_operator_watch_last_event_timestamp_seconds{kind="pods"}',
+    ):
+        assert name in shown

@@ -1,0 +1,75 @@
+"""explain from files: a manifest, a replay, and everything that is neither."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from slipway_operator import explain
+from slipway_operator.__main__ import main
+from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
+from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.planning.plan import PlanSettings
+
+SETTINGS = PlanSettings("image", "url")
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MANIFEST = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: x}
+---
+apiVersion: slipway.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: chat}
+spec: {model: {uri: "file:///m"}}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    path = tmp_path / "chat.yaml"
+    path.write_text(MANIFEST)
+    return path
+
+
+def test_a_manifest_is_explained_as_if_it_were_new(manifest):
+    explained = explain.from_file(manifest, SETTINGS, NOW)
+    assert set(explained) == {"object", "now", "spec", "status", "observed", "plan"}
+    assert [item["manifest"]["kind"] for item in explained["plan"]["create"]] == [
+        "ControllerRevision",
+        "Service",
+        "ReplicaSet",
+    ]
+
+
+def test_what_was_explained_can_be_explained_again(manifest, tmp_path):
+    first = explain.to_text(explain.from_file(manifest, SETTINGS, NOW))
+    again = tmp_path / "explained.json"
+    again.write_text(first)
+    assert explain.to_text(explain.from_file(again, SETTINGS, datetime.now(UTC))) == first
+
+
+def test_everything_observed_survives_the_file(manifest, tmp_path):
+    inputs = PodInputs(
+        Model("hf://a/b", "chat"), Engine(env=(("A", "1"), ("B", "2"))), Resources("4", None, ("nvidia.com/gpu", 2))
+    )
+    observed = Observed(
+        snapshots={"r1": Snapshot("r1", 1, inputs, "image", 600, 1)},
+        workloads={"r1": Workload("r1", 2, 2, 1, (PodTrouble("p", "NotReady", "m"),))},
+        services=frozenset({"r1", "r0"}),
+        gateways=(Gateway("g", True, True, 4, {"r1": 2}),),
+    )
+    obj = explain.from_file(manifest, SETTINGS, NOW)["object"]
+    printed = json.loads(explain.to_text(explain._explained(obj, observed, SETTINGS, NOW)))
+    assert explain._observed(printed["observed"]) == observed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{}", "holds no ModelDeployment"), ("a: [", "cannot be read"), ("kind: Pod", "holds no ModelDeployment")],
+)
+def test_other_files_are_refused_with_a_sentence(text, said, tmp_path, capsys):
+    path = tmp_path / "other.yaml"
+    path.write_text(text)
+    assert main(["explain", str(path)]) == 1
+    assert said in capsys.readouterr().err

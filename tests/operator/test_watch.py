@@ -1,0 +1,78 @@
+"""The start check, the resync and the settings of the watches; the watches themselves run in the integration tests."""
+
+import asyncio
+
+import kopf
+import pytest
+
+from slipway_operator import watch
+from slipway_operator.kube.errors import NotFound, Unavailable
+
+
+class Listing:
+    """A client that can only list names."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def keys(self, resource, namespace):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [key for key in answer if namespace in (None, key[0])]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    pause = asyncio.sleep
+    monkeypatch.setattr(watch.asyncio, "sleep", lambda seconds: pause(0))
+
+
+async def test_the_crd_may_come_late():
+    await watch.wait_for_crd(Listing(NotFound("x"), Unavailable("x"), []), ())
+
+
+async def test_a_missing_crd_is_said_in_a_sentence():
+    expected = "does not know modeldeployments.slipway.dev: install crds/modeldeployments.yaml; gave up after 0 s"
+    with pytest.raises(watch.CrdMissing, match=expected):
+        await watch.wait_for_crd(Listing(NotFound("x")), (), patience_s=0.05)
+
+
+async def test_missing_rights_are_told_apart():
+    with pytest.raises(watch.CrdMissing, match="cannot be listed: forbidden"):
+        await watch.wait_for_crd(Listing(Unavailable("forbidden")), ("a",), patience_s=0.05)
+
+
+async def test_a_resync_adds_every_key_spread_over_time_and_outlives_failures():
+    added, enough = {}, asyncio.Event()
+
+    def add_after(key, delay_s):
+        added[key] = delay_s
+        enough.set()
+
+    client = Listing(Unavailable("away"), [("a", "x"), ("b", "y"), ("c", "z")])
+    task = asyncio.create_task(watch.resync(client, (), 300.0, add_after))
+    await asyncio.wait_for(enough.wait(), 5)
+    task.cancel()
+    assert set(added) == {("a", "x"), ("b", "y"), ("c", "z")}
+    assert all(0.0 <= delay_s <= 75.0 for delay_s in added.values())
+
+
+async def test_only_chosen_namespaces_are_listed():
+    client = Listing([("a", "x"), ("b", "y")])
+    assert await watch.all_keys(client, ("b",)) == [("b", "y")]
+
+
+def test_kopf_is_an_event_source_and_nothing_else():
+    settings = watch.settings()
+    assert settings.scanning.disabled
+    assert not settings.posting.enabled
+    assert settings.queueing.worker_limit is None
+    assert settings.process.ultimate_exiting_timeout == 25
+    assert set(settings.watching.label_selectors.values()) == {"slipway.dev/modeldeployment"}
+    assert sum(settings.networking.error_backoffs) > 400
+    registry = watch.registry(None, lambda key: None, lambda kind: None, asyncio.Event())
+    assert isinstance(registry, kopf.OperatorRegistry)
+    assert len(registry._watching.get_all_handlers()) == 4
+    for other in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
+        assert not other.get_all_handlers()

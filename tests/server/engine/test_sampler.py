@@ -1,0 +1,63 @@
+"""The sampler: distributions, truncation, penalties, and independence of the batch."""
+
+import pytest
+import torch
+
+from slipway_server.engine.request import Request, SamplingParams, Sequence
+from slipway_server.engine.sampler import sample
+
+
+def sequence(output: tuple[int, ...] = (), **params: float) -> Sequence:
+    chosen = SamplingParams(max_tokens=8, **params)  # type: ignore[arg-type]
+    return Sequence(Request("r", (1,), chosen), slot=0, output=list(output))
+
+
+def draws(logits: torch.Tensor, count: int, **params: float) -> torch.Tensor:
+    sequences = [sequence(seed=seed, **params) for seed in range(count)]
+    return torch.bincount(torch.tensor(sample(logits.repeat(count, 1), sequences)), minlength=logits.shape[-1])
+
+
+def test_draws_follow_the_distribution() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
+    counts = draws(logits, 20_000, temperature=0.7)
+    expected = torch.softmax(logits / 0.7, dim=-1) * 20_000
+    # Chi-square with 4 degrees of freedom: above 23.5 once in 10,000 trials, and the seeds never change.
+    assert ((counts - expected) ** 2 / expected).sum() < 23.5
+
+
+def test_top_k_and_top_p_cut_the_tail() -> None:
+    logits = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+    assert (draws(logits, 500, top_k=2) > 0).tolist() == [True, True, False, False]
+    assert (draws(logits, 500, top_p=0.65) > 0).tolist() == [True, True, False, False]
+    assert (draws(logits, 500, top_p=0.75) > 0).tolist() == [True, True, True, False]
+    assert (draws(logits, 500, top_k=3, top_p=0.5) > 0).tolist() == [True, True, False, False]
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 50)
+    rows = [sequence(seed=i, temperature=0.5 * i, top_k=5 * i, top_p=1 - 0.1 * i, output=(1,) * i) for i in range(6)]
+    alone = [sample(logits[i : i + 1].clone(), [rows[i]])[0] for i in range(6)]
+    assert sample(logits.clone(), rows) == alone
+    assert sample(logits.flip(0).clone(), rows[::-1]) == alone[::-1]
+
+
+def test_positions_draw_anew() -> None:
+    logits = torch.zeros(1, 1000)
+    assert len({sample(logits, [sequence(seed=3, output=(0,) * n)])[0] for n in range(20)}) > 15
+
+
+def test_penalties_count_the_output() -> None:
+    logits = torch.tensor([[1.0, 0.9, 0.0]])
+    assert sample(logits.clone(), [sequence(temperature=0.0, output=(0,))]) == [0]
+    assert sample(logits.clone(), [sequence(temperature=0.0, output=(0,), presence_penalty=0.5)]) == [1]
+    assert sample(logits.clone(), [sequence(temperature=0.0, output=(0, 0, 1), frequency_penalty=0.06)]) == [0]
+    assert sample(logits.clone(), [sequence(temperature=0.0, output=(0, 0, 0, 1), frequency_penalty=0.06)]) == [1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_told(bad: float) -> None:
+    logits = torch.zeros(3, 4)
+    logits[1, 2] = bad
+    tokens = sample(logits, [sequence(seed=1), sequence(seed=1), sequence(temperature=0.0)])
+    assert tokens[1] is None and tokens[0] is not None and tokens[2] == 0

@@ -1,0 +1,195 @@
+"""OpenAI's endpoints through OpenAI's own client, against transformers' own answers."""
+
+import base64
+from pathlib import Path
+
+import numpy
+import openai
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from slipway_server.models.loader import load
+
+from ..process import ServerProcess, post
+
+VERSE = "And God said, Let there be light: and there was light."
+MESSAGES = [{"role": "user", "content": VERSE}]
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_v1: Path) -> str:
+    """What transformers answers to the same chat, through its own template and tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_v1)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    model = load(tiny_v1, task="generate", dtype="float32", device="cpu")
+    output = model.generate(**prompt, do_sample=False, max_new_tokens=40, pad_token_id=0)
+    return tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def test_chat_whole(client: openai.OpenAI, reference: str) -> None:
+    answer = client.chat.completions.create(model="chat", messages=MESSAGES, temperature=0, max_tokens=40)
+    assert answer.choices[0].message.content == reference
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage and answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_chat_streamed(client: openai.OpenAI, reference: str) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model="chat",
+            messages=MESSAGES,
+            temperature=0,
+            max_completion_tokens=40,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == reference
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] in ("stop", "length")
+    assert chunks[-1].usage and not chunks[-1].choices
+    assert len(chunks) > 10
+
+
+def test_content_parts_are_text(client: openai.OpenAI, reference: str) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": VERSE}]}]
+    answer = client.chat.completions.create(model="chat", messages=parts, temperature=0, max_tokens=40)
+    assert answer.choices[0].message.content == reference
+
+
+def test_completions_of_texts_and_token_ids_agree(client: openai.OpenAI, tiny_v1: Path) -> None:
+    texts = ["In the beginning", "And the king said unto", "Blessed are they"]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_v1)
+    by_text = client.completions.create(model="chat", prompt=texts, temperature=0, max_tokens=12)
+    by_ids = client.completions.create(
+        model="chat", prompt=[tokenizer(text).input_ids for text in texts], temperature=0, max_tokens=12
+    )
+    alone = [client.completions.create(model="chat", prompt=t, temperature=0, max_tokens=12) for t in texts]
+    assert [c.text for c in by_text.choices] == [c.text for c in by_ids.choices] == [a.choices[0].text for a in alone]
+    assert [c.index for c in by_text.choices] == [0, 1, 2]
+    assert by_text.usage and by_text.usage.prompt_tokens == sum(len(tokenizer(t).input_ids) for t in texts)
+
+
+def test_streamed_completions_of_several_prompts(client: openai.OpenAI) -> None:
+    texts = ["In the beginning", "Blessed are they"]
+    whole = client.completions.create(model="chat", prompt=texts, temperature=0, max_tokens=10)
+    streamed = ["", ""]
+    for chunk in client.completions.create(model="chat", prompt=texts, temperature=0, max_tokens=10, stream=True):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == [choice.text for choice in whole.choices]
+
+
+def test_stop_strings_cut_across_tokens(client: openai.OpenAI) -> None:
+    ask = {"model": "chat", "prompt": "In the beginning", "temperature": 0, "max_tokens": 30}
+    text = client.completions.create(**ask).choices[0].text
+    stop = text[9:14]
+    answer = client.completions.create(**ask, stop=[stop])
+    assert answer.choices[0].text == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage and answer.usage.completion_tokens < 30
+    streamed = client.completions.create(**ask, stop=[stop], stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == text[: text.index(stop)]
+
+
+def test_sampling_parameters_have_their_effect(client: openai.OpenAI) -> None:
+    def ask(**more: float) -> str:
+        answer = client.completions.create(
+            model="chat", prompt="And it came to pass", max_tokens=24, **({"temperature": 0} | more)
+        )
+        return answer.choices[0].text
+
+    greedy = ask()
+    assert ask(temperature=1.2, seed=5) == ask(temperature=1.2, seed=5) != ask(temperature=1.2, seed=6)
+    assert ask(temperature=1.2, seed=5, top_p=1e-6) == greedy
+    assert ask(frequency_penalty=2.0) != greedy != ask(presence_penalty=2.0)
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["chat"]
+    assert client.models.retrieve("chat").model_dump()["max_model_len"] == 512
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
+        ({"logit_bias": {"5": 3}}, "logit_bias", "unsupported_parameter"),
+        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"max_tokens": 0}, "max_tokens", None),
+        ({"max_tokens": 600}, "max_tokens", "context_length_exceeded"),
+        ({"temperature": 3}, "temperature", None),
+        ({"top_p": 0}, "top_p", None),
+        ({"stop": ["x"] * 17}, "stop", None),
+        ({"stop": ""}, "stop", None),
+        ({"messages": []}, "messages", None),
+        ({"messages": [{"role": "user", "content": "word " * 2000}]}, "messages", "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    client: openai.OpenAI, more: dict[str, object], param: str, code: str | None
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.chat.completions.create(**({"model": "chat", "messages": MESSAGES} | more))  # type: ignore[call-overload]
+    assert (refusal.value.param, refusal.value.code) == (param, code)
+    assert refusal.value.type == "invalid_request_error"
+
+
+def test_fields_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None:
+    neutral = {"n": 1, "tools": [], "logit_bias": {}, "logprobs": False, "response_format": {"type": "text"}}
+    body = {"model": "chat", "messages": MESSAGES, "max_tokens": 1, "user": "u", "whatever": 1} | neutral
+    assert post(server.url + "/v1/chat/completions", body)[0] == 200
+
+
+def test_other_refusals(server: ServerProcess, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as refusal:
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    assert refusal.value.code == "model_not_found"
+    url = server.url + "/v1/chat/completions"
+    assert post(url, b"{nonsense")[0] == 400
+    assert post(url, b"[]")[0] == 400
+    assert post(url, {"messages": MESSAGES})[2]["error"]["param"] == "model"
+    assert post(url, b'{"model": "chat", "pad": "' + b"x" * 300_000 + b'"}')[0] == 413
+    assert post(server.url + "/v1/nothing", {})[2]["error"]["type"] == "invalid_request_error"
+    assert post(server.url + "/v1/completions", {"model": "chat", "prompt": [99999]})[2]["error"]["param"] == "prompt"
+    assert post(server.url + "/v1/embeddings", {"model": "chat", "input": "x"})[2]["error"]["param"] == "model"
+
+
+def test_embeddings_are_those_of_transformers(embedder: ServerProcess, encoder: Path) -> None:
+    texts = ["A ship leaves the slipway.", "Bread.", "The launch of a vessel into the water, " * 8, "bread and butter"]
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    with torch.inference_mode():
+        expected = []
+        for text in texts:
+            inputs = tokenizer(text, return_tensors="pt", truncation=False, padding=False)
+            mean = model(**inputs).last_hidden_state.mean(dim=1)
+            expected.append(torch.nn.functional.normalize(mean, dim=-1)[0].numpy())
+    with openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0) as client:
+        # The client asks for base64 on its own; floats must be asked for.
+        packed = client.embeddings.create(model="minilm", input=texts)
+        plain = client.embeddings.create(model="minilm", input=texts, encoding_format="float")
+        alone = client.embeddings.create(model="minilm", input=texts[1])
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.embeddings.create(model="minilm", input="far too long " * 300)
+    assert refusal.value.code == "context_length_exceeded"
+    numpy.testing.assert_allclose([item.embedding for item in packed.data], expected, atol=2e-6)
+    numpy.testing.assert_allclose([item.embedding for item in plain.data], expected, atol=2e-6)
+    numpy.testing.assert_allclose(alone.data[0].embedding, expected[1], atol=2e-6)
+    assert packed.usage.prompt_tokens == sum(
+        len(tokenizer(text, truncation=False, padding=False).input_ids) for text in texts
+    )
+    raw = post(embedder.url + "/v1/embeddings", {"model": "minilm", "input": "Bread.", "encoding_format": "base64"})[2]
+    vector = numpy.frombuffer(base64.b64decode(raw["data"][0]["embedding"]), dtype=numpy.float32)
+    numpy.testing.assert_allclose(vector, expected[1], atol=2e-6)
+
+
+def test_api_embed(embedder: ServerProcess) -> None:
+    status, _, answer = post(embedder.url + "/api/v1/embed", {"model": "minilm", "inputs": ["a", "b"]})
+    assert status == 200
+    assert set(answer) == {"embeddings", "dimensions", "usage", "model_version"}
+    assert (len(answer["embeddings"]), answer["dimensions"]) == (2, 384)

@@ -1,0 +1,129 @@
+"""Clients that leave, queues that fill, engines that hang or die, and the drain."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from ..process import ServerProcess, get, post, until
+
+LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 480, "ignore_eos": True}
+
+
+@pytest.fixture
+def small(tiny_v1: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+    """Two slots, one place in the queue, and little patience with its engine."""
+    flags = ("--max-num-seqs", "2", "--max-queue-requests", "1", "--stall-timeout", "2")
+    with ServerProcess(tiny_v1, *flags, termination_log=tmp_path / "last-words") as process:
+        yield process.wait_ready()
+
+
+def send(server: ServerProcess, body: bytes) -> socket.socket:
+    """A client that can hang up at any time."""
+    address = urlsplit(server.url)
+    connection = socket.create_connection((address.hostname, address.port), timeout=30)
+    lines = (
+        "POST /v1/completions HTTP/1.1",
+        "Host: x",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+    return connection
+
+
+def in_thread(pool: ThreadPoolExecutor, server: ServerProcess) -> Future[Any]:
+    return pool.submit(post, server.url + "/v1/completions", LONG | {"max_tokens": 5})
+
+
+def test_full_queue_then_hang_then_death(small: ServerProcess, tmp_path: Path) -> None:
+    # The three share a server because a start costs seconds. A stopped engine makes each state last as long as needed.
+    small.engine.suspend()
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [in_thread(pool, small) for _ in range(3)]
+        until(lambda: refused(small), "a full queue")
+        status, headers, body = post(small.url + "/v1/completions", LONG)
+        assert (status, body["error"]["code"], headers["Retry-After"]) == (429, "queue_full", "1")
+        small.engine.resume()
+        assert [future.result()[0] for future in waiting] == [200] * 3
+
+        small.engine.suspend()
+        until(lambda: get(small.probe_url + "/healthz")[0] == 503, "the probe to see that the engine hangs")
+        assert get(small.probe_url + "/readyz")[0] == 503
+        small.engine.resume()
+        until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
+
+        with openai.OpenAI(base_url=small.url + "/v1", api_key="none", max_retries=0) as client:
+            stream = iter(client.completions.create(**LONG, stream=True))  # type: ignore[call-overload]
+            next(stream)
+            small.engine.kill()
+            with pytest.raises(openai.APIError, match="engine process ended"):
+                list(stream)
+    assert small.wait() == 1
+    assert (tmp_path / "last-words").read_text() == "The engine process was killed by signal 9."
+
+
+def refused(server: ServerProcess) -> bool:
+    """Told by the metrics rather than by trying: a try that is not refused would take the place itself."""
+    return post(server.url + "/v1/completions", LONG | {"max_tokens": 1})[0] == 429
+
+
+def test_clients_that_leave_free_their_slots(server: ServerProcess) -> None:
+    import json
+
+    cancelled = 'slipway_server_requests_total{outcome="cancelled"}'
+    for stream in (True, False):
+        before = server.metric(cancelled)
+        # Several at once take long enough to be seen running before they are over.
+        body = json.dumps(LONG | {"model": "chat", "stream": stream}).encode()
+        connections = [send(server, body) for _ in range(12)]
+        until(lambda: server.running() == 12, "twelve running requests")
+        for connection in connections:
+            connection.close()
+        until(lambda: server.running() == 0, "free slots", 10)
+        until(lambda before=before: server.metric(cancelled) == before + 12, "twelve cancelled requests", 10)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
+    assert post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 2})[0] == 200
+
+
+def test_drain_lets_streams_finish(tiny_v1: Path) -> None:
+    with ServerProcess(tiny_v1, "--drain-timeout", "60") as server:
+        server.wait_ready()
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+            stream = client.completions.create(**LONG, stream=True, stream_options={"include_usage": True})  # type: ignore[call-overload]
+            chunks = [next(stream)]
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: server.message("draining"), "the drain")
+            assert get(server.probe_url + "/readyz")[0] == 503
+            status, headers, body = post(server.url + "/v1/completions", LONG)
+            assert (status, body["error"]["code"]) == (503, "draining") and "Retry-After" in headers
+            chunks += list(stream)
+        assert chunks[-1].usage.completion_tokens == 480
+        assert server.wait() == 0
+
+
+def test_drain_that_runs_out_of_time_ends_streams_with_an_error(tiny_v1: Path) -> None:
+    with ServerProcess(tiny_v1, "--drain-timeout", "0.2") as server:
+        server.wait_ready()
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+            stream = client.completions.create(**LONG, stream=True)  # type: ignore[call-overload]
+            next(stream)
+            server.engine.suspend()
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(openai.APIError, match="shutting down"):
+                list(stream)
+        assert server.wait() == 0
+
+
+def test_a_missing_shard_is_told_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
+    words = tmp_path / "last-words"
+    with ServerProcess(tiny_broken, termination_log=words) as server:
+        assert server.wait() == 1
+    assert "model-00002-of-00002.safetensors is missing" in words.read_text()
+    assert server.lines[-1]["level"] == "error" and server.lines[-1]["message"] == words.read_text()

@@ -1,0 +1,129 @@
+"""A real slipway-server process on free ports, as a person would start it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+DEADLINE_S = 90.0
+ROOT = Path(__file__).parents[2]
+
+
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Polls; the machine may be busy, so that only the deadline is a failure."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if result := condition():
+            return result
+        time.sleep(0.02)
+    raise AssertionError(f"waited {deadline_s:.0f} s for {what}")
+
+
+class ServerProcess:
+    def __init__(self, model: Path, *flags: str, termination_log: Path | None = None) -> None:
+        environment = dict(os.environ, PYTHONPATH=str(ROOT / "server"), OMP_NUM_THREADS="1")
+        if termination_log:
+            environment["SLIPWAY_TERMINATION_LOG"] = str(termination_log)
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "slipway_server", "--model", str(model)),
+                *("--host", "127.0.0.1", "--port", "0", "--probe-port", "0", *flags),
+            ],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.wait()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listening()['port']}"
+
+    @property
+    def probe_url(self) -> str:
+        return f"http://127.0.0.1:{self._listening()['probe_port']}"
+
+    @property
+    def engine(self) -> psutil.Process:
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def wait_ready(self) -> "ServerProcess":
+        until(lambda: self.process.poll() is not None or self.message("ready"), "the server")
+        assert self.process.poll() is None, self.lines
+        return self
+
+    def wait(self) -> int:
+        status = self.process.wait(DEADLINE_S)
+        self._reader.join()
+        if self.process.stderr:
+            self.process.stderr.close()
+        return status
+
+    def message(self, text: str) -> dict[str, Any] | None:
+        return next((line for line in self.lines if line["message"] == text), None)
+
+    def metric(self, sample: str) -> float:
+        status, body = get(self.url + "/metrics")
+        assert status == 200
+        values = [line.rpartition(" ")[2] for line in body.decode().splitlines() if line.startswith(sample)]
+        assert len(values) == 1, (sample, values)
+        return float(values[0])
+
+    def running(self) -> float:
+        return self.metric("vllm:num_requests_running")
+
+    def _listening(self) -> dict[str, Any]:
+        found = until(lambda: self.process.poll() is not None or self.message("listening"), "the ports")
+        assert isinstance(found, dict), self.lines
+        return found
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.lines.append({"message": line.rstrip()})
+
+
+def get(url: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def post(url: str, body: Any) -> tuple[int, dict[str, str], Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, dict(answer.headers), _decoded(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers), _decoded(error.read())
+
+
+def _decoded(body: bytes) -> Any:
+    return json.loads(body) if body.startswith(b"{") else body.decode()

@@ -1,0 +1,35 @@
+"""What may import what: a start must not wait for torch twice, and decisions must not depend on the machine."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slipway_server
+
+PACKAGE = Path(slipway_server.__file__).parent
+
+
+def test_the_http_process_and_the_fetcher_import_no_torch() -> None:
+    code = (
+        "import sys, slipway_server.__main__, slipway_server.fetcher;"
+        "print([m for m in ('torch', 'transformers', 'huggingface_hub') if m in sys.modules])"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, check=True, capture_output=True, text=True
+    ).stdout
+    assert output.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["engine/request.py", "engine/scheduler.py", "text/stops.py"])
+def test_pure_rooms_stay_pure(name: str) -> None:
+    tree = ast.parse((PACKAGE / name).read_text())
+    imported = {
+        module.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    assert not imported & {"torch", "transformers", "time", "os", "random", "asyncio", "logging", "socket"}
