@@ -12,7 +12,7 @@ from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import labels, wire
-from slipway_operator.model.observed import Gateway, Observed, Snapshot, Workload
+from slipway_operator.model.observed import Observed
 from slipway_operator.planning.plan import PlanSettings, explain
 
 Object = dict[str, Any]
@@ -39,7 +39,7 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
         if isinstance(document, dict) and "object" in document:
             return _explained(
                 document["object"],
-                _observed(document.get("observed") or {}),
+                wire.from_json(Observed, document.get("observed") or {}),
                 settings,
                 wire.parse_time(document["now"]),
             )
@@ -60,23 +60,9 @@ async def from_cluster(
 
 def to_text(explained: Object) -> str:
     """As it is printed."""
-    return json.dumps(explained, indent=2, default=_plain)
+    return json.dumps(explained, indent=2)
 
 
 def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
     # The object and the moment, too: with them the rest can be computed again.
     return {"object": obj, "now": wire.format_time(now), **explain(obj, observed, settings, now)}
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else wire.to_json(value)
-
-
-def _observed(value: Object) -> Observed:
-    """Read back what `_plain` printed."""
-    return Observed(
-        snapshots={name: wire.from_json(Snapshot, item) for name, item in (value.get("snapshots") or {}).items()},
-        workloads={name: wire.from_json(Workload, item) for name, item in (value.get("workloads") or {}).items()},
-        services=frozenset(value.get("services") or ()),
-        gateways=tuple(wire.from_json(Gateway, item) for item in value.get("gateways") or ()),
-    )

@@ -3,7 +3,9 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.client import Client
@@ -12,7 +14,7 @@ from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import status
-from slipway_operator.model.plan import Event
+from slipway_operator.model.plan import Event, Plan
 from slipway_operator.planning.plan import PlanSettings, plan
 from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics
@@ -66,15 +68,22 @@ class Reconciler:
         logs.add(generation=obj["metadata"].get("generation"))
         observed = await observe(self._client, self._gateways, obj)
         now = self._clock()
-        planned = plan(obj, status.parse(obj.get("status")), observed, self._settings, now)
+        former = status.parse(obj.get("status"))
+        planned = plan(obj, former, observed, self._settings, now)
         logs.add(revision=planned.status.current_revision)
         try:
             await apply.execute(self._client, obj, planned, now)
         except apply.CannotCreate as error:
             if failures + 1 >= TOLD_FROM_FAILURE:
-                await events.post(self._client, obj, Event("Warning", "CreateFailed", error.message), now)
+                refused = replace(observed, refusal=error.message)
+                await self._tell(obj, plan(obj, former, refused, self._settings, now), error.message, now)
             raise
         self._metrics.rollouts.show(key, planned.status)
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
         return planned.requeue_after_s
+
+    async def _tell(self, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
+        """What cannot be created is in the status, so that its deadline runs, and is an Event."""
+        await apply.write_status(self._client, obj, refused.status)
+        await events.post(self._client, obj, Event("Warning", "CreateFailed", why), now)

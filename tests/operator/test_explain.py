@@ -7,6 +7,7 @@ import pytest
 
 from slipway_operator import explain
 from slipway_operator.__main__ import main
+from slipway_operator.model import wire
 from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
 from slipway_operator.planning.plan import PlanSettings
@@ -61,7 +62,7 @@ def test_everything_observed_survives_the_file(manifest, tmp_path):
     )
     obj = explain.from_file(manifest, SETTINGS, NOW)["object"]
     printed = json.loads(explain.to_text(explain._explained(obj, observed, SETTINGS, NOW)))
-    assert explain._observed(printed["observed"]) == observed
+    assert wire.from_json(Observed, printed["observed"]) == observed
 
 
 @pytest.mark.parametrize(

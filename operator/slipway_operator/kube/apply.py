@@ -33,7 +33,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> Non
         await _create(client, create)
     for scale in plan.scale:
         await _scale(client, obj, scale)
-    await _write_status(client, obj, plan.status)
+    await write_status(client, obj, plan.status)
     for delete in plan.delete:
         await _delete(client, obj, delete)
     for event in plan.events:
@@ -61,7 +61,12 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
         raise Stale(str(error)) from error
 
 
-async def _write_status(client: Client, obj: Object, status: Status) -> None:
+async def write_status(client: Client, obj: Object, status: Status) -> None:
+    """Replace the status, unless it is there already.
+
+    Raises:
+        Stale: when the ModelDeployment changed since it was read.
+    """
     rendered = render(status)
     if rendered == (obj.get("status") or {}):
         return

@@ -57,6 +57,7 @@ class Observed:
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
     services: frozenset[str] = frozenset()  # revisions whose headless Service exists
     gateways: tuple[Gateway, ...] = ()
+    refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""

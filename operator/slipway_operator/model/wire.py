@@ -17,8 +17,10 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = ((_camel(field.name), to_json(getattr(value, field.name))) for field in dataclasses.fields(value))
         return {key: item for key, item in items if item not in (None, [], {})}
-    if isinstance(value, tuple):
-        return [to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | frozenset):
+        return [to_json(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
     if isinstance(value, datetime):
         return format_time(value)
     return value
@@ -56,6 +58,10 @@ def _read(hint: Any, value: Any) -> Any:
         hint = next(option for option in typing.get_args(hint) if option is not types.NoneType)
     if typing.get_origin(hint) is tuple:
         return tuple(_read(typing.get_args(hint)[0], item) for item in value)
+    if typing.get_origin(hint) is frozenset:
+        return frozenset(value)
+    if typing.get_origin(hint) is dict:
+        return {key: _read(typing.get_args(hint)[1], item) for key, item in value.items()}
     if hint is datetime:
         return parse_time(value)
     if isinstance(hint, type) and issubclass(hint, Enum):

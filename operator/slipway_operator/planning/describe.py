@@ -9,7 +9,7 @@ from slipway_operator.model.status import Condition, Phase, Rollout, State, Traf
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
 from slipway_operator.planning.rollout import pause_ends
-from slipway_operator.planning.situation import Course, Situation, pod_trouble
+from slipway_operator.planning.situation import Course, Situation
 
 
 def phase(course: Course, at: Situation) -> Phase:
@@ -172,7 +172,7 @@ def _step_of(course: Course) -> str:
 
 def _pods(revision: str | None, wanted: int, at: Situation) -> str:
     ready = at.ready(revision)
-    why = pod_trouble(at.workload(revision or "")) if ready < wanted else ""
+    why = at.trouble(revision or "") if ready < wanted else ""
     return f"{ready} of {wanted} pods ready" + (f"; {why}" if why else "")
 
 

@@ -14,7 +14,7 @@ from slipway_operator.model.status import Abort, Rollout, State
 from slipway_operator.planning import canary
 from slipway_operator.planning.replicas import needed_replicas, room_for_target
 from slipway_operator.planning.revision import steps_hash
-from slipway_operator.planning.situation import Course, Situation, pod_trouble
+from slipway_operator.planning.situation import Course, Situation
 
 MAX_ABORTED = 20
 HELD = "held"  # noted as progress while others are waited for
@@ -196,7 +196,7 @@ def _abort_because(reason: str, event: str, sentence: Callable[[Course, Situatio
 def _deadline_sentence(course: Course, at: Situation) -> str:
     target = _rollout(course).revision
     ready, needed = at.ready(target), needed_replicas(course, at)
-    why = pod_trouble(at.workload(target)) or "its pods give no reason"
+    why = at.trouble(target) or "its pods give no reason"
     return f"{ready} of {needed} pods ready and no progress for {at.spec.progress_deadline_s} s: {why}"
 
 

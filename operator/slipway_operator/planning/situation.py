@@ -77,6 +77,14 @@ class Situation:
         """The revision's ReplicaSet."""
         return self.observed.workloads.get(revision)
 
+    def trouble(self, revision: str) -> str:
+        """Why pods of a revision are not ready, in the words of one of them; empty when nothing says so."""
+        workload = self.workload(revision)
+        if workload is None or not workload.troubles:
+            return self.observed.refusal or ""
+        first = workload.troubles[0]
+        return f"pod {first.pod}: {first.reason}" + (f": {first.message}" if first.message else "")
+
     def elapsed_s(self, since: datetime) -> float:
         """Seconds from a moment to now."""
         return (self.now - since).total_seconds()
@@ -85,11 +93,3 @@ class Situation:
         """Whether the stable revision carries the weight that it has."""
         weight = self.weight(stable)
         return weight == 0 or self.ready(stable) >= canary.replicas_for(weight, self.replicas)
-
-
-def pod_trouble(workload: Workload | None) -> str:
-    """Why pods of a revision are not ready, in the words of one of them; empty when none says so."""
-    if workload is None or not workload.troubles:
-        return ""
-    trouble = workload.troubles[0]
-    return f"pod {trouble.pod}: {trouble.reason}" + (f": {trouble.message}" if trouble.message else "")

@@ -1,6 +1,7 @@
 """Random histories of a ModelDeployment: the invariants I1-I8 hold whatever users, pods, gateways and crashes do."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -43,36 +44,26 @@ ACTS = st.one_of(
 
 def do(world: ModelCluster, act: str, value: Any) -> None:
     """One thing that happens to a ModelDeployment."""
-    match act:
-        case "version":
-            world.edit(model=model(value))
-        case "strategy":
-            world.edit(strategy=copy.deepcopy(value))
-        case "replicas" | "paused":
-            world.edit(**{act: value})
-        case "intent":
-            intend(world, value)
-        case "lose_pods":
-            for pods in world.pods.values():
-                pods.ready = max(0, pods.ready - value)
-        case "break":
-            world.broken.add(model(value)["uri"])
-        case "mend":
-            world.broken.discard(model(value)["uri"])
-        case "lose_gateway":
-            world.gateways[value] = ModelGateway("new", None, ready=True)
-        case "inflight":
-            world.inflight = {revision: value for revision in world.pods}
-        case "crash":
-            crash(world, value)
-        case "time":
-            for _ in range(value):
-                world.reconcile()
-                world.pass_time()
-        case "jump":
-            world.pass_time(value)
-        case "reconcile":
-            world.reconcile()
+    DEEDS[act](world, value)
+
+
+def lose_pods(world: ModelCluster, count: int) -> None:
+    for pods in world.pods.values():
+        pods.ready = max(0, pods.ready - count)
+
+
+def be_asked(world: ModelCluster, requests: int) -> None:
+    world.inflight = dict.fromkeys(world.pods, requests)
+
+
+def lose_gateway(world: ModelCluster, index: int) -> None:
+    world.gateways[index] = ModelGateway("new", None, ready=True)
+
+
+def live(world: ModelCluster, seconds: int) -> None:
+    for _ in range(seconds):
+        world.reconcile()
+        world.pass_time()
 
 
 def intend(world: ModelCluster, kind: str) -> None:
@@ -98,6 +89,24 @@ def crash(world: ModelCluster, calls: int) -> None:
         pass
     finally:
         world.calls_until_crash = None
+
+
+DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
+    "version": lambda world, value: world.edit(model=model(value)),
+    "strategy": lambda world, value: world.edit(strategy=copy.deepcopy(value)),
+    "replicas": lambda world, value: world.edit(replicas=value),
+    "paused": lambda world, value: world.edit(paused=value),
+    "intent": intend,
+    "lose_pods": lose_pods,
+    "break": lambda world, value: world.broken.add(model(value)["uri"]),
+    "mend": lambda world, value: world.broken.discard(model(value)["uri"]),
+    "lose_gateway": lose_gateway,
+    "inflight": be_asked,
+    "crash": crash,
+    "time": live,
+    "jump": lambda world, value: world.pass_time(value),
+    "reconcile": lambda world, value: world.reconcile(),
+}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -15,14 +15,15 @@ FULL = {
         "uri": "hf://org/llama-8b", "revision": "0123abc", "name": "llama", "version": "3.1",
         "task": "generate", "dtype": "bfloat16", "maxModelLen": 8192,
     },
-    "engine": {"image": "registry.example/server@sha256:00", "args": ["--max-num-seqs", "8"], "env": [{"name": "A", "value": "b"}]},
+    "engine": {"image": "registry.example/server@sha256:00",
+               "args": ["--max-num-seqs", "8"], "env": [{"name": "A", "value": "b"}]},
     "resources": {"cpu": 4, "memory": "24Gi", "accelerator": {"resource": "nvidia.com/gpu", "count": 1}},
 }  # fmt: skip
 MINIMAL = {"model": {"uri": "file:///models/v1"}}
 
 
 def test_golden_hashes() -> None:
-    """A change here restarts every model pod of every user at the next operator upgrade: add a new algorithm instead."""
+    """A change here restarts every model pod of every user at the next upgrade: add a new algorithm instead."""
     assert revision_hash(inputs_of(MINIMAL).inputs) == "sdgsod33be"
     assert revision_hash(inputs_of(FULL).inputs) == "gw6somijqh"
 

@@ -1,10 +1,13 @@
 """The rows of the rollout's table, each by name, in a model cluster."""
 
+from dataclasses import replace
+
 import pytest
 
-from slipway_operator.model.status import State
+from slipway_operator.model.status import State, render
+from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout import TABLE
-from tests.support.model_cluster import ModelCluster, ModelGateway, cluster, healthy, model
+from tests.support.model_cluster import SETTINGS, ModelCluster, ModelGateway, cluster, healthy, model
 
 
 def token(world: ModelCluster) -> str:
@@ -391,3 +394,15 @@ def test_every_row_names_states_and_is_unique(row: object) -> None:
     names = [item.name for item in TABLE]
     assert names.count(row.name) == 1  # type: ignore[attr-defined]
     assert all(state is None or isinstance(state, State) for state in row.states)  # type: ignore[attr-defined]
+
+
+def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
+    world = healthy()
+    world.edit(model=model("v2"))
+    for _ in range(100):
+        seen = replace(world.observed(), refusal="ReplicaSet chat-x cannot be created: exceeded quota")
+        decided = plan(world.obj(), world.parsed(), seen, SETTINGS, world.now)
+        world.status, world._parsed = render(decided.status), None
+        world.pass_time()
+    assert world.state() == "Aborted"
+    assert world.parsed().message.endswith("exceeded quota")
