@@ -27,12 +27,8 @@ def all_binaries(*modules: str) -> tuple[str, ...]:
 
 def drop_build_caches(places: Places) -> None:
     """Removes several gigabytes of modules and objects that nothing needs once the binaries exist."""
-    modules = places.work / "gomod"
-    if modules.exists():
-        # Go writes its module cache without write permission.
-        run(["chmod", "-R", "u+w", modules])
-    for name in ("gomod", "gobuild", "go"):
-        shutil.rmtree(places.work / name, ignore_errors=True)
+    folders = [places.work / name for name in ("gomod", "gobuild", "go")]
+    run(["rm", "-rf", *folders])  # several times faster here than shutil.rmtree
 
 
 def module_folder(places: Places, module: GoModule, path: str, version: str) -> Path:
@@ -107,7 +103,7 @@ def _environment(places: Places) -> dict[str, str]:
     temporary.mkdir(parents=True, exist_ok=True)
     return {
         "CGO_ENABLED": "0",
-        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "GOFLAGS": "-mod=readonly -buildvcs=false -modcacherw",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "GOMODCACHE": str(places.work / "gomod"),

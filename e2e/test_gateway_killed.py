@@ -11,7 +11,7 @@ import pytest
 from e2e.asking import client
 from e2e.deployment import Deployment, canary
 from e2e.installation import Installation
-from examples.demo.kube import SYSTEM, is_devcluster, port_forward
+from examples.demo.kube import SYSTEM, await_answer, is_devcluster, port_forward
 from examples.demo.load import Load, Report
 
 # Until the cluster's own machinery has taken a dead pod out of the Service on every node.
@@ -34,15 +34,14 @@ def test_killed_gateway_takes_only_its_own_requests_along(
 ) -> None:
     if not is_devcluster(slipway.kube):
         pytest.skip("needs a URL on this machine that leads to all gateways; a port-forward leads to one")
-    victim, survivor = slipway.ready("gateway")
+    everyone = load(paused, max_tokens=LONG)
+    everyone.wait_for(lambda report: report.requests >= 4, 60)
+    survivor, victim = by_burden(slipway)
     with port_forward(slipway.kube, SYSTEM, f"pod/{survivor}", 8000) as url, patient(slipway.url, paused) as answers:
-        everyone = load(paused, max_tokens=LONG)
+        await_answer(url, 30)
         beside = load(paused, url=f"{url}/v1", max_tokens=LONG, streams=2)
-        for steady in (everyone, beside):
-            steady.wait_for(lambda report: report.requests >= 4, 60)
-        carried = wait_until_carrying(slipway, victim)
-        before = everyone.report()
-        killed_at = time.time()
+        beside.wait_for(lambda report: report.requests >= 4, 60)
+        carried, before, killed_at = slipway.inflight(victim), everyone.report(), time.time()
         slipway.kill(victim)
         everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)
         slipway.until_well()
@@ -60,10 +59,9 @@ def test_killed_gateway_takes_only_its_own_requests_along(
 def test_dismissed_gateway_finishes_its_streams(
     slipway: Installation, paused: Deployment, load: Callable[..., Load]
 ) -> None:
-    leaver, _ = slipway.ready("gateway")
     steady = load(paused, max_tokens=LONG)
     steady.wait_for(lambda report: report.requests >= 4, 60)
-    wait_until_carrying(slipway, leaver)
+    _, leaver = by_burden(slipway)
     slipway.dismiss(leaver)
     slipway.kube.wait_until(lambda: not slipway.is_there(leaver), 90, "the dismissed gateway has ended by itself")
     slipway.until_well()
@@ -73,10 +71,11 @@ def test_dismissed_gateway_finishes_its_streams(
     assert report.failures == ()
 
 
-def wait_until_carrying(slipway: Installation, gateway: str) -> int:
-    """Wait until a gateway has requests in progress; how many."""
-    slipway.kube.wait_until(lambda: slipway.inflight(gateway) > 0, 30, f"{gateway} carries requests")
-    return slipway.inflight(gateway)
+def by_burden(slipway: Installation) -> list[str]:
+    """The gateways, the one with the most requests in progress last: connections stay where they first went."""
+    found = sorted((slipway.inflight(name), name) for name in slipway.ready("gateway"))
+    assert found[-1][0] > 0, "no gateway carries a request"
+    return [name for _, name in found]
 
 
 def assert_lost_with(report: Report, killed_at: float, carried: int) -> None:

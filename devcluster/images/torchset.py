@@ -20,7 +20,7 @@ _CLOSURE = re.compile(r"(torch|triton|nvidia-[\w.-]+|cuda-[\w.-]+)==")
 
 def torch_steps(places: Places) -> list[Step]:
     """One step that downloads some gigabytes, and one that makes the set the current one."""
-    requirements = torch_requirements(_export())
+    requirements = torch_requirements(_export(places))
     target = places.cache / "torch" / key_of([_PYTHON, machine(), requirements])
     return [
         Step("install torch", target.exists, lambda: _install(places, requirements, target),
@@ -35,8 +35,8 @@ def torch_requirements(exported: str) -> str:
     return "\n".join(block.rstrip() for block in blocks if _CLOSURE.match(block)) + "\n"
 
 
-def _export() -> str:
-    return run([_uv(), "export", "-q", "--frozen", "--extra", "server", "--no-emit-project"], cwd=REPOSITORY)
+def _export(places: Places) -> str:
+    return run([_uv(places), "export", "-q", "--frozen", "--extra", "server", "--no-emit-project"], cwd=REPOSITORY)
 
 
 def _install(places: Places, requirements: str, target: Path) -> None:
@@ -47,7 +47,7 @@ def _install(places: Places, requirements: str, target: Path) -> None:
     listed.parent.mkdir(parents=True, exist_ok=True)
     listed.write_text(requirements)
     with appears_whole(target) as folder:
-        run([_uv(), "pip", "install", "-q", "--no-deps", "--require-hashes", "--target", folder,
+        run([_uv(places), "pip", "install", "-q", "--no-deps", "--require-hashes", "--target", folder,
              "--python-version", _PYTHON, "--python-platform", platform, "-r", listed])  # fmt: skip
         folder.chmod(0o755)
 
@@ -65,8 +65,9 @@ def _make_current(target: Path) -> None:
     link.replace(target.parent / "current")
 
 
-def _uv() -> str:
-    found = shutil.which("uv")
+def _uv(places: Places) -> Path:
+    """uv from PATH, else the one that the Makefile put into the cache."""
+    found = shutil.which("uv") or next(iter(sorted(places.cache.glob("uv-*/bin/uv"), reverse=True)), None)
     if not found:
-        raise DevclusterError("uv is not on PATH, and the lock file is read with it: `pip install uv`.")
-    return found
+        raise DevclusterError("uv is not on PATH, and the lock file is read with it: `make setup` or `pip install uv`.")
+    return Path(found)

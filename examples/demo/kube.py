@@ -191,11 +191,11 @@ def gateway(kube: Kube, namespace: str = SYSTEM, deadline_s: float = 30) -> Iter
     record = cluster.read_record(places()) if is_devcluster(kube) else None
     if record:
         url = f"http://127.0.0.1:{record.gateway_port}"
-        _await_answer(url, deadline_s)
+        await_answer(url, deadline_s)
         yield f"{url}/v1"
         return
     with port_forward(kube, namespace, f"svc/{RELEASE}-gateway", 80) as url:
-        _await_answer(url, deadline_s)
+        await_answer(url, deadline_s)
         yield f"{url}/v1"
 
 
@@ -218,7 +218,7 @@ def port_forward(kube: Kube, namespace: str, target: str, port: int) -> Iterator
         process.wait(10)
 
 
-def _await_answer(url: str, deadline_s: float) -> None:
+def await_answer(url: str, deadline_s: float) -> None:
     end = time.monotonic() + deadline_s
     while True:
         try:

@@ -23,7 +23,7 @@ from slipway_gateway.table import RouteTable
 from slipway_gateway.telemetry.metrics import Metrics
 from tests.support.api_server import Api
 
-from .harness import echo, until, upstream
+from .harness import drop, echo, until, upstream
 from .test_process import gateway as gateway_process
 
 pytestmark = pytest.mark.integration
@@ -318,15 +318,18 @@ class Forwarder:
             self._server = None
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        self._open |= {writer, back}
+        writers = [writer]
+        self._open.add(writer)
         try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            writers.append(back)
+            self._open.add(back)
             await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        except ConnectionError:
+            pass  # nobody listens there now: the client sees its connection end
         finally:
-            for one in (writer, back):
-                one.transport.abort()
-                with contextlib.suppress(ConnectionError):
-                    await one.wait_closed()
+            for one in writers:
+                await drop(one)
                 self._open.discard(one)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -50,7 +50,11 @@ class ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        if self.process.poll() is None:
+            # The engine ends by itself when its server is gone, unless a test stopped it.
+            for child in psutil.Process(self.process.pid).children():
+                child.kill()
+            self.process.kill()
         self.wait()
 
     @property

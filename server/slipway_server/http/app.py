@@ -42,6 +42,7 @@ class Guard:
             return await self._answer(request, handler)
         self.in_flight += 1
         self.idle.clear()
+        self._service.metrics.arrived()
         request[OUTCOME] = "cancelled"  # what it is when nothing below is reached
         try:
             response = await self._answer(request, handler)

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from ..engine.messages import Step
 
@@ -29,6 +29,7 @@ class Timing:
 
 class Metrics:
     def __init__(self, model_name: str) -> None:
+        disable_created_metrics()  # they would double the page, and nobody reads them
         self.registry = CollectorRegistry()
         self._model = {"model_name": model_name, "engine": "0"}
         self._running = self._gauge("num_requests_running", "Requests that hold a slot.")
@@ -58,6 +59,9 @@ class Metrics:
         )
         for outcome in OUTCOMES:
             self._requests.labels(outcome)
+        self._in_flight = Gauge(
+            "slipway_server_requests_in_flight", "API requests not answered yet.", registry=self.registry
+        )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
 
     def loaded(self, seconds: float) -> None:
@@ -97,7 +101,11 @@ class Metrics:
             self._decode.observe(now - timing.first_s)
             self._output_size.observe(timing.output_tokens)
 
+    def arrived(self) -> None:
+        self._in_flight.inc()
+
     def outcome(self, outcome: str) -> None:
+        self._in_flight.dec()
         self._requests.labels(outcome).inc()
 
     def render(self) -> bytes:

@@ -1,0 +1,60 @@
+"""What kind and the node are given to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from devcluster.node.config import BASE_SPEC, NodeSettings, base_spec_with_torch, cni_config, kind_config
+
+STOCK = NodeSettings(
+    name="slipway", image="kindest/node:v1", gateway_port=18080, cni_folder=None, torch_folder=None, base_spec=None,
+    cgroup_v1=False, can_raise_limits=True,
+)  # fmt: skip
+
+
+def rendered(node: NodeSettings) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(kind_config(node))
+    return document
+
+
+def test_an_ordinary_host_gets_no_patches() -> None:
+    config = rendered(STOCK)
+    assert config["containerdConfigPatches"] == [] and config["kubeadmConfigPatches"] == []
+    assert "disableDefaultCNI" not in config["networking"]
+    assert config["nodes"][0]["extraMounts"] == []
+
+
+def test_the_gateway_port_is_on_loopback_only() -> None:
+    mapping = rendered(replace(STOCK, gateway_port=18099))["nodes"][0]["extraPortMappings"]
+    assert mapping == [{"containerPort": 30080, "hostPort": 18099, "listenAddress": "127.0.0.1"}]
+
+
+def test_a_small_host_gets_its_limits_as_patches() -> None:
+    config = rendered(replace(STOCK, cgroup_v1=True, can_raise_limits=False))
+    assert "restrict_oom_score_adj = true" in config["containerdConfigPatches"][0]
+    assert yaml.safe_load(config["kubeadmConfigPatches"][0]) == {"kind": "KubeletConfiguration", "failCgroupV1": False}
+
+
+def test_a_built_image_gets_the_static_network_and_mounts() -> None:
+    config = rendered(replace(STOCK, cni_folder="/s/cni", torch_folder="/c/torch", base_spec="/s/base.json"))
+    assert config["networking"]["disableDefaultCNI"] is True
+    mounts = {mount["containerPath"]: mount for mount in config["nodes"][0]["extraMounts"]}
+    assert set(mounts) == {"/etc/cni/net.d", "/opt/torch-sets", BASE_SPEC}
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert BASE_SPEC in config["containerdConfigPatches"][0]
+
+
+def test_pods_lie_inside_the_pod_subnet() -> None:
+    bridge = json.loads(cni_config())["plugins"][0]
+    assert bridge["ipam"]["ranges"] == [[{"subnet": "10.245.0.0/24"}]]
+
+
+def test_torch_is_added_to_the_base_spec_and_nothing_else_changes() -> None:
+    before = {"process": {"cwd": "/"}, "mounts": [{"destination": "/proc"}]}
+    after = json.loads(base_spec_with_torch(json.dumps(before)))
+    assert after["process"] == before["process"] and after["mounts"][:1] == before["mounts"]
+    assert after["mounts"][1]["destination"] == "/opt/torch" and "ro" in after["mounts"][1]["options"]
