@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test unit integration e2e demo up down status train docs lock clean
+.PHONY: help setup fmt check test tools unit integration e2e demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -37,12 +37,15 @@ check: setup ## lint, types, import contracts
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-test: check unit integration e2e ## everything: checks, unit, integration on a real API server, e2e on a real cluster
+test: check tools unit integration e2e ## everything: checks, unit, integration on a real API server, e2e on a real cluster
+
+tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
+	$(PY) -m devcluster build control-plane helm
 
 unit: setup ## pure and single-process tests
 	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
 
-integration: setup ## tests against a real kube-apiserver on loopback
+integration: tools ## tests against a real kube-apiserver on loopback
 	$(VENV)/bin/pytest tests -m integration
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
