@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
-from devcluster.keys import module_key
+from devcluster.keys import key_of, module_key
 from devcluster.pins import GoModule, module_of
 
 PACKAGE = Path(__file__).resolve().parent
@@ -53,7 +53,10 @@ class Places:
     @property
     def run(self) -> Path:
         """What the own engine forgets at a reboot; on a tmpfs, so that a reboot does forget it."""
-        return Path("/run/slipway") if os.access("/run", os.W_OK) else self.cache / "run"
+        if not os.access("/run", os.W_OK):
+            return self.cache / "run"
+        usual = self.cache == Path.home() / ".cache" / "slipway"
+        return Path("/run/slipway" if usual else f"/run/slipway-{key_of([str(self.cache)])}")
 
     def binaries(self, module: GoModule) -> Path:
         return self.cache / "bin" / f"{module.name}-{module_key(module, module_files(module), platform.machine())}"

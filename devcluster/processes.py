@@ -25,13 +25,17 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     timeout: float | None = None,
+    may_outlive_us: bool = False,
 ) -> str:
-    """Runs to the end and returns standard output; a failure becomes one readable error with the last lines."""
+    """Runs to the end and returns standard output; a failure becomes one readable error with the last lines.
+
+    The program dies with this process unless it may outlive us, as one must that is better not interrupted.
+    """
     arguments = [str(part) for part in command]
     try:
         done = subprocess.run(
             arguments, env=merged(env), cwd=cwd, input=stdin, timeout=timeout, capture_output=True, text=True,
-            preexec_fn=dies_with_parent(),
+            preexec_fn=None if may_outlive_us else dies_with_parent(),
         )  # fmt: skip
     except FileNotFoundError as error:
         raise DevclusterError(f"{arguments[0]} is not installed or not on PATH.") from error

@@ -86,8 +86,7 @@ def slipway(cluster: Kube) -> Iterator[Installation]:
     installed.upgrade()
     with gateway(cluster) as url:
         yield replace(installed, url=url)
-    # Namespaces are only marked for deletion after each test; the suite is over when they are gone.
-    installed.drop_namespaces()
+    installed.until_dropped()
 
 
 def images() -> Images:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from e2e.deployment import LABEL, Deployment, Json, canary, state_of, weights_of
+from e2e.deployment import LABEL, START_S, Deployment, Json, canary, state_of, weights_of
 from e2e.installation import Installation
 from examples.demo.load import Load
 
@@ -21,9 +21,9 @@ def test_operator_killed_in_every_state_of_a_canary(
         chat.release("v2")
         chat.until_state("Provisioning")
         slipway.kill_operator()
-        shifting = chat.until_state("Shifting")
+        shifting = chat.until("waiting for a gateway", lambda status: "2 of 3 gateways" in status["message"], START_S)
+        assert (state_of(shifting), weights_of(shifting)) == ("Shifting", {"v2": 50, "v1": 50})
         assert shifting["weight"] == 0, "a weight counts when the gateways have it"
-        assert "2 of 3 gateways acknowledged" in shifting["message"]
         assert_survives_a_kill(slipway, chat)
     paused = chat.until_state("Paused")
     assert (paused["weight"], weights_of(paused)) == (50, {"v2": 50, "v1": 50})

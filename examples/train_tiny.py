@@ -170,7 +170,7 @@ def write_readme(folder: Path, recipe: Recipe, metrics: dict[str, object]) -> No
     folder.joinpath("README.md").write_text(
         f"# {recipe.name}\n\nA language model of {metrics['parameters']:,} parameters (Qwen3 architecture, "
         f"{recipe.layers} layers of {recipe.hidden}, float32, context {CONTEXT_TOKENS} tokens), made by "
-        f"`examples/train_tiny.py` in {metrics['train_seconds']} s on two cores to exercise the server and rollouts. "
+        "`examples/train_tiny.py` to exercise the server and its rollouts. "
         "It knows how the King James Bible sounds and nothing else.\n\n"
         f"Corpus: {CORPUS}. Licence: {LICENCE}.\n\nHeld-out perplexity: {metrics['held_out_perplexity']} per token, "
         f"{metrics['held_out_bits_per_byte']} bits per byte (every {HELD_OUT_EVERY}th chapter was held out).\n"

@@ -29,7 +29,7 @@ class Engine:
     env: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str | Path, stdin: str | None = None, timeout: float | None = None) -> str:
-        return run([self.name, *arguments], env=self.env, stdin=stdin, timeout=timeout)
+        return run([self.name, *arguments], env=self.env, stdin=stdin, timeout=timeout, may_outlive_us=True)
 
     def succeeds(self, *arguments: str, timeout: float | None = None) -> bool:
         return succeeds([self.name, *arguments], env=self.env, timeout=timeout)
@@ -41,6 +41,11 @@ class Engine:
         """The node containers of one kind cluster, running or not."""
         label = f"label=io.x-k8s.kind.cluster={cluster}"
         return self.run("ps", "-a", "--filter", label, "--format", "{{.Names}}").split()
+
+    @property
+    def network(self) -> str:
+        """The network that kind puts its nodes on."""
+        return self.env.get("KIND_EXPERIMENTAL_PODMAN_NETWORK", "kind")
 
     def has_network(self, name: str) -> bool:
         return self.succeeds("network", "inspect", name)
@@ -67,6 +72,8 @@ def engine_of(choice: Choice, facts: Facts, places: Places) -> Engine:
     own = choice.engine == "podman" and needs_own_configuration(facts)
     if own:
         env |= write_configuration(places, can_raise_limits=facts.can_raise_limits)
+        # netavark names its firewall chains after the network: one name for two stores would mix their rules.
+        env["KIND_EXPERIMENTAL_PODMAN_NETWORK"] = places.run.name
     return Engine(choice.engine, own, env)
 
 

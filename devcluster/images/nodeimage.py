@@ -114,7 +114,18 @@ def _build(where: Places, engine: Engine) -> None:
     _preload(where, engine, bare)
     shutil.rmtree(context)
     shutil.rmtree(_archives(where).parent)
-    engine.run("rmi", bare) if engine.name == "docker" else engine.run("untag", bare)
+    engine.succeeds("rmi" if engine.name == "docker" else "untag", bare)
+    _drop_old(engine, reference(where))
+
+
+def _drop_old(engine: Engine, keep: str) -> None:
+    """Older node images, a gigabyte each; one that a running cluster uses is refused by the engine and stays."""
+    listed = engine.run(
+        "images", "--filter", "reference=localhost/slipway-node", "--format", "{{.Repository}}:{{.Tag}}"
+    )
+    for old in listed.split():
+        if old != keep:
+            engine.succeeds("rmi", old)
 
 
 def _lay_out_context(where: Places, context: Path) -> None:

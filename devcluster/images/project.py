@@ -45,7 +45,7 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
         record = cluster.read_record(places)
         mode = torch or ("layer" if record and not record.mounts_torch else "mount")
         if mode == "mount" and record and not record.mounts_torch:
-            raise DevclusterError("This cluster does not mount torch: `down` and `up --torch mount`, or `--torch layer`.")
+            raise DevclusterError("The cluster does not mount torch: `down`, `up --torch mount`, or use --torch layer.")
         base, steps = _base(places, engine)
         references = {image.name: reference(image, base, mode) for image in (OPERATOR, SERVER)}
         for image in (OPERATOR, SERVER):
@@ -145,3 +145,5 @@ def _drop_old(engine: Engine, keep: dict[str, str]) -> None:
                            "{{.Repository}}:{{.Tag}}").split()  # fmt: skip
         for old in [line for line in lines if line != current][_KEEP:]:
             engine.succeeds("rmi", old)
+    # Layers that no tag leads to speed up the next build; those of last week's lock file do not.
+    engine.succeeds("image", "prune", "-f", "--filter", "until=168h")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import time
@@ -13,8 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from devcluster.engine.engine import MARK
+from devcluster.node import network
+from devcluster.node.network import Network
 from devcluster.places import Places, write_whole
-from devcluster.processes import run, succeeds
+from devcluster.processes import succeeds
 
 # The kubelet and the engine write these machine-wide.
 _SYSCTLS = (
@@ -23,9 +24,8 @@ _SYSCTLS = (
     "net/ipv4/conf/all/route_localnet", "fs/inotify/max_user_instances",
 )  # fmt: skip
 _INOTIFY_INSTANCES = 512
-_FIREWALL = ("iptables", "ip6tables")
-_STRAY_WAIT_S = 5.0
-_ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin"
+_STRAY_WAIT_S = 30.0
+_ENGINES = ("podman", "docker", "buildah", "netavark", "runc")
 
 
 def remember(places: Places) -> None:
@@ -36,7 +36,8 @@ def remember(places: Places) -> None:
         "sysctls": {name: value for name in _SYSCTLS if (value := _read_sysctl(name)) is not None},
         "modules_folder": Path("/lib/modules").exists(),
         "netns_mounted": "/run/netns" in mount_points(),
-        "tables": _nft_tables(),
+        "tables": network.nft_tables(),
+        "chains": network.all_chains(),
         "run_folders": [str(path) for path in _run_folders() if path.exists()],
     }
     write_whole(memory(places), json.dumps(facts, indent=1))
@@ -50,13 +51,16 @@ def prepare() -> None:
         _write_sysctl("fs/inotify/max_user_instances", str(_INOTIFY_INSTANCES))
 
 
-def restore(places: Places) -> None:
-    """Takes back all of it; the caller knows that no cluster of ours is left."""
+def restore(places: Places, networks: list[Network]) -> None:
+    """Takes back all of it; the caller knows that no cluster of ours is left, and which networks it had."""
     if not memory(places).exists():
         return
     facts = json.loads(memory(places).read_text())
+    for one in networks:
+        network.remove_links(one)
     _unmount(places, keep_netns=facts["netns_mounted"])
-    remove_firewall_chains(set(facts["tables"]))
+    network.remove_rules(networks, set(facts["chains"]))
+    network.remove_empty_tables(set(facts["tables"]))
     remove_cgroups()
     for name, value in facts["sysctls"].items():
         if _read_sysctl(name) != value:
@@ -65,17 +69,21 @@ def restore(places: Places) -> None:
         remove_if_empty(Path("/lib/modules"))
     for path in _run_folders():
         if str(path) not in facts["run_folders"]:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_run_folder(path)
     shutil.rmtree(places.run, ignore_errors=True)
     memory(places).unlink()
 
 
 def stop_strays(cluster: str) -> None:
-    """Ends commands of a killed `up` that still run; the container monitors stay, the engine ends those itself."""
+    """Ends what a killed `up` left running. An engine's command may finish: half a network is harder to take back."""
     deadline = time.monotonic() + _STRAY_WAIT_S
-    while (strays := _strays(cluster)) and time.monotonic() < deadline:
-        for process in strays:
-            _kill(process)
+    while strays := _strays(cluster):
+        late = time.monotonic() > deadline
+        for process, name in strays.items():
+            if late or name not in _ENGINES:
+                _kill(process)
+        if late:
+            return
         time.sleep(0.2)
 
 
@@ -85,52 +93,11 @@ def mount_points() -> list[str]:
     return [line.split()[1] for line in mounts.read_text().splitlines()] if mounts.exists() else []
 
 
-def firewall_chains(saved: str) -> list[tuple[str, str]]:
-    """(table, chain) of the engine's network in the output of iptables-save (pure)."""
-    found, table = [], ""
-    for line in saved.splitlines():
-        if line.startswith("*"):
-            table = line[1:]
-        elif line.startswith(":NETAVARK"):
-            found.append((table, line[1:].split()[0]))
-    return found
-
-
-def firewall_jumps(saved: str) -> list[tuple[str, list[str]]]:
-    """(table, arguments that delete it) of each rule that leads into those chains from a chain that stays (pure)."""
-    found, table = [], ""
-    for line in saved.splitlines():
-        if line.startswith("*"):
-            table = line[1:]
-        elif line.startswith("-A") and " NETAVARK" in line and not line.startswith("-A NETAVARK"):
-            found.append((table, ["-D", *shlex.split(line)[1:]]))
-    return found
-
-
-def remove_firewall_chains(tables_before: set[str]) -> None:
-    """Deletes the chains that netavark leaves, then the tables that exist only for them."""
-    for program in _FIREWALL:
-        if not shutil.which(program, path=_ADMIN_PATH):
-            continue
-        saved = run([f"/usr/sbin/{program}-save"]) if Path(f"/usr/sbin/{program}-save").exists() else ""
-        for table, arguments in firewall_jumps(saved):
-            succeeds([program, "-t", table, *arguments])
-        for action in ("-F", "-X"):
-            for table, chain in firewall_chains(saved):
-                succeeds([program, "-t", table, action, chain])
-    for name in set(_nft_tables()) - tables_before:
-        if name.split()[-1] in ("nat", "filter", "mangle", "raw") and not _has_rules(name):
-            succeeds(["nft", "delete", "table", *name.split()])
-
-
 def remove_cgroups() -> None:
     """podman's parent groups stay when its containers are gone; only empty ones can be removed at all."""
     roots = Path("/sys/fs/cgroup")
     for parent in [*roots.glob("libpod_parent"), *roots.glob("*/libpod_parent")]:
-        for folder, _, _ in os.walk(parent, topdown=False):
-            remove_if_empty(Path(folder))
-
-
+        _remove_empty_tree(parent)
 
 
 def memory(places: Places) -> Path:
@@ -152,39 +119,25 @@ def _unmount(places: Places, *, keep_netns: bool) -> None:
         remove_if_empty(Path("/run/netns"))
 
 
-def _strays(cluster: str) -> list[int]:
+def _strays(cluster: str) -> dict[int, str]:
     wanted = f"{MARK}={cluster}".encode()
-    return [pid for pid in _processes() if pid != os.getpid() and _is_stray(pid, wanted)]
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {pid: name for pid in pids if pid != os.getpid() and (name := _stray_name(pid, wanted))}
 
 
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-
-
-def _is_stray(pid: int, wanted: bytes) -> bool:
+def _stray_name(pid: int, wanted: bytes) -> str:
     try:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return wanted in environment and name not in ("conmon", "aardvark-dns")
+        return ""
+    # The monitors of running containers end with them.
+    return name if wanted in environment and name not in ("conmon", "aardvark-dns") else ""
 
 
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _nft_tables() -> list[str]:
-    if not shutil.which("nft", path=_ADMIN_PATH) or os.geteuid() != 0:
-        return []
-    return [line.removeprefix("table ").strip() for line in run(["nft", "list", "tables"]).splitlines()]
-
-
-def _has_rules(table: str) -> bool:
-    chain_lines = ("table", "chain", "type", "}", "#")
-    lines = (line.strip() for line in run(["nft", "list", "table", *table.split()]).splitlines())
-    return any(line and not line.startswith(chain_lines) for line in lines)
 
 
 def _read_sysctl(name: str) -> str | None:
@@ -197,6 +150,18 @@ def _write_sysctl(name: str, value: str) -> None:
         (Path("/proc/sys") / name).write_text(value)
     except OSError as error:
         print(f"could not set {name.replace('/', '.')} to {value}: {error.strerror}")
+
+
+def _remove_run_folder(path: Path) -> None:
+    """netavark keeps its addresses in a folder that all stores share: it goes when no network uses it any more."""
+    if path.name == "containers" and not network.any_left():
+        shutil.rmtree(path, ignore_errors=True)
+    _remove_empty_tree(path)  # what is not empty is another engine's
+
+
+def _remove_empty_tree(path: Path) -> None:
+    for folder, _, _ in os.walk(path, topdown=False):
+        remove_if_empty(Path(folder))
 
 
 def remove_if_empty(path: Path) -> None:

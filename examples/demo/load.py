@@ -367,6 +367,7 @@ def _told(error: BaseException) -> str:
     parts: list[str] = []
     seen: BaseException | None = error
     while seen is not None and len(parts) < 4:
-        parts.append(f"{type(seen).__name__}: {seen}"[:400])
+        if not parts or not parts[-1].endswith(str(seen)):  # wrappers repeat what they wrap
+            parts.append(f"{type(seen).__name__}: {seen}"[:400])
         seen = seen.__cause__ or seen.__context__
     return " <- ".join(parts)

@@ -146,6 +146,9 @@ class Mirror:
             except _TROUBLES as error:
                 await self._wait(f"{type(error).__name__}: {error}")
 
+    async def close(self) -> None:
+        await self._api.close()
+
     async def _list(self) -> None:
         answer = await self._api.get(self._path, dict(self._query))
         items = answer.get("items") or []
@@ -230,7 +233,6 @@ class Cluster:
     def __init__(
         self, kubeconfig: str, namespaces: Sequence[str], publish: Callable[[RouteTable], None], metrics: Metrics
     ) -> None:
-        self._api = Api(kubeconfig)
         self._publish = publish
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, Endpoints] = {}
@@ -240,7 +242,8 @@ class Cluster:
         deployments = Owner(self._deployment_seen, self._deployment_gone, self._heard)
         slices = Owner(self._slice_seen, self._slice_gone, self._heard)
         self._mirrors = [
-            Mirror(self._api, resource, namespace, owner)
+            # A client each: the one that reads its credentials again must not close the other's connections.
+            Mirror(Api(kubeconfig), resource, namespace, owner)
             for namespace in (namespaces or ("",))
             for resource, owner in ((DEPLOYMENTS, deployments), (SLICES, slices))
         ]
@@ -256,7 +259,8 @@ class Cluster:
                     group.create_task(mirror.run())
                 group.create_task(self._publish_changes())
         finally:
-            await self._api.close()
+            for mirror in self._mirrors:
+                await mirror.close()
 
     async def _publish_changes(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from .telemetry import logs
 from .telemetry.metrics import Metrics
 from .telemetry.termination import last_words
 from .text.chat_template import ChatTemplate, ChatTemplateError
-from .text.tokenizer import Tokenizer
+from .text.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger("slipway")
 
@@ -28,7 +28,7 @@ def main() -> None:
     try:
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_of(settings, checkpoint)))
-    except (CheckpointError, ChatTemplateError, EngineError) as error:
+    except (CheckpointError, TokenizerError, ChatTemplateError, EngineError) as error:
         last_words(str(error))
         sys.exit(1)
     except OSError as error:

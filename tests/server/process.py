@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 ROOT = Path(__file__).parents[2]
 
 

@@ -36,7 +36,8 @@ class EngineClient:
     def __init__(self, queue: QueueLimits, slots: int, on_step: Callable[[Step], None]) -> None:
         self.heartbeat = Heartbeat.create()
         self.ready: Ready | None = None
-        self._queue, self._slots, self._on_step = queue, slots, on_step
+        self.slots = slots
+        self._queue, self._on_step = queue, on_step
         self._streams: dict[str, asyncio.Queue[Event]] = {}
         self._unstarted: dict[str, int] = {}
         self._commands = Commands([], [])
@@ -102,7 +103,7 @@ class EngineClient:
     def _admit(self, request: Request) -> None:
         if self.ready is None:
             raise EngineError("The engine is not ready.")
-        if len(self._streams) >= self._slots + self._queue.requests:
+        if len(self._streams) >= self.slots + self._queue.requests:
             raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is the limit.")
         waiting_tokens = sum(self._unstarted.values())
         if waiting_tokens and waiting_tokens + len(request.prompt) > self._queue.tokens:

@@ -180,11 +180,12 @@ async def generate_all(
     service: Service, prompts: list[tuple[int, ...]], sampling: Sampling
 ) -> AsyncGenerator[Indexed, None]:
     """The deltas of all prompts as they come. One failure ends them all; so does closing the iterator."""
+    turns = service.turns()
     merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
         try:
-            async with aclosing(service.generate(prompt, sampling)) as deltas:
+            async with turns, aclosing(service.generate(prompt, sampling)) as deltas:
                 async for delta in deltas:
                     merged.put_nowait((index, delta))
         except Exception as error:

@@ -11,6 +11,7 @@ from ..engine.request import SamplingParams
 from .errors import ApiError, invalid
 
 MAX_STOPS = 16
+MAX_PROMPTS = 2048  # OpenAI's own limit for embeddings
 
 Positive = Annotated[int, Meta(ge=1)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
@@ -22,7 +23,7 @@ Stop = str | list[str] | None
 TokenId = Annotated[int, Meta(ge=0)]
 Tokens = list[TokenId]
 # A text, several, the token ids of one, or of several. msgspec knows one kind of list in a union: see `prompts_of`.
-Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1)]
+Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class StreamOptions(Struct):
@@ -136,7 +137,7 @@ class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/embed."""
 
     model: str
-    inputs: Annotated[list[str], Meta(min_length=1)]
+    inputs: Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]
 
 
 # Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the

@@ -55,6 +55,16 @@ class Service:
         if not self.health.loaded:
             raise unavailable("loading", "The model is still loading.")
 
+    @property
+    def room_tokens(self) -> int:
+        """For a prompt and its answer: the model's context, or a smaller KV cache."""
+        ready, context = self._engine.ready, self.model.context_tokens
+        return min(context, ready.kv_tokens) if ready and self.model.checkpoint.task == "generate" else context
+
+    def turns(self) -> asyncio.Semaphore:
+        """Lets the prompts of one HTTP request take no more than all slots: the queue is for other requests."""
+        return asyncio.Semaphore(self._engine.slots)
+
     async def encode(self, prompt: str | Sequence[int], *, param: str, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a prompt that fits into the context; ids that a client sends must be in the vocabulary."""
         model = self.model
@@ -66,9 +76,9 @@ class Service:
                 raise invalid(f"Token ids must be below {model.tokenizer.vocabulary_size}.", param)
         if not tokens:
             raise invalid("The prompt is empty.", param)
-        if len(tokens) + (model.checkpoint.task == "generate") > model.context_tokens:
+        if len(tokens) + (model.checkpoint.task == "generate") > self.room_tokens:
             raise too_long(
-                f"The prompt has {len(tokens)} tokens; this model's context of {model.context_tokens} tokens "
+                f"The prompt has {len(tokens)} tokens; this server's {self.room_tokens} tokens of context "
                 "must hold it and the answer.",
                 param,
             )
@@ -79,12 +89,12 @@ class Service:
     ) -> AsyncGenerator[Delta, None]:
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
-        room = self.model.context_tokens - len(prompt)
+        room = self.room_tokens - len(prompt)
         limit = room if sampling.limit is None else sampling.limit
         if limit > room:
             raise too_long(
-                f"The prompt has {len(prompt)} tokens and {limit} are asked for; this model's context is "
-                f"{self.model.context_tokens} tokens, so that {room} are left.",
+                f"The prompt has {len(prompt)} tokens and {limit} are asked for; this server's context is "
+                f"{self.room_tokens} tokens, so that {room} are left.",
                 "max_tokens",
             )
         params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
@@ -100,15 +110,17 @@ class Service:
     async def embed(self, prompts: list[tuple[int, ...]]) -> list[Vector]:
         if self.model.checkpoint.task != "embed":
             raise invalid(f"{self.model.name} is a language model: it has no embeddings.", "model")
-        tasks = [asyncio.create_task(self._embed_one(prompt)) for prompt in prompts]
+        turns = self.turns()
+        tasks = [asyncio.create_task(self._embed_one(prompt, turns)) for prompt in prompts]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _embed_one(self, prompt: tuple[int, ...]) -> Vector:
-        async with aclosing(self._events(Request(f"emb-{uuid.uuid4().hex}", prompt))) as events:
+    async def _embed_one(self, prompt: tuple[int, ...], turns: asyncio.Semaphore) -> Vector:
+        request = Request(f"emb-{uuid.uuid4().hex}", prompt)
+        async with turns, aclosing(self._events(request)) as events:
             async for event in events:
                 if event.embedding is not None:
                     return numpy.frombuffer(event.embedding, dtype=numpy.float32)
@@ -116,7 +128,6 @@ class Service:
 
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
         """The engine's events with their timing; its troubles as answers for the client."""
-        self._check_fits(request)
         timing = Timing(len(request.prompt))
         try:
             async with aclosing(self._engine.stream(request)) as events:
@@ -138,15 +149,6 @@ class Service:
         finally:
             if timing.started_s is not None:
                 self.metrics.ended(timing)
-
-    def _check_fits(self, request: Request) -> None:
-        ready = self._engine.ready
-        if ready and request.kv_tokens > ready.kv_tokens:
-            raise too_long(
-                f"The request needs {request.kv_tokens} tokens of cache, this server has {ready.kv_tokens}: "
-                "ask for fewer tokens.",
-                "max_tokens",
-            )
 
 
 class _TextOf:

@@ -8,9 +8,16 @@ from tokenizers import Tokenizer as Backend
 LONG_TEXT_CHARACTERS = 2048
 
 
+class TokenizerError(Exception):
+    """Why a tokenizer cannot be used: one sentence for a person."""
+
+
 class Tokenizer:
     def __init__(self, folder: Path) -> None:
-        self._backend = Backend.from_file(str(folder / "tokenizer.json"))
+        try:
+            self._backend = Backend.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises nothing more precise
+            raise TokenizerError(f"tokenizer.json of {folder.name} cannot be read: {error}.") from error
         # Files carry what their training script last set; here nothing is cut and nothing is padded.
         self._backend.no_truncation()
         self._backend.no_padding()

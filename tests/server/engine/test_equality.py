@@ -15,7 +15,7 @@ from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
 
-PROMPTS, NEW_TOKENS = 50, 20
+PROMPTS, NEW_TOKENS = 50, 16
 TEXT = (
     MODELS / "tiny-v1" / "README.md"
 ).read_text() + " And it came to pass in those days, that there went out a decree. " * 20

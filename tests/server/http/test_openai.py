@@ -13,6 +13,9 @@ from slipway_server.models.loader import load
 
 from ..process import ServerProcess, post
 
+# A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
+pytestmark = pytest.mark.timeout(300)
+
 VERSE = "And God said, Let there be light: and there was light."
 MESSAGES = [{"role": "user", "content": VERSE}]
 
@@ -186,6 +189,13 @@ def test_embeddings_are_those_of_transformers(embedder: ServerProcess, encoder: 
     raw = post(embedder.url + "/v1/embeddings", {"model": "minilm", "input": "Bread.", "encoding_format": "base64"})[2]
     vector = numpy.frombuffer(base64.b64decode(raw["data"][0]["embedding"]), dtype=numpy.float32)
     numpy.testing.assert_allclose(vector, expected[1], atol=2e-6)
+
+
+def test_more_inputs_than_slots_and_queue_hold(embedder: ServerProcess) -> None:
+    inputs = [f"ship {n}" for n in range(320)]
+    status, _, answer = post(embedder.url + "/v1/embeddings", {"model": "minilm", "input": inputs})
+    assert status == 200 and len(answer["data"]) == 320
+    assert post(embedder.url + "/v1/embeddings", {"model": "minilm", "input": ["x"] * 2049})[0] == 400
 
 
 def test_api_embed(embedder: ServerProcess) -> None:

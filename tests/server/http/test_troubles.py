@@ -15,13 +15,16 @@ from openai.types import Completion
 
 from ..process import ServerProcess, get, post, until
 
+# A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
+pytestmark = pytest.mark.timeout(300)
+
 LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 480, "ignore_eos": True}
 
 
 @pytest.fixture
 def small(tiny_v1: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     """Two slots, one place in the queue, and little patience with its engine."""
-    flags = ("--max-num-seqs", "2", "--max-queue-requests", "1", "--stall-timeout", "2")
+    flags = ("--max-num-seqs", "2", "--max-queue-requests", "1", "--stall-timeout", "2", "--max-kv-tokens", "500")
     with ServerProcess(tiny_v1, *flags, termination_log=tmp_path / "last-words") as process:
         yield process.wait_ready()
 
@@ -58,6 +61,8 @@ def in_thread(pool: ThreadPoolExecutor, server: ServerProcess) -> Future[Any]:
 
 def test_full_queue_then_hang_then_death(small: ServerProcess, tmp_path: Path) -> None:
     # The three share a server because a start costs seconds. A stopped engine makes each state last as long as needed.
+    too_long = post(small.url + "/v1/completions", LONG | {"max_tokens": 500})
+    assert (too_long[0], too_long[2]["error"]["code"]) == (400, "context_length_exceeded")
     small.engine.suspend()
     with ThreadPoolExecutor(4) as pool:
         waiting = [in_thread(pool, small) for _ in range(3)]

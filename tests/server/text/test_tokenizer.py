@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from slipway_server.text.chat_template import ChatTemplate, ChatTemplateError
 from slipway_server.text.detokenizer import Detokenizer
-from slipway_server.text.tokenizer import Tokenizer
+from slipway_server.text.tokenizer import Tokenizer, TokenizerError
 
 from ..conftest import MODELS
 
@@ -50,6 +50,12 @@ def test_deltas_join_to_the_text(text: str) -> None:
 @given(st.lists(st.integers(0, 2047), max_size=30))
 def test_deltas_of_any_tokens_join_to_their_text(tokens: list[int]) -> None:
     assert streamed(tokens) == TOKENIZER.decode(tokens)
+
+
+def test_a_broken_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json of .* cannot be read"):
+        Tokenizer(tmp_path)
 
 
 def test_characters_come_whole() -> None:

@@ -1,0 +1,1 @@
+"""The demo's parts that need no cluster."""
