@@ -50,9 +50,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Add to each failure what a person would look at first, while it is still there."""
     report = yield
-    installed, namespace = (item.funcargs.get(name) for name in ("slipway", "namespace"))  # type: ignore[attr-defined]
-    if report.failed and report.when != "teardown" and installed and namespace:
-        report.sections.append(("cluster", _told(installed.kube, namespace)))
+    given: dict[str, Any] = getattr(item, "funcargs", {})
+    shared = (value.namespace for value in given.values() if isinstance(value, Deployment))
+    namespace = given.get("namespace") or next(shared, None)
+    if report.failed and report.when != "teardown" and namespace:
+        report.sections.append(("cluster", _told(given["slipway"].kube, namespace)))
     return report
 
 

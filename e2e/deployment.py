@@ -28,6 +28,11 @@ class Deployment:
         """The name that clients send."""
         return f"{self.name}.{self.namespace}"
 
+    @property
+    def route(self) -> str:
+        """What the gateways call it."""
+        return f"{self.namespace}/{self.name}"
+
     # --- what a user does ---------------------------------------------------------------------------------------------
 
     def create(self, version: str = "v1", **spec: Any) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from e2e.deployment import Deployment
 from examples.demo.kube import NODE_PORT, RELEASE, SYSTEM, Images, Kube, install, merge
 
 Json = dict[str, Any]
@@ -67,11 +68,11 @@ class Installation:
 
         self.kube.wait_until(well, WELL_S, f"one operator and {GATEWAYS} gateways are ready")
 
-    def inflight(self, gateway: str) -> int:
-        """Requests in progress at one gateway, as it says itself."""
+    def inflight(self, gateway: str, route: str) -> int:
+        """Requests of one ModelDeployment (NAMESPACE/NAME) in progress at one gateway, as it says itself."""
         path = f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/internal/routes"
-        routes = json.loads(self.kube.kubectl("get", "--raw", path))["routes"].values()
-        return sum(int(counts["inflight"]) for route in routes for counts in route["revisions"].values())
+        routes = json.loads(self.kube.kubectl("get", "--raw", path))["routes"]
+        return sum(int(counts["inflight"]) for counts in routes[route]["revisions"].values())
 
     @contextmanager
     def partitioned(self) -> Iterator[None]:
@@ -97,6 +98,15 @@ class Installation:
             yield
         finally:
             self.kube.kubectl("delete", "endpointslice", name, "--namespace", SYSTEM, "--ignore-not-found")
+
+    @contextmanager
+    def deployed(self, version: str, **spec: Any) -> Iterator[Deployment]:
+        """A ModelDeployment in a namespace of its own, for tests that share it."""
+        self.until_well()
+        made = Deployment(self.kube, self.new_namespace())
+        made.create(version, **spec)
+        yield made
+        self.drop_namespace(made.namespace)
 
     def new_namespace(self) -> str:
         """A fresh one that takes only pods that pass Pod Security "restricted"."""

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from e2e.asking import client
-from e2e.deployment import Deployment, canary
+from e2e.deployment import START_S, Deployment, Json, conditions_of, weights_of
 from e2e.installation import Installation
 from examples.demo.kube import SYSTEM, await_answer, is_devcluster, port_forward
 from examples.demo.load import Load, Report
@@ -19,14 +19,14 @@ OUT_OF_SERVICE_S = 5.0
 LONG = (150, 250)  # tokens: streams that last while a gateway goes
 
 
-@pytest.fixture
-def paused(deploy: Callable[..., Deployment]) -> Deployment:
-    """A canary at half of the traffic."""
-    chat = deploy("v1", strategy=canary({"setWeight": 50}, {"pause": {}}))
-    chat.until_stable("v1")
-    chat.release("v2")
-    chat.until_state("Paused")
-    return chat
+@pytest.fixture(scope="module")
+def paused(slipway: Installation) -> Iterator[Deployment]:
+    """A canary at half of the traffic, steered by hand; each test leaves it there."""
+    with slipway.deployed("v1", strategy={"canary": {"trafficPercent": 50}}) as chat:
+        chat.until_stable("v1")
+        chat.release("v2")
+        until_steered(chat, 50)
+        yield chat
 
 
 def test_killed_gateway_takes_only_its_own_requests_along(
@@ -36,18 +36,16 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         pytest.skip("needs a URL on this machine that leads to all gateways; a port-forward leads to one")
     everyone = load(paused, max_tokens=LONG)
     everyone.wait_for(lambda report: report.requests >= 4, 60)
-    survivor, victim = by_burden(slipway)
+    survivor, victim = by_burden(slipway, paused)
     with port_forward(slipway.kube, SYSTEM, f"pod/{survivor}", 8000) as url, patient(slipway.url, paused) as answers:
         await_answer(url, 30)
         beside = load(paused, url=f"{url}/v1", max_tokens=LONG, streams=2)
         beside.wait_for(lambda report: report.requests >= 4, 60)
-        carried, before, killed_at = slipway.inflight(victim), everyone.report(), time.time()
+        carried, before, killed_at = slipway.inflight(victim, paused.route), everyone.report(), time.time()
         slipway.kill(victim)
         everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)
         slipway.until_well()
-        paused.promote()
-        paused.until_stable("v2")
-        paused.until_alone()
+        steer_on(paused)
         whole, untouched = everyone.stop(), beside.stop()
 
     assert untouched.failures == (), "requests at the other gateway failed"
@@ -61,19 +59,36 @@ def test_dismissed_gateway_finishes_its_streams(
 ) -> None:
     steady = load(paused, max_tokens=LONG)
     steady.wait_for(lambda report: report.requests >= 4, 60)
-    _, leaver = by_burden(slipway)
+    _, leaver = by_burden(slipway, paused)
     slipway.dismiss(leaver)
     slipway.kube.wait_until(lambda: not slipway.is_there(leaver), 90, "the dismissed gateway has ended by itself")
     slipway.until_well()
-    paused.promote()
-    paused.until_stable("v2")
+    steer_on(paused)
     report = steady.stop()
     assert report.failures == ()
 
 
-def by_burden(slipway: Installation) -> list[str]:
+def steer_on(chat: Deployment) -> None:
+    """The rollout goes on with the gateway that replaced the one that went: it too acknowledges what comes now."""
+    for percent in (60, 50):
+        chat.edit(strategy={"canary": {"trafficPercent": percent}})
+        until_steered(chat, percent)
+
+
+def until_steered(chat: Deployment, percent: int) -> None:
+    shares = {"v2": percent, "v1": 100 - percent}
+
+    def steered(status: Json) -> bool:
+        return (status.get("weight"), weights_of(status)) == (percent, shares) and conditions_of(status)[
+            "TrafficSynced"
+        ] == "True"
+
+    chat.until(f"{percent} % for the canary at every gateway", steered, START_S)
+
+
+def by_burden(slipway: Installation, chat: Deployment) -> list[str]:
     """The gateways, the one with the most requests in progress last: connections stay where they first went."""
-    found = sorted((slipway.inflight(name), name) for name in slipway.ready("gateway"))
+    found = sorted((slipway.inflight(name, chat.route), name) for name in slipway.ready("gateway"))
     assert found[-1][0] > 0, "no gateway carries a request"
     return [name for _, name in found]
 

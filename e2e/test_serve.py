@@ -23,12 +23,9 @@ CHAT: Any = [{"role": "user", "content": "In the beginning"}]
 @pytest.fixture(scope="module")
 def chat(slipway: Installation) -> Iterator[Deployment]:
     """One that serves v1, for all tests that only look at it."""
-    slipway.until_well()
-    made = Deployment(slipway.kube, slipway.new_namespace())
-    made.create("v1")
-    made.until_stable("v1")
-    yield made
-    slipway.drop_namespace(made.namespace)
+    with slipway.deployed("v1") as made:
+        made.until_stable("v1")
+        yield made
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def is_healthy(places: Places) -> bool:
 
 
 def answers(places: Places) -> bool:
-    """Whether the API server of our kubeconfig says that it is ready; without kubectl, which takes ten times as long."""
+    """Whether the API server of our kubeconfig says that it is ready; without kubectl: that is ten times slower."""
     server = yaml.safe_load(places.kubeconfig.read_text())["clusters"][0]["cluster"]
     authority = base64.b64decode(server["certificate-authority-data"]).decode()
     context = ssl.create_default_context(cadata=authority)
@@ -105,6 +105,8 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
     if read_record(places):
         say(console, f"the cluster {places.cluster} does not answer or is of an older make: starting anew")
         _take_away(places, engine)
+    # Before anything changes: `down` must know what to take back, whenever this run is killed.
+    host.remember(places)
     _refuse_foreign(places, engine)
     pulled = can_pull(places, engine)
     record = Record(
@@ -115,8 +117,6 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
         settings_key=_settings_key(),
         had_network=engine.has_network(engine.network),
     )
-    # Before anything changes: `down` must know what to take back, whenever this run is killed.
-    host.remember(places)
     write_whole(places.state / "cluster.json", json.dumps(asdict(record), indent=1))
     steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
     run_steps(steps, console)
@@ -213,20 +213,8 @@ def _eventually(condition: Callable[[], bool], within_s: float) -> None:
 def _take_away(places: Places, engine: Engine) -> None:
     record = read_record(places)
     networks = own_networks(places) if engine.own_store else []
-    kind = tool(places, "kind", must_exist=False)
-    if kind.exists():
-        delete: list[str | Path] = [
-            kind,
-            "delete",
-            "cluster",
-            "--name",
-            places.cluster,
-            "--kubeconfig",
-            places.kubeconfig,
-        ]
-        succeeds(delete, env=engine.env)
-    for name in engine.containers(places.cluster):
-        engine.run("rm", "-f", "-v", name)
+    if record:  # without it a cluster of this name is somebody else's
+        _delete_node(places, engine)
     build = f"slipway-node-build-{places.cluster}"
     if engine.succeeds("container", "inspect", build):
         engine.run("rm", "-f", build)
@@ -243,6 +231,15 @@ def _take_away(places: Places, engine: Engine) -> None:
     if last:
         host.restore(places, networks)
         host.remove_if_empty(places.state_root)
+
+
+def _delete_node(places: Places, engine: Engine) -> None:
+    kind = tool(places, "kind", must_exist=False)
+    if kind.exists():
+        delete: list[str | Path] = [kind, "delete", "cluster", "--name", places.cluster]
+        succeeds([*delete, "--kubeconfig", places.kubeconfig], env=engine.env)
+    for name in engine.containers(places.cluster):
+        engine.run("rm", "-f", "-v", name)
 
 
 def _other_clusters(places: Places) -> list[Path]:

@@ -156,6 +156,8 @@ def _remove_run_folder(path: Path) -> None:
     """netavark keeps its addresses in a folder that all stores share: it goes when no network uses it any more."""
     if path.name == "containers" and not network.any_left():
         shutil.rmtree(path, ignore_errors=True)
+    for cached in path.glob("cache/blob-info-cache*"):  # of /var/lib/containers; every store writes there
+        cached.unlink()
     _remove_empty_tree(path)  # what is not empty is another engine's
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from slipway_operator.model import wire
 from slipway_operator.model.spec import Pause
 from slipway_operator.model.status import Condition, Phase, Rollout, State, Traffic
+from slipway_operator.planning import canary
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
 from slipway_operator.planning.rollout import pause_ends
@@ -95,7 +96,8 @@ def _shifting(course: Course, at: Situation) -> str:
     target = _rollout(course).revision
     if not at.stable_healthy(course.stable):
         return f"{_step_of(course)}: {_stable_sentence(course, at)}"
-    return f"{_step_of(course)}: weight {at.weight(target)} for revision {target}"
+    asked = canary.weight_at(at.spec.strategy.steps, _rollout(course).step_index)
+    return f"{_step_of(course)}: the weight of revision {target} goes to {asked}"
 
 
 def _paused(course: Course, at: Situation) -> str:
@@ -243,5 +245,6 @@ def _leaving(at: Situation, revision: str) -> str:
         return f"former revision {revision} leaves at {wire.format_time(settled)}"
     inflight = at.observed.inflight(revision)
     if workload.desired > 0 and inflight != 0:
-        return f"former revision {revision} finishes {'its' if inflight is None else inflight} requests"
+        counted = {None: "its requests", 1: "1 request"}.get(inflight, f"{inflight} requests")
+        return f"former revision {revision} finishes {counted}"
     return f"former revision {revision} is leaving"

@@ -136,18 +136,24 @@ def _shown_weight(course: Course, at: Situation) -> int | None:
 def _revision_status(course: Course, at: Situation, traffic: Traffic | None, name: str, desired: int) -> RevisionStatus:
     role = "stable" if name == course.stable else "canary" if name == course.target else "old"
     weight = traffic.weight(name) if traffic else 0
-    snapshot = at.observed.snapshots.get(name)
     return RevisionStatus(
         revision=name,
         role=role,
         replicas=desired,
         ready=at.ready(name),
         weight=weight,
-        version=snapshot.inputs.model.version if snapshot else None,
+        version=_version(at, name),
         # Only of those that leave: of the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
         scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
     )
+
+
+def _version(at: Situation, name: str) -> str | None:
+    """The version for people; of a revision just begun the spec knows it before its snapshot exists."""
+    snapshot = at.observed.snapshots.get(name)
+    inputs = snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None
+    return inputs.model.version if inputs else None
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
