@@ -28,16 +28,18 @@ _why_skipped = pytest.StashKey[str]()
 # --- the suite --------------------------------------------------------------------------------------------------------
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks and bounds every test here."""
+    item.add_marker("e2e")
+    if not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=True))  # a first build takes longer
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks and bounds every test here; what uninstalls the release runs last, whatever shuffled the others."""
-    ours = [item for item in items if item.path.is_relative_to(HERE)]
-    for item in ours:
-        item.add_marker("e2e")
-        if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=True))  # a first build takes longer
-    last = [item for item in ours if item.path.name == LAST]
-    last.sort(key=lambda item: "uninstall_leaves" in item.name)
+    """What uninstalls the release runs last, whatever shuffled the others."""
+    last = [item for item in items if item.path == HERE / LAST]
+    last.sort(key=lambda item: item.name == "test_uninstall_leaves_the_crd_and_the_running_models")
     items[:] = [item for item in items if item not in last] + last
 
 

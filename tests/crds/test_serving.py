@@ -12,7 +12,7 @@ from tests.support.tools import kubectl
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 
 
 def test_defaults(api: Api) -> None:

@@ -1,7 +1,7 @@
 """A model of a cluster that carries out plans: pods come up, gateways follow, time is a number.
 
-It stands in for no component under test; it is the environment of `plan()` in property tests, and asserts the invariants
-of a rollout (I1-I7) on every write.
+It stands in for no component under test: it is the environment of `plan()` in property tests, and asserts the
+invariants of a rollout (I1-I7) on every write.
 """
 
 import copy
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slipway_operator.model import labels, status as status_room
+from slipway_operator.model import labels
+from slipway_operator.model import status as status_room
 from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.spec import parse_inputs

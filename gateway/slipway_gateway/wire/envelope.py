@@ -18,7 +18,9 @@ SESSION_HEADERS = (
     "x-litellm-session-id",
 )
 # SDKs insist on a key where the server needs none; these must not tie all of their users to one revision.
-PLACEHOLDER_KEYS = frozenset({"", "empty", "none", "null", "dummy", "not-needed", "no-key", "sk-no-key-required"})
+PLACEHOLDER_KEYS = frozenset(
+    {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
+)
 STICKY_SOURCES = ("session", "user", "key")
 
 

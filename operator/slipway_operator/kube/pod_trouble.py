@@ -96,7 +96,7 @@ def _reason_of(ended: Json, otherwise: str) -> str:
 
 
 def _ending(name: str, ended: Json) -> str:
-    said = (ended.get("message") or "").strip()
+    said = (ended.get("message") or "").strip().rstrip(".")
     how = f"out of memory (exit code {ended.get('exitCode')})" if ended.get("reason") == "OOMKilled" else _exit(ended)
     return f"container {name}: {said} ({how})" if said else f"container {name} ended: {how}"
 
