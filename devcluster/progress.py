@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ def _run_step(label: str, step: Step, console: Console) -> None:
     started = time.monotonic()
     note = f" ({step.note})" if step.note else ""
     if console.is_terminal:
-        with console.status(f"{_plain(label + note)} ...", spinner="dots"):
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        with Progress(*columns, console=console, transient=True) as live:
+            live.add_task(label + note, total=None)
             step.make()
     else:
         say(console, f"{label}{note} ...")
@@ -43,7 +46,3 @@ def _run_step(label: str, step: Step, console: Console) -> None:
 def say(console: Console, text: str) -> None:
     """One plain line, shown at once; square brackets are text, not markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -107,7 +107,7 @@ def memory(places: Places) -> Path:
 
 def _run_folders() -> Iterable[Path]:
     return (Path("/run/containers"), Path("/run/libpod"), Path("/run/runc"), Path("/var/lib/containers"),
-            Path("/run/crun"), Path("/run/netavark"))  # fmt: skip
+            Path("/run/crun"), Path("/run/mount"), Path("/run/netavark"))  # fmt: skip
 
 
 def _unmount(places: Places, *, keep_netns: bool) -> None:
