@@ -42,11 +42,11 @@ test: check tools unit integration e2e ## everything: checks, unit, integration 
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm
 
-unit: setup ## pure and single-process tests
+unit: setup ## what needs no other process
 	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
 
-integration: tools ## tests against a real kube-apiserver on loopback
-	$(VENV)/bin/pytest tests -m integration
+integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
+	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up

@@ -2,10 +2,13 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.deployment import Deployment
 from examples.demo.kube import NODE_PORT, RELEASE, SYSTEM, Images, Kube, install, merge
@@ -73,6 +76,15 @@ class Installation:
         path = f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/internal/routes"
         routes = json.loads(self.kube.kubectl("get", "--raw", path))["routes"]
         return sum(int(counts["inflight"]) for counts in routes[route]["revisions"].values())
+
+    def outcomes(self, gateway: str, model: str) -> dict[str, int]:
+        """How the requests of one model ended at one gateway, as it counts them: each exactly once."""
+        page = self.kube.kubectl("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/metrics")
+        counted: Counter[str] = Counter()
+        for sample in (sample for family in text_string_to_metric_families(page) for sample in family.samples):
+            if sample.name == "slipway_gateway_requests_total" and sample.labels["model"] == model:
+                counted[sample.labels["outcome"]] += int(sample.value)
+        return dict(counted)
 
     @contextmanager
     def partitioned(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         await_answer(url, 30)
         beside = load(paused, url=f"{url}/v1", max_tokens=LONG, streams=2)
         beside.wait_for(lambda report: report.requests >= 4, 60)
-        carried, before, killed_at = slipway.inflight(victim, paused.route), everyone.report(), time.time()
+        before, killed_at = everyone.report(), time.time()
         slipway.kill(victim)
         everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)
         slipway.until_well()
@@ -49,7 +49,9 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         whole, untouched = everyone.stop(), beside.stop()
 
     assert untouched.failures == (), "requests at the other gateway failed"
-    assert_lost_with(whole, killed_at, carried)
+    ended = slipway.outcomes(survivor, paused.model)
+    assert set(ended) == {"ok"}, "the other gateway cut or refused requests of its own"
+    assert_lost_at_the_kill(whole, killed_at)
     assert answers.count >= 20
     assert answers.failed == [], "the openai client retries a lost connection; this was more than that"
 
@@ -79,9 +81,8 @@ def until_steered(chat: Deployment, percent: int) -> None:
     shares = {"v2": percent, "v1": 100 - percent}
 
     def steered(status: Json) -> bool:
-        return (status.get("weight"), weights_of(status)) == (percent, shares) and conditions_of(status)[
-            "TrafficSynced"
-        ] == "True"
+        synced = conditions_of(status)["TrafficSynced"] == "True"
+        return synced and (status["weight"], weights_of(status)) == (percent, shares)
 
     chat.until(f"{percent} % for the canary at every gateway", steered, START_S)
 
@@ -93,18 +94,15 @@ def by_burden(slipway: Installation, chat: Deployment) -> list[str]:
     return [name for _, name in found]
 
 
-def assert_lost_with(report: Report, killed_at: float, carried: int) -> None:
-    """Every failure is one of the requests that the killed gateway carried, or one that still knocked at its door."""
-    print(f"killed with {carried} requests in progress; {len(report.failures)} failed:")
+def assert_lost_at_the_kill(report: Report, killed_at: float) -> None:
+    """Failures are connections that broke with the gateway, or found its door shut before the Service had noticed."""
     for failure in report.failures:
-        print(f"  {failure.at - killed_at:+.2f} s {failure}")
-    late = [str(item) for item in report.failures if not 0 <= item.at - killed_at <= OUT_OF_SERVICE_S]
-    assert not late, "requests failed before or long after the kill"
-    cut = [item for item in report.failures if "ConnectError" not in item.text and "ConnectTimeout" not in item.text]
-    # Between the count and the kill a few more may have come in: at most one for each that ended there.
-    assert 0 < len(cut) <= 2 * carried, "more requests were cut than the gateway carried"
-    answered = [item for item in report.failures if item.text.startswith(("APIStatusError", "InternalServerError"))]
-    assert not answered, "a gateway that lives answered with an error"
+        print(f"{failure.at - killed_at:+.2f} s after the kill: {failure}")
+    assert report.failures, "the killed gateway carried nothing: this proved nothing"
+    elsewhen = [str(item) for item in report.failures if not 0 <= item.at - killed_at <= OUT_OF_SERVICE_S]
+    assert not elsewhen, "requests failed before the kill or long after it"
+    answered = [str(item) for item in report.failures if not item.text.startswith("APIConnectionError")]
+    assert not answered, "somebody answered with an error"
 
 
 class Answers:

@@ -18,6 +18,8 @@ from aiohttp import web
 
 from .harness import streaming, until, upstream
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -15,6 +15,8 @@ from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
 
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
 PROMPTS, NEW_TOKENS = 50, 16
 TEXT = (
     MODELS / "tiny-v1" / "README.md"

@@ -14,7 +14,7 @@ from slipway_server.models.loader import load
 from ..process import ServerProcess, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 VERSE = "And God said, Let there be light: and there was light."
 MESSAGES = [{"role": "user", "content": VERSE}]

@@ -8,7 +8,7 @@ import pytest
 from ..process import ServerProcess, get, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ASK = {"model": "chat", "prompt": "In the beginning", "max_tokens": 6}
 

@@ -16,7 +16,7 @@ from openai.types import Completion
 from ..process import ServerProcess, get, post, until
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 480, "ignore_eos": True}
 
