@@ -4,6 +4,7 @@ import asyncio
 import base64
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -115,7 +116,7 @@ class Choice:
         self.finish = delta.finish or self.finish
 
 
-class Shape:
+class Shape(ABC):
     """What chat completions and completions have in common."""
 
     id_prefix, whole_object, chunk_object = "", "", ""
@@ -123,11 +124,11 @@ class Shape:
     def __init__(self, model: str) -> None:
         self._head = {"id": f"{self.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
 
-    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]: ...
 
     def opening(self) -> dict[str, Any] | None:
         return None
