@@ -26,6 +26,19 @@ LIMIT = 10**9
 FETCHER = (sys.executable, "-c", "from slipway_server.fetcher import main; main()")
 
 
+class Server(ThreadingHTTPServer):
+    """Speaks TLS once it has a context: on each connection, so that the listening socket stays the one that listens."""
+
+    daemon_threads = False  # server_close waits for them: no connection outlives its test
+    context: ssl.SSLContext | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.context is None:
+            return super().finish_request(request, client_address)
+        with self.context.wrap_socket(request, server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)
+
+
 class Site:
     """Files by path; answers ranges, and can be told to fail."""
 
@@ -47,7 +60,7 @@ class Site:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever)
 
@@ -107,7 +120,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def https(site: Site, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
-    site.server.socket = context.wrap_socket(site.server.socket, server_side=True)
+    site.server.context = context
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     monkeypatch.setattr(web, "BACKOFF_S", 0.01)
     return f"https://localhost:{site.port}"
