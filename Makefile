@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test tools unit integration e2e demo up down status train docs lock clean
+.PHONY: help setup fmt check test tools unit histories integration e2e demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -44,6 +44,9 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 
 unit: setup ## what needs no other process
 	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
+
+histories: setup ## 10,000 random histories of a rollout against its invariants (about 20 minutes)
+	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q
 
 integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
 	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile

@@ -21,13 +21,31 @@ class Backend(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class HeaderMatch(msgspec.Struct, frozen=True):
+    """A request header (lower case) and what its value is or begins with."""
+
+    name: str
+    exact: str | None = None
+    prefix: str | None = None
+
+
+class HeaderRoute(msgspec.Struct, frozen=True):
+    """Requests with all of these headers go to the revision, before weights are looked at."""
+
+    name: str
+    revision: str
+    match: tuple[HeaderMatch, ...]
+
+
+class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
 
     generation: int
     model: str
     salt: str = ""
     backends: tuple[Backend, ...] = ()
+    header_routes: tuple[HeaderRoute, ...] = ()
+    hold_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,8 @@ class Route:
     generation: int = 0
     salt: str = ""
     backends: tuple[Backend, ...] = ()
+    header_routes: tuple[HeaderRoute, ...] = ()
+    hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +142,17 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         return Problem(f"status.traffic of {name}: {error}")
     if problem := check_backends(traffic.backends):
         return Problem(f"status.traffic of {name}: {problem.text}")
-    return Route(name, known.uid, traffic.model, known.created, traffic.generation, traffic.salt, traffic.backends)
+    return Route(
+        name,
+        known.uid,
+        traffic.model,
+        known.created,
+        traffic.generation,
+        traffic.salt,
+        traffic.backends,
+        traffic.header_routes,
+        traffic.hold_seconds,
+    )
 
 
 def _declared_model(obj: Mapping[str, Any]) -> str:

@@ -45,6 +45,7 @@ OPERATOR = {
     "controllerrevisions": (*READ, "create", "patch", "delete"),
     "services": (*READ, "create", "patch", "delete"),
     "pods": READ,
+    "pods/eviction": ("create",),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }

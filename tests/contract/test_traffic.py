@@ -13,12 +13,15 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
-from slipway_operator.model.status import Backend, Status, Traffic
+from slipway_operator.model.status import Backend, HeaderRoute, Status, Traffic
+from slipway_operator.model.strategy import HeaderMatch
 from tests.contract.documented import ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api
 
-TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75)), "1/2")
+HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
+BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
+TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2")
 
 
 def _object() -> dict[str, Any]:
@@ -35,6 +38,12 @@ def test_gateway_reads_what_the_operator_writes() -> None:
         ("abcdefgh22", 25, "v2"),
         ("zyxwvuts76", 75, ""),
     ]
+    (testers,) = route.header_routes
+    assert (testers.revision, route.hold_s) == ("abcdefgh22", 30)
+    assert [(match.name, match.exact, match.prefix) for match in testers.match] == [
+        ("x-team", None, "qa-"),
+        ("host", "p.io", None),
+    ]
 
 
 def test_both_sides_read_the_document_alike() -> None:
@@ -45,6 +54,9 @@ def test_both_sides_read_the_document_alike() -> None:
     assert read is not None
     assert (route.generation, route.model, route.salt) == (read.generation, read.model, read.salt)
     assert [(b.revision, b.weight) for b in route.backends] == [(b.revision, b.weight) for b in read.backends]
+    assert route.hold_s == read.hold_seconds
+    assert status_room.render(Status(traffic=read))["traffic"]["headerRoutes"] == written["headerRoutes"]
+    assert [item.revision for item in route.header_routes] == [item.revision for item in read.header_routes]
 
 
 def test_operator_reads_what_the_gateway_reports() -> None:

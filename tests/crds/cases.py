@@ -54,6 +54,22 @@ def _weights(*weights: int) -> Change:
     return _steps(*({"setWeight": weight} for weight in weights))
 
 
+def _match(name: str = "X-Team", **value: str) -> list[dict[str, Any]]:
+    return [{"headerName": name, "headerValue": value or {"exact": "qa"}}]
+
+
+def _route(match: list[dict[str, Any]]) -> dict[str, Any]:
+    return _steps({"setHeaderRoute": {"name": "testers", "match": match}})
+
+
+def _preview(match: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"strategy": {"blueGreen": {"previewRoute": {"match": match}}}}
+
+
+def _capacity(**capacity: object) -> dict[str, Any]:
+    return {"strategy": {"capacity": capacity}}
+
+
 CEL_CASES = (
     Case(
         "revision-needs-hf",
@@ -135,9 +151,57 @@ CEL_CASES = (
     ),
     Case(
         "step-one-thing",
-        "each step of spec.strategy.canary.steps is either setWeight or pause",
+        "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute and pause",
         bad=(_steps({"setWeight": 10, "pause": {}}), _steps({})),
-        good=(_steps({"pause": {}}), _steps({"setWeight": 10})),
+        good=(
+            _steps({"pause": {}}),
+            _steps({"setWeight": 10}),
+            _steps({"setCanaryScale": {"replicas": 2}}),
+            _steps({"setHeaderRoute": {"name": "testers", "match": _match()}}, {"setHeaderRoute": {"name": "testers"}}),
+        ),
+    ),
+    Case(
+        "canary-scale-one-thing",
+        "setCanaryScale takes exactly one of replicas, weight and matchTrafficWeight",
+        bad=(
+            _steps({"setCanaryScale": {}}),
+            _steps({"setCanaryScale": {"replicas": 1, "weight": 10}}),
+            _steps({"setCanaryScale": {"weight": 10, "matchTrafficWeight": True}}),
+        ),
+        good=(_steps({"setCanaryScale": {"weight": 25}}), _steps({"setCanaryScale": {"matchTrafficWeight": True}})),
+    ),
+    Case(
+        "match-traffic-weight",
+        "setCanaryScale.matchTrafficWeight is true or left out",
+        bad=(_steps({"setCanaryScale": {"matchTrafficWeight": False}}),),
+        good=(_steps({"setCanaryScale": {"matchTrafficWeight": True}}),),
+    ),
+    Case(
+        "header-name",
+        "headerName is the name of an HTTP header",
+        bad=(_route(_match(name="X Canary")), _preview(_match(name="X:Canary"))),
+        good=(_route(_match(name="Host")), _preview(_match(name="X-Canary_1"))),
+    ),
+    Case(
+        "header-value",
+        "headerValue takes either exact or prefix",
+        bad=(_route(_match(exact="a", prefix="a")), _preview([{"headerName": "X", "headerValue": {}}])),
+        good=(_route(_match(exact="a")), _preview([{"headerName": "X", "headerValue": {"prefix": "a"}}])),
+    ),
+    Case(
+        "blue-green-gate",
+        "spec.strategy.blueGreen waits for a promotion or for autoPromotionSeconds, not for both",
+        bad=({"strategy": {"blueGreen": {"autoPromotionEnabled": False, "autoPromotionSeconds": 5}}},),
+        good=(
+            {"strategy": {"blueGreen": {"autoPromotionSeconds": 5, "previewReplicaCount": 1}}},
+            {"strategy": {"blueGreen": {"autoPromotionEnabled": False}}},
+        ),
+    ),
+    Case(
+        "max-surge",
+        "maxSurge is a number of pods or a percentage up to 100%",
+        bad=tuple(_capacity(maxSurge=surge) for surge in (-1, "101%", "1", "-5%", "1.5%")),
+        good=tuple(_capacity(maxSurge=surge) for surge in (0, 1, "0%", "25%", "100%")),
     ),
     Case(
         "pause-duration",
@@ -179,6 +243,12 @@ CEL_CASES = (
 
 # Limits that the schema itself holds; `says` is what the API server's own message contains.
 SCHEMA_CASES = (
+    Case(
+        "capacity.policy",
+        "spec.strategy.capacity.policy",
+        bad=(_capacity(policy="Surge"),),
+        good=tuple(_capacity(policy=policy) for policy in ("PreferSurge", "RequireSurge", "AllowRecreate")),
+    ),
     Case(
         "model.name",
         "spec.model.name",

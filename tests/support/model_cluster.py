@@ -11,10 +11,11 @@ from typing import Any
 
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
-from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
+from slipway_operator.model.observed import Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.spec import parse_inputs
-from slipway_operator.model.status import Status, Traffic
+from slipway_operator.model.status import Mode, Status, Traffic
+from slipway_operator.model.strategy import parse_strategy
 from slipway_operator.planning.canary import replicas_for
 from slipway_operator.planning.plan import PlanSettings, plan
 
@@ -33,6 +34,8 @@ class Pods:
     desired: int
     replicas: int = 0
     ready: int = 0
+    placed: int = 0  # pods that have a node
+    made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
 
 
 @dataclass
@@ -57,6 +60,7 @@ class ModelCluster:
     services: set[str] = field(default_factory=set)
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
+    places: int | None = None  # pods that the nodes take; None is any number
     inflight: dict[str, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     calls_until_crash: int | None = None
@@ -95,17 +99,20 @@ class ModelCluster:
         for gone in decided.delete:
             self._call()
             self._delete(gone.kind, gone.name)
+        for evict in decided.evict:
+            self._call()
+            self._evict(evict.pod)
         self.events.extend(decided.events)
         return decided
 
     def pass_time(self, seconds: int = 1, *, pods: bool = True, gateways: bool = True) -> None:
         """Let the world move: ReplicaSets make pods, pods get ready, gateways follow."""
         self.now += timedelta(seconds=seconds)
+        self._place()
         for revision, item in self.pods.items():
-            item.replicas = item.desired
-            item.ready = min(item.ready, item.desired)
+            item.ready = min(item.ready, item.placed)
             if pods and not self.is_broken(revision):
-                item.ready = item.desired
+                item.ready = item.placed
         if gateways:
             for gateway in self.gateways:
                 gateway.generation = self.parsed().traffic.generation if self.parsed().traffic else None  # type: ignore[union-attr]
@@ -181,14 +188,29 @@ class ModelCluster:
 
     # --- the world's side ---------------------------------------------------------------------------------------------
 
+    def _place(self) -> None:
+        """What leaves frees its place first; then the scheduler goes through the pods that wait."""
+        for item in self.pods.values():
+            item.replicas, item.placed = item.desired, min(item.placed, item.desired)
+            item.made = (item.made + [self.now] * item.desired)[: item.desired]
+        for item in self.pods.values():
+            free = self.places - sum(other.placed for other in self.pods.values()) if self.places is not None else 999
+            item.placed += max(0, min(item.desired - item.placed, free))
+
     def _call(self) -> None:
         if self.calls_until_crash is not None and self.calls >= self.calls_until_crash:
             raise Crashed
         self.calls += 1
 
     def _workload(self, name: str, item: Pods) -> Workload:
-        trouble = (PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing"),)
-        return Workload(name, item.desired, item.replicas, item.ready, trouble if self.is_broken(name) else ())
+        waiting = item.replicas - item.placed
+        broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
+        unplaced = PodTrouble(
+            f"chat-{name}-y", "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        )
+        troubles = (*((broken,) if self.is_broken(name) else ()), *((unplaced,) if waiting else ()))
+        pods = tuple(Pod(f"chat-{name}-{n}", made, n < item.ready) for n, made in enumerate(item.made))
+        return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
 
     def _create(self, manifest: dict[str, Any]) -> None:
         revision = manifest["metadata"]["labels"][labels.REVISION]
@@ -211,6 +233,13 @@ class ModelCluster:
         self.pods[revision].desired = replicas
         if up:
             self._assert_room()
+
+    def _evict(self, pod: str) -> None:
+        _, revision, number = pod.split("-")
+        item = self.pods[revision]
+        item.made.pop(int(number))
+        item.replicas, item.placed = item.replicas - 1, item.placed - 1
+        item.ready -= int(number) < item.ready
 
     def _delete(self, kind: str, name: str) -> None:
         revision = name.rsplit("-", 1)[1]
@@ -253,7 +282,7 @@ class ModelCluster:
         ready = self.pods[revision].ready if revision in self.pods else 0
         others = [b.revision for b in table.backends if b.revision != revision]
         last_healthy = not any(self.pods.get(other, Pods(0)).ready for other in others)
-        needed = replicas_for(weight, self.spec.get("replicas", 1))
+        needed = replicas_for(weight, self._carriers())
         assert ready >= needed or last_healthy, f"I1: {weight}% needs {needed} ready pods, there are {ready}"
 
     def _assert_may_shrink(self, revision: str, replicas: int) -> None:
@@ -262,23 +291,39 @@ class ModelCluster:
         live = (parsed.stable_revision, parsed.rollout.revision if parsed.rollout else None)
         weight = parsed.traffic.weight(revision) if parsed.traffic else 0
         if revision in live and replicas > 0:
-            assert replicas >= replicas_for(weight, self.spec.get("replicas", 1)), "I1: shrunk below its weight"
+            assert replicas >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
+        elif revision == parsed.stable_revision and self._mode() is Mode.RECREATE:
+            assert self.spec["strategy"]["capacity"]["policy"] == "AllowRecreate", "the only pod leaves by leave only"
         elif replicas == 0 and self.spec.get("replicas", 1) > 0 and revision in self.served:
             assert revision in self.zero_since, "I2: weight 0 is acknowledged before pods leave"
             delay = self.spec.get("strategy", {}).get("canary", {}).get("scaleDownDelaySeconds", 30)
             waited = (self.now - self.zero_since[revision]).total_seconds()
-            assert waited >= delay or self.delays_changed, f"I2: pods leave after {waited} s, not {delay}"
+            short = self.pods[parsed.stable_revision or revision].desired < self.spec.get("replicas", 1)
+            known = self.delays_changed or short or self.places is not None
+            assert waited >= delay or known, f"I2: pods leave after {waited} s, not {delay}"
 
     delays_changed: bool = False
+    surge_changed: bool = False
     _parsed: Status | None = None
     served: set[str] = field(default_factory=set)  # revisions that ever had weight
 
     def _assert_room(self) -> None:
-        """I7, on every growth: twice the replicas, and what a shrunk spec still has to drain."""
+        """I7, on every growth: replicas and surge, and what a shrunk spec or surge still has to drain."""
         growth = sum(item.desired for item in self.pods.values())
         replicas = self.spec.get("replicas", 1)
         draining = sum(item.desired for item in self.pods.values() if item.desired > replicas)
+        surge = parse_strategy(self.spec.get("strategy") or {}).capacity.surge(replicas)
+        most = replicas + surge + draining
+        assert growth <= most or self.surge_changed, f"I7: {growth} pods for {replicas} replicas and {surge} more"
         assert growth <= 2 * replicas + draining, f"I7: {growth} pods for {replicas} replicas"
+
+    def _mode(self) -> Mode:
+        rollout = self.parsed().rollout
+        return rollout.capacity_mode if rollout else Mode.SURGE
+
+    def _carriers(self) -> int:
+        """Pods that carry everything: one fewer while they are replaced in place."""
+        return int(self.spec.get("replicas", 1)) - (self._mode() is Mode.REPLACE)
 
     def _acked_weight(self, revision: str | None) -> int:
         traffic = self.parsed().traffic

@@ -1,4 +1,4 @@
-"""Executes a Plan to the letter and in order: create, scale, status, delete, events."""
+"""Executes a Plan to the letter and in order: create, scale, status, delete, evict, events."""
 
 import logging
 from datetime import datetime
@@ -6,11 +6,11 @@ from typing import Any
 
 from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import NotFound, Refused, Stale
+from slipway_operator.kube.errors import NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.observe import is_owned
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, child
 from slipway_operator.model import labels
-from slipway_operator.model.plan import Create, Delete, Plan, Scale
+from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.status import Status, render
 
 Object = dict[str, Any]
@@ -36,6 +36,8 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> Non
     await write_status(client, obj, plan.status)
     for delete in plan.delete:
         await _delete(client, obj, delete)
+    for evict in plan.evict:
+        await _evict(client, obj, evict)
     for event in plan.events:
         await events.post(client, obj, event, now)
 
@@ -88,6 +90,16 @@ async def _delete(client: Client, obj: Object, delete: Delete) -> None:
             await client.delete(resource, metadata["namespace"], delete.name, live["metadata"]["uid"])
     except NotFound:
         return
+
+
+async def _evict(client: Client, obj: Object, evict: Evict) -> None:
+    """A disruption budget may say not now: the plan asks again."""
+    try:
+        await client.evict(obj["metadata"]["namespace"], evict.pod)
+    except NotFound:
+        return
+    except (Refused, Unavailable) as error:
+        log.info("pod %s may not leave yet: %s", evict.pod, error)
 
 
 def _is_ours(live: Object, obj: Object) -> bool:

@@ -12,7 +12,7 @@ from kubernetes.aio import client as kubernetes_client
 
 from slipway_operator.kube import auth
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.resources import Resource
+from slipway_operator.kube.resources import PODS, Resource
 from slipway_operator.model import labels
 
 Object = dict[str, Any]
@@ -99,6 +99,11 @@ class Client:
         """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._write(resource, "DELETE", resource.path(namespace, name), [], body)
+
+    async def evict(self, namespace: str, pod: str) -> None:
+        """Ask for a pod to leave; Unavailable when a disruption budget forbids it now."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        await self._write(PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
 
     async def _write(
         self,

@@ -7,8 +7,8 @@ from slipway_operator.kube import pod_trouble
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
-from slipway_operator.model import labels
-from slipway_operator.model.observed import Observed, Snapshot, Workload
+from slipway_operator.model import labels, wire
+from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
 from slipway_operator.model.spec import parse_inputs
 
 Object = dict[str, Any]
@@ -77,9 +77,16 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
         # A pod that is leaving has left the ReplicaSet's count, but not its node, nor its requests.
         replicas=max(int(status.get("replicas", 0)), len(living)),
         ready=int(status.get("readyReplicas", 0)),
+        unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
+        pods=tuple(_pod(pod) for pod in living if not _is_leaving(pod)),
         troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],
         stuck_deleting=_is_leaving(replica_set),
     )
+
+
+def _pod(pod: Object) -> Pod:
+    metadata = pod["metadata"]
+    return Pod(metadata["name"], wire.parse_time(metadata["creationTimestamp"]), pod_trouble.is_ready(pod))
 
 
 def _has_owner(pod: Object, uid: str) -> bool:

@@ -22,6 +22,18 @@ def has_ended(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
+def is_ready(pod: Json) -> bool:
+    """Whether a pod takes requests."""
+    return _is_ready(pod.get("status") or {})
+
+
+def is_unschedulable(pod: Json) -> bool:
+    """Whether the scheduler found no node for a pod."""
+    scheduled = _condition(pod.get("status") or {}, "PodScheduled") or {}
+    gone = bool(pod["metadata"].get("deletionTimestamp"))
+    return not gone and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+
+
 def of_pod(pod: Json) -> PodTrouble | None:
     """The trouble of one pod; None when it is ready, leaving, or merely on its way."""
     metadata, status = pod["metadata"], pod.get("status") or {}

@@ -1,6 +1,7 @@
 """What the cluster looked like when a reconcile began."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from slipway_operator.model.spec import PodInputs
 
@@ -27,6 +28,15 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of a revision."""
+
+    name: str
+    created_at: datetime
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A revision's ReplicaSet."""
 
@@ -35,6 +45,8 @@ class Workload:
     replicas: int  # pods that exist
     ready: int  # pods that are ready
     troubles: tuple[PodTrouble, ...] = ()
+    unschedulable: int = 0  # pods that no node takes
+    pods: tuple[Pod, ...] = ()  # those that live, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
 
 

@@ -31,6 +31,13 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Ask for a pod to leave; its ReplicaSet makes another."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A Kubernetes Event about a transition."""
 
@@ -41,11 +48,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, then one status write, then deletions and events."""
+    """Actions in order, then one status write, then deletions, evictions and events."""
 
     status: Status
     create: tuple[Create, ...] = ()
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
+    evict: tuple[Evict, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_after_s: float | None = None

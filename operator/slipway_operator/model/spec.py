@@ -1,13 +1,14 @@
 """A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-Json = Mapping[str, Any]
+from slipway_operator.model.strategy import Strategy, parse_strategy
+from slipway_operator.model.wire import parse_time
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,40 +59,6 @@ class PodInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class SetWeight:
-    """Give the canary this share of new requests, in percent."""
-
-    percent: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetScale:
-    """Bring the canary to this share of the replicas, in percent, whatever its weight."""
-
-    percent: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait; None waits for a promotion."""
-
-    duration_s: int | None = None
-
-
-Step = SetWeight | SetScale | Pause
-
-
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """The steps of a rollout. `by_hand`: they come from trafficPercent, which moves both ways."""
-
-    steps: tuple[Step, ...] = ()
-    by_hand: bool = False
-    scale_down_delay_s: int = 30
-    abort_scale_down_delay_s: int = 30
-
-
-@dataclass(frozen=True, slots=True)
 class Intents:
     """The user's decisions about a rollout, each naming what it is about."""
 
@@ -108,11 +75,13 @@ class Spec:
 
     inputs: PodInputs
     replicas: int = 1
-    strategy: Strategy = Strategy()
+    strategy: Strategy = field(default_factory=Strategy)
     drain_timeout_s: int = 600
     paused: bool = False
     progress_deadline_s: int = 600
     revision_history_limit: int = 5
+    rollback_window: int = 0  # former revisions to which a rollout goes without steps
+    restart_at: datetime | None = None  # pods made before this moment are replaced
     intents: Intents = field(default_factory=Intents)
 
 
@@ -123,11 +92,13 @@ def parse(obj: Json) -> Spec | Invalid:
         return Spec(
             inputs=parse_inputs(spec, obj["metadata"]["name"]),
             replicas=int(spec.get("replicas", 1)),
-            strategy=_strategy(spec.get("strategy") or {}),
+            strategy=parse_strategy(spec.get("strategy") or {}),
             drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
             paused=bool(spec.get("paused", False)),
             progress_deadline_s=int(spec.get("progressDeadlineSeconds", 600)),
             revision_history_limit=int(spec.get("revisionHistoryLimit", 5)),
+            rollback_window=int((spec.get("rollbackWindow") or {}).get("revisions", 0)),
+            restart_at=_time(spec.get("restartAt")),
             intents=_intents(spec.get("rollout") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -197,54 +168,6 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
     return canonical
 
 
-def parse_duration_s(text: str) -> int:
-    """Seconds of `1h30m`, `10m` or `30s`.
-
-    Raises:
-        ValueError: when it is written in another way.
-    """
-    match = _DURATION.fullmatch(text)
-    if not match or not text:
-        raise ValueError(f"'{text}' is not a duration like 30s, 10m or 1h30m")
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + seconds
-
-
-def _strategy(strategy: Json) -> Strategy:
-    if "canary" in strategy and "blueGreen" in strategy:
-        raise ValueError("strategy takes canary or blueGreen, not both")
-    if "blueGreen" in strategy:
-        chosen = strategy["blueGreen"] or {}
-        return Strategy(steps=_blue_green_steps(chosen), **_delays(chosen))
-    chosen = strategy.get("canary") or {}
-    if "trafficPercent" in chosen:
-        return Strategy(steps=_by_hand_steps(int(chosen["trafficPercent"])), by_hand=True, **_delays(chosen))
-    return Strategy(steps=tuple(_step(step) for step in chosen.get("steps") or ()), **_delays(chosen))
-
-
-def _blue_green_steps(chosen: Json) -> tuple[Step, ...]:
-    gate: tuple[Step, ...] = () if chosen.get("autoPromotionEnabled", True) else (Pause(),)
-    return (SetScale(100), *gate, SetWeight(100))
-
-
-def _by_hand_steps(percent: int) -> tuple[Step, ...]:
-    return (SetWeight(100),) if percent == 100 else (SetWeight(percent), Pause())
-
-
-def _step(step: Json) -> Step:
-    if "setWeight" in step:
-        return SetWeight(int(step["setWeight"]))
-    duration = (step["pause"] or {}).get("duration")
-    return Pause(None if duration is None else parse_duration_s(duration))
-
-
-def _delays(chosen: Json) -> dict[str, Any]:
-    return {
-        "scale_down_delay_s": int(chosen.get("scaleDownDelaySeconds", 30)),
-        "abort_scale_down_delay_s": int(chosen.get("abortScaleDownDelaySeconds", 30)),
-    }
-
-
 def _intents(rollout: Json) -> Intents:
     return Intents(
         promote=rollout.get("promote"),
@@ -253,6 +176,10 @@ def _intents(rollout: Json) -> Intents:
         retry=rollout.get("retry"),
         rollback_to=rollout.get("rollbackTo"),
     )
+
+
+def _time(value: str | None) -> datetime | None:
+    return None if value is None else parse_time(value)
 
 
 def _quantity(value: object) -> str | None:

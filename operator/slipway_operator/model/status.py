@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from slipway_operator.model import wire
+from slipway_operator.model.strategy import HeaderMatch
 
 
 class State(StrEnum):
@@ -13,6 +14,7 @@ class State(StrEnum):
 
     INITIALIZING = "Initializing"  # the first revision comes up; there is nothing to fall back to
     PROVISIONING = "Provisioning"  # pods of the new revision come up
+    CAPACITY_WAIT = "CapacityWait"  # no node takes them
     SHIFTING = "Shifting"  # a weight is on its way to the gateways
     PAUSED = "Paused"  # a pause step holds
     PROMOTING = "Promoting"  # the steps are done; pods and weight go to full
@@ -28,6 +30,14 @@ class Phase(StrEnum):
     PAUSED = "Paused"
     HEALTHY = "Healthy"
     DEGRADED = "Degraded"
+
+
+class Mode(StrEnum):
+    """Within how many pods a rollout goes on; see planning/capacity.py."""
+
+    SURGE = "Surge"
+    REPLACE = "Replace"
+    RECREATE = "Recreate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,8 @@ class Rollout:
     token: str = ""
     progress: str = ""
     skip_steps: bool = False
+    capacity_mode: Mode = Mode.SURGE
+    capacity_since: datetime | None = None  # when the wait for capacity, or its present mode, began
     abort: Abort | None = None
 
     @property
@@ -89,6 +101,15 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderRoute:
+    """Requests with all of these headers go to the revision, whatever its weight."""
+
+    name: str
+    revision: str
+    match: tuple[HeaderMatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What the gateways route by; see docs/contracts.md."""
 
@@ -96,6 +117,8 @@ class Traffic:
     model: str
     salt: str
     backends: tuple[Backend, ...] = ()
+    header_routes: tuple[HeaderRoute, ...] = ()
+    hold_seconds: int | None = None  # how long new requests wait for the first pod in place of a refusal
     acknowledged: str = ""  # "2/2": gateways that route by this generation, of the ready ones
 
     def weight(self, revision: str | None) -> int:
@@ -130,6 +153,15 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """A transition of the rollout: which row of its table was taken, and what it said."""
+
+    at: datetime
+    row: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All of `.status`."""
 
@@ -151,6 +183,7 @@ class Status:
     traffic: Traffic | None = None
     revisions: tuple[RevisionStatus, ...] = ()
     aborted_revisions: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()  # the last ones, newest last
     conditions: tuple[Condition, ...] = ()
 
     def scale_down_at(self, revision: str) -> datetime | None:

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from slipway_operator.model import wire
-from slipway_operator.model.spec import Pause
-from slipway_operator.model.status import Condition, Phase, Rollout, State, Traffic
-from slipway_operator.planning import canary
+from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
+from slipway_operator.model.strategy import Pause
+from slipway_operator.planning import canary, capacity
 from slipway_operator.planning.conditions import condition
+from slipway_operator.planning.guards import pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
-from slipway_operator.planning.rollout import pause_ends
-from slipway_operator.planning.situation import Course, Situation
+from slipway_operator.planning.situation import Course, Situation, rollout_of
 
 
 def phase(course: Course, at: Situation) -> Phase:
@@ -28,7 +28,7 @@ def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
     sentence = _SENTENCES[course.state](course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
-    return held + sentence + _unsynced(course, at) + _draining(course, at)
+    return held + sentence + _within(course, at) + _unsynced(course, at) + _draining(course, at)
 
 
 def step(rollout: Rollout | None) -> str | None:
@@ -42,7 +42,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
     """All conditions as they are now."""
     serving = _serving(course)
     ready, wanted = at.ready(serving), at.replicas
-    healthy = course.stable is not None and at.stable_healthy(course.stable)
+    healthy = course.stable is not None and capacity.stable_healthy(course, at)
     rows = (
         ("Accepted", True, "Valid", "the spec is valid"),
         ("Ready", *_readiness(ready, at, traffic)),
@@ -50,6 +50,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
         ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
         ("TrafficSynced", *_synchrony(at, traffic)),
         ("StableHealthy", healthy, "Carries" if healthy else "PodsMissing", _stable_sentence(course, at)),
+        ("CapacityAvailable", *_capacity(course, at)),
     )
     return [condition(kind, holds, reason, text, at.now) for kind, holds, reason, text in rows]
 
@@ -62,11 +63,6 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 # --- sentences by state -----------------------------------------------------------------------------------------------
 
 
-def _rollout(course: Course) -> Rollout:
-    assert course.rollout is not None, "only the idle sentence is asked without a rollout"
-    return course.rollout
-
-
 def _idle(course: Course, at: Situation) -> str:
     if at.replicas == 0:
         return f"scaled to zero; revision {course.stable} serves again when spec.replicas is raised"
@@ -76,13 +72,13 @@ def _idle(course: Course, at: Situation) -> str:
 def _initializing(course: Course, at: Situation) -> str:
     if at.replicas == 0:
         return "scaled to zero; the first revision comes up when spec.replicas is raised"
-    target = _rollout(course).revision
+    target = rollout_of(course).revision
     late = "no progress within the deadline; " if _overdue(course, at) else ""
     return f"{late}first revision {target} comes up: {_pods(target, at.replicas, at)}"
 
 
 def _provisioning(course: Course, at: Situation) -> str:
-    target, needed = _rollout(course).revision, needed_replicas(course, at)
+    target, needed = rollout_of(course).revision, needed_replicas(course, at)
     if at.replicas == 0:
         return f"{_step_of(course)}: scaled to zero; the rollout goes on when spec.replicas is raised"
     if room_for_target(course, at) < needed:
@@ -92,16 +88,23 @@ def _provisioning(course: Course, at: Situation) -> str:
     return f"{_step_of(course)}: revision {target} comes up: {_pods(target, needed, at)}"
 
 
+def _capacity_wait(course: Course, at: Situation) -> str:
+    rollout = rollout_of(course)
+    since = wire.format_time(rollout.capacity_since or at.now)
+    lacking = capacity.shortage(course, at, rollout.revision)
+    return f"{_step_of(course)}: revision {rollout.revision} waits for capacity since {since}: {lacking}"
+
+
 def _shifting(course: Course, at: Situation) -> str:
-    target = _rollout(course).revision
-    if not at.stable_healthy(course.stable):
+    target = rollout_of(course).revision
+    if not capacity.stable_healthy(course, at):
         return f"{_step_of(course)}: {_stable_sentence(course, at)}"
-    asked = canary.weight_at(at.spec.strategy.steps, _rollout(course).step_index)
+    asked = canary.weight_at(at.spec.strategy.steps, rollout_of(course).step_index)
     return f"{_step_of(course)}: the weight of revision {target} goes to {asked}"
 
 
 def _paused(course: Course, at: Situation) -> str:
-    rollout = _rollout(course)
+    rollout = rollout_of(course)
     step_now = at.spec.strategy.steps[rollout.step_index] if rollout.step_index < len(at.spec.strategy.steps) else None
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
     if isinstance(step_now, Pause) and step_now.duration_s is not None:
@@ -110,12 +113,12 @@ def _paused(course: Course, at: Situation) -> str:
 
 
 def _promoting(course: Course, at: Situation) -> str:
-    target = _rollout(course).revision
+    target = rollout_of(course).revision
     return f"promoting revision {target}: {_pods(target, at.replicas, at)}, weight {at.weight(target)}"
 
 
 def _aborting(course: Course, at: Situation) -> str:
-    rollout = _rollout(course)
+    rollout = rollout_of(course)
     why = rollout.abort.message if rollout.abort else ""
     left = at.weight(rollout.revision)
     returning = f"; weight {left} returns to stable {course.stable}" if left else ""
@@ -124,7 +127,7 @@ def _aborting(course: Course, at: Situation) -> str:
 
 
 def _aborted(course: Course, at: Situation) -> str:
-    rollout = _rollout(course)
+    rollout = rollout_of(course)
     why = rollout.abort.message if rollout.abort else ""
     return f"serving stable {course.stable}; revision {rollout.revision} was rejected: {why}"
 
@@ -133,6 +136,7 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
     None: _idle,
     State.INITIALIZING: _initializing,
     State.PROVISIONING: _provisioning,
+    State.CAPACITY_WAIT: _capacity_wait,
     State.SHIFTING: _shifting,
     State.PAUSED: _paused,
     State.PROMOTING: _promoting,
@@ -154,7 +158,7 @@ def _settled_phase(course: Course, at: Situation) -> Phase:
 def _first_phase(course: Course, at: Situation) -> Phase:
     if _overdue(course, at):
         return Phase.DEGRADED
-    return Phase.PROGRESSING if at.ready(_rollout(course).revision) else Phase.PENDING
+    return Phase.PROGRESSING if at.ready(rollout_of(course).revision) else Phase.PENDING
 
 
 def _overdue(course: Course, at: Situation) -> bool:
@@ -168,7 +172,7 @@ def _serving(course: Course) -> str | None:
 
 
 def _step_of(course: Course) -> str:
-    rollout = _rollout(course)
+    rollout = rollout_of(course)
     return f"step {min(rollout.step_index + 1, rollout.steps)} of {rollout.steps}"
 
 
@@ -181,7 +185,7 @@ def _pods(revision: str | None, wanted: int, at: Situation) -> str:
 def _stable_sentence(course: Course, at: Situation) -> str:
     if course.stable is None:
         return "no revision was promoted yet"
-    if at.stable_healthy(course.stable):
+    if capacity.stable_healthy(course, at):
         return f"stable {course.stable} carries its weight"
     return f"waits for pods of stable {course.stable}: {_pods(course.stable, at.replicas, at)}"
 
@@ -222,6 +226,20 @@ def _synchrony(at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
     synced = at.traffic_synced and traffic is not None
     text = f"{acked} of {gateways} ready gateways route by the present table"
     return synced, "Acknowledged" if synced else "Waiting", text
+
+
+def _within(course: Course, at: Situation) -> str:
+    mode = capacity.mode(course, at)
+    return "" if mode is Mode.SURGE else f"; capacity mode {mode}"
+
+
+def _capacity(course: Course, at: Situation) -> tuple[bool, str, str]:
+    revisions = [name for name in (course.target, course.stable) if name]
+    short = [name for name in revisions if (found := at.workload(name)) and found.unschedulable]
+    if course.state is State.CAPACITY_WAIT or short:
+        lacking = capacity.shortage(course, at, short[0] if short else revisions[0])
+        return False, "InsufficientCapacity", lacking
+    return True, "Scheduled", "every pod has a node"
 
 
 def _unsynced(course: Course, at: Situation) -> str:

@@ -10,11 +10,11 @@ from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Observed, Snapshot
-from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.plan import Create, Delete, Event, Evict, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
-from slipway_operator.planning import conditions, describe, revision, wakeup
+from slipway_operator.planning import capacity, conditions, describe, restart, revision, wakeup
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
 from slipway_operator.planning.situation import Course, Situation
@@ -41,18 +41,20 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         return _refused(status, spec.message, generation, now)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     at = Situation(spec, wanted, current, status, observed, now)
-    before = Course(status.rollout, status.stable_revision, status.previous_revision, status.aborted_revisions)
+    before = _course(status)
     course, decided = advance(before, at)
     traffic = next_traffic(course, at, spec.inputs.model.name)
     desired = desired_replicas(course, at)
     ignored = _ignored_intents(course, at) if generation != status.observed_generation else ()
+    evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     return Plan(
         status=_status(course, at, traffic, desired, settings.endpoint, obj),
         create=_creations(Owner.of(obj), course, at, desired, settings),
         scale=_scalings(Owner.of(obj), at, desired),
         delete=_deletions(Owner.of(obj), course, at, gone),
-        events=(*decided, *_movements(at, desired, traffic), *ignored),
+        evict=evicted,
+        events=(*decided, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
         requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
     )
 
@@ -67,6 +69,16 @@ def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime
         "observed": wire.to_json(observed),
         "plan": wire.to_json(decided),
     }
+
+
+def _course(status: Status) -> Course:
+    return Course(
+        status.rollout,
+        status.stable_revision,
+        status.previous_revision,
+        status.aborted_revisions,
+        status.decisions,
+    )
 
 
 def _generation(obj: Json) -> int:
@@ -114,16 +126,19 @@ def _status(
         stable_revision=course.stable,
         previous_revision=course.previous,
         canary_revision=course.target if course.stable else None,
-        rollout=_with_token(course.rollout),
+        rollout=_shown(course, at),
         traffic=traffic,
         revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
         aborted_revisions=course.aborted,
+        decisions=course.decisions,
         conditions=conditions.carry_over(fresh, at.status.conditions, generation),
     )
 
 
-def _with_token(rollout: Rollout | None) -> Rollout | None:
-    return replace(rollout, token=rollout.step_token) if rollout else None
+def _shown(course: Course, at: Situation) -> Rollout | None:
+    rollout = course.rollout
+    mode = capacity.mode(course, at)
+    return replace(rollout, token=rollout.step_token, capacity_mode=mode) if rollout else None
 
 
 def _shown_weight(course: Course, at: Situation) -> int | None:
@@ -233,6 +248,10 @@ def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) 
         return scaled
     shares = ", ".join(f"{backend.revision} {backend.weight}%" for backend in traffic.backends)
     return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
+
+
+def _restarted(evicted: tuple[Evict, ...]) -> tuple[Event, ...]:
+    return tuple(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted)
 
 
 def _ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:

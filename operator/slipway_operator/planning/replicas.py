@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from slipway_operator.model.status import State
-from slipway_operator.planning import canary
+from slipway_operator.model.status import Mode, State
+from slipway_operator.planning import canary, capacity, restart
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -12,26 +12,31 @@ def needed_replicas(course: Course, at: Situation) -> int:
     rollout = course.rollout
     if rollout is None:
         return 0
-    if rollout.state in (State.INITIALIZING, State.PROMOTING):
+    if rollout.state is State.INITIALIZING:
         return at.replicas
-    return canary.replicas_for(canary.scale_at(at.spec.strategy.steps, rollout.step_index), at.replicas)
+    if rollout.step_index >= len(at.spec.strategy.steps):
+        return capacity.carriers(course, at)
+    if _would_end_service(course, at):
+        return 0
+    carriers, surge = capacity.carriers(course, at), capacity.surge(course, at)
+    return canary.replicas_at(at.spec.strategy.steps, rollout.step_index, at.replicas, carriers, surge)
 
 
 def room_for_target(course: Course, at: Situation) -> int:
-    """Pods that the target may have: all revisions together never exceed twice the replicas (invariant I7)."""
+    """Pods that the target may have: all revisions together never exceed replicas and surge (invariant I7)."""
     others = sum(
-        at.replicas if revision == course.stable else workload.desired
+        max(workload.desired, _stable_replicas(course, at)) if revision == course.stable else workload.desired
         for revision, workload in at.observed.workloads.items()
         if revision != course.target
     )
-    return max(0, 2 * at.replicas - others)
+    return max(0, at.replicas + capacity.surge(course, at) - others)
 
 
 def desired_replicas(course: Course, at: Situation) -> dict[str, int]:
     """Pods wanted of every revision that has or gets a ReplicaSet."""
     desired = {revision: _retired_replicas(course, at, revision) for revision in retired(course, at)}
     if course.stable:
-        desired[course.stable] = at.replicas
+        desired[course.stable] = _stable_replicas(course, at)
     if course.target:
         desired[course.target] = _target_replicas(course, at, course.target)
     return desired
@@ -47,6 +52,8 @@ def scale_down_at(course: Course, at: Situation, revision: str, weight: int) -> 
     if weight > 0:
         return None
     settled = at.status.scale_down_at(revision)
+    if settled and _stable_needs_room(course, at):
+        return min(settled, at.now)
     if settled or not at.traffic_synced or at.weight(revision) > 0:
         return settled
     return at.now + timedelta(seconds=_delay_s(course, at, revision))
@@ -57,17 +64,74 @@ def leaves_at_latest(at: Situation, settled: datetime) -> datetime:
     return settled + timedelta(seconds=at.spec.drain_timeout_s)
 
 
+def _would_end_service(course: Course, at: Situation) -> bool:
+    """Whether the target could only come up where the sole stable pod is, before any weight was asked for it."""
+    rollout = course.rollout
+    early = rollout is not None and canary.weight_at(at.spec.strategy.steps, rollout.step_index) == 0
+    begun = at.ready(course.target) > 0
+    return early and not begun and capacity.mode(course, at) is Mode.RECREATE
+
+
+def _stable_replicas(course: Course, at: Situation) -> int:
+    """All of them where there is room; else what the target leaves, but enough for the weight that it still has."""
+    workload = at.workload(course.stable or "")
+    present = workload.desired if workload else 0
+    if course.rollout is None and (extra := restart.extra_pods(course, at, course.stable or "")):
+        return at.replicas + extra
+    if not capacity.tight(course, at):
+        return at.replicas
+    budget = at.replicas + capacity.surge(course, at)
+    asked = max(_least_stable(course, at, present), min(at.replicas, budget - _claim(course, at)))
+    others = sum(item.desired for name, item in at.observed.workloads.items() if name != course.stable)
+    return asked if asked <= present else max(present, min(asked, budget - others))
+
+
+def _least_stable(course: Course, at: Situation, present: int) -> int:
+    if course.target is None:
+        return 0
+    mode = capacity.mode(course, at)
+    written_down = at.status.rollout is not None and at.status.rollout.capacity_mode is mode
+    if not at.traffic_synced or not written_down:
+        return min(present, at.replicas)
+    if mode is Mode.RECREATE:
+        return 0 if needed_replicas(course, at) else 1
+    return max(1, canary.replicas_for(at.weight(course.stable), capacity.carriers(course, at)))
+
+
+def _claim(course: Course, at: Situation) -> int:
+    """Pods that the target is to have, as far as stable is concerned."""
+    if course.target is None:
+        return 0
+    if course.state is State.ABORTING:
+        workload = at.workload(course.target)
+        return _returning_replicas(course, at, workload.desired if workload else 0)
+    return needed_replicas(course, at)
+
+
 def _target_replicas(course: Course, at: Situation, target: str) -> int:
     workload = at.workload(target)
     present = workload.desired if workload else 0
     if course.state is State.ABORTING:
-        return present
-    needed = needed_replicas(course, at)
-    if needed >= present:
-        return max(present, min(needed, room_for_target(course, at)))
+        return _returning_replicas(course, at, present)
+    needed, room, tight = needed_replicas(course, at), room_for_target(course, at), capacity.tight(course, at)
+    if needed >= present and not (tight and room < present):
+        return max(present, min(needed, room))
     # Fewer pods only once no gateway sends them more than they carry.
-    carried = canary.weight_carried(needed, at.replicas) >= at.weight(target)
-    return needed if carried and at.traffic_synced else present
+    least = canary.replicas_for(at.weight(target), capacity.carriers(course, at)) if at.traffic_synced else present
+    return min(present, max(least, min(needed, room) if tight else needed))
+
+
+def _returning_replicas(course: Course, at: Situation, present: int) -> int:
+    """Of a rejected revision that still has weight: where room is scarce, its pods make way as the weight leaves."""
+    if not capacity.tight(course, at) or not at.traffic_synced:
+        return present
+    return min(present, max(1, canary.replicas_for(at.weight(course.target), capacity.carriers(course, at))))
+
+
+def _stable_needs_room(course: Course, at: Situation) -> bool:
+    """Whether pods of stable wait for a node, or for others to leave."""
+    stable = at.workload(course.stable or "")
+    return stable is not None and (stable.unschedulable > 0 or stable.desired < at.replicas)
 
 
 def _retired_replicas(course: Course, at: Situation, revision: str) -> int:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import PodInputs, Spec, Step, inputs_to_dict
+from slipway_operator.model.spec import PodInputs, Spec, inputs_to_dict
+from slipway_operator.model.strategy import Step
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
 TEMPLATE_VERSION = 1  # how new revisions are rendered; see manifests/workload.py
@@ -43,6 +44,14 @@ def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> 
 def next_ordinal(snapshots: Mapping[str, Snapshot]) -> int:
     """Number of the next revision, counted from 1."""
     return max((snapshot.ordinal for snapshot in snapshots.values()), default=0) + 1
+
+
+def in_window(snapshots: Mapping[str, Snapshot], stable: str | None, wanted: str, revisions: int) -> bool:
+    """Whether a former revision is among the last ones before stable (Argo's rollbackWindow)."""
+    if stable is None or wanted not in snapshots or stable not in snapshots:
+        return False
+    ordinal, newest = snapshots[wanted].ordinal, snapshots[stable].ordinal
+    return ordinal < newest and sum(ordinal <= item.ordinal < newest for item in snapshots.values()) <= revisions
 
 
 def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], limit: int) -> list[str]:

@@ -5,8 +5,7 @@ from datetime import datetime
 
 from slipway_operator.model.observed import Observed, Workload
 from slipway_operator.model.spec import Spec
-from slipway_operator.model.status import Rollout, State, Status
-from slipway_operator.planning import canary
+from slipway_operator.model.status import Decision, Rollout, State, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +16,7 @@ class Course:
     stable: str | None = None
     previous: str | None = None
     aborted: tuple[str, ...] = ()  # REVISION/ATTEMPT, newest last
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def state(self) -> State | None:
@@ -27,6 +27,12 @@ class Course:
     def target(self) -> str | None:
         """The revision under test: one that may hold weight beside stable."""
         return self.rollout.revision if self.rollout and self.rollout.state is not State.ABORTED else None
+
+
+def rollout_of(course: Course) -> Rollout:
+    """The rollout, where there must be one."""
+    assert course.rollout is not None, "only the rows and sentences of idle states do without a rollout"
+    return course.rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,3 @@ class Situation:
     def elapsed_s(self, since: datetime) -> float:
         """Seconds from a moment to now."""
         return (self.now - since).total_seconds()
-
-    def stable_healthy(self, stable: str | None) -> bool:
-        """Whether the stable revision carries the weight that it has."""
-        weight = self.weight(stable)
-        return weight == 0 or self.ready(stable) >= canary.replicas_for(weight, self.replicas)

@@ -1,7 +1,10 @@
 """The table that gateways route by: weights follow readiness, and change only with a new generation."""
 
-from slipway_operator.model.status import Backend, State, Traffic
-from slipway_operator.planning import canary
+from dataclasses import replace
+
+from slipway_operator.model.status import Backend, HeaderRoute, Mode, State, Traffic
+from slipway_operator.model.strategy import Policy
+from slipway_operator.planning import canary, capacity
 from slipway_operator.planning.situation import Course, Situation
 
 STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED)
@@ -15,10 +18,11 @@ def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
     present = at.status.traffic
     salt = course.rollout.salt if course.rollout else (present.salt if present else "")
     acked, ready = at.acknowledged
-    if present and (present.salt, present.backends, present.model) == (salt, backends, model):
-        return Traffic(present.generation, model, salt, backends, f"{acked}/{ready}")
+    table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at))
+    if present and replace(present, generation=0, acknowledged="") == table:
+        return replace(present, acknowledged=f"{acked}/{ready}")
     generation = present.generation + 1 if present else 1
-    return Traffic(generation, model, salt, backends, f"0/{ready}")
+    return replace(table, generation=generation, acknowledged=f"0/{ready}")
 
 
 def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
@@ -38,21 +42,53 @@ def target_weight(course: Course, at: Situation) -> int:
     if rollout is None or course.target is None:
         return 0
     present = at.weight(rollout.revision)
-    carried = canary.weight_carried(at.ready(rollout.revision), at.replicas) if at.replicas else present
+    carriers = capacity.carriers(course, at)
+    carried = canary.weight_carried(at.ready(rollout.revision), carriers) if carriers else present
     if rollout.state is State.ABORTING:
         return _returning(course, at, present)
     if rollout.state is State.PROMOTING:
         return carried
-    if rollout.state in STEP_HOLDS_WEIGHT:
-        return min(canary.weight_at(at.spec.strategy.steps, rollout.step_index), carried)
+    if rollout.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
+        return min(asked_weight(course, at), carried)
     return min(present, carried)
+
+
+def asked_weight(course: Course, at: Situation) -> int:
+    """Percent that the step asks for; all of it where the only pod is the target's."""
+    rollout = course.rollout
+    if rollout is None:
+        return 0
+    if capacity.mode(course, at) is Mode.RECREATE and at.ready(rollout.revision) > 0:
+        return 100
+    return canary.weight_at(at.spec.strategy.steps, rollout.step_index)
+
+
+def _goes_by_pods(course: Course, at: Situation) -> bool:
+    """Whether weight moves pod by pod: the target gets its next one when stable, relieved, lets one go."""
+    return capacity.tight(course, at) and not at.spec.paused and capacity.stable_healthy(course, at)
 
 
 def _returning(course: Course, at: Situation, present: int) -> int:
     """Down only, and no faster than stable pods are ready for it, unless the other side has none (I5)."""
-    if at.ready(course.target) == 0 or at.replicas == 0:
+    if at.ready(course.target) == 0 or at.replicas == 0 or capacity.mode(course, at) is Mode.RECREATE:
         return 0
-    return min(present, 100 - canary.weight_carried(at.ready(course.stable), at.replicas))
+    return min(present, 100 - canary.weight_carried(at.ready(course.stable), capacity.carriers(course, at)))
+
+
+def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
+    """Of the steps so far; none without a ready pod, and none from the moment of a rejection on."""
+    rollout = course.rollout
+    if rollout is None or course.stable is None or not rollout.in_flight or at.ready(rollout.revision) == 0:
+        return ()
+    reached = rollout.step_index if rollout.state in STEP_HOLDS_WEIGHT else rollout.step_index - 1
+    routes = canary.routes_at(at.spec.strategy.steps, reached) if reached >= 0 else ()
+    return tuple(HeaderRoute(route.name, rollout.revision, route.match) for route in routes)
+
+
+def _hold_s(at: Situation) -> int | None:
+    """Seconds that requests wait at a gateway where the only pod is replaced by another."""
+    limits = at.spec.strategy.capacity
+    return limits.hold_s if limits.policy is Policy.ALLOW_RECREATE and at.replicas == 1 else None
 
 
 def _backend(at: Situation, revision: str, weight: int) -> Backend:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.model.spec import Pause
 from slipway_operator.model.status import Rollout, State, Traffic
+from slipway_operator.model.strategy import Pause
+from slipway_operator.planning import restart
+from slipway_operator.planning.guards import IN_FLIGHT, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
-from slipway_operator.planning.rollout import IN_FLIGHT, pause_ends
 from slipway_operator.planning.situation import Course, Situation
 
 GATEWAY_POLL_S = 0.5
 DRAIN_POLL_S = 2.0
+RESTART_POLL_S = 5.0  # a disruption budget gives no sign when it opens
 
 
 def after_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
@@ -25,15 +27,23 @@ def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[f
         yield GATEWAY_POLL_S
     if any(at.observed.workloads[name].replicas for name in retired(course, at)):
         yield DRAIN_POLL_S
+    if restart.extra_pods(course, at, course.stable or ""):
+        yield RESTART_POLL_S
 
 
 def _moments(course: Course, at: Situation) -> Iterator[datetime]:
     """Ends of pauses, deadlines and delays; those that are past had their effect in this plan."""
     rollout = course.rollout
+    if at.spec.restart_at:
+        yield at.spec.restart_at
     if rollout and rollout.state in IN_FLIGHT | {State.INITIALIZING}:
         yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
     if rollout and _pauses_for_a_time(rollout, at):
         yield pause_ends(rollout, at)
+    if rollout and rollout.state is State.CAPACITY_WAIT and rollout.capacity_since:
+        limits = at.spec.strategy.capacity
+        yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)
+        yield rollout.capacity_since + timedelta(seconds=limits.deadline_s)
     for name in retired(course, at):
         settled = at.status.scale_down_at(name)
         if settled:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.spec import Invalid, Pause, SetScale, SetWeight, Spec, parse, parse_duration_s
+from slipway_operator.model.spec import Invalid, Spec, parse
+from slipway_operator.model.strategy import Pause, SetScale, SetWeight, parse_duration_s
 
 
 def read(**spec: Any) -> Spec | Invalid:
@@ -37,7 +38,7 @@ def test_traffic_percent_is_steering_by_hand() -> None:
 def test_blue_green_is_a_list_of_steps_too(automatic: bool) -> None:
     gate = () if automatic else (Pause(),)
     steps = accepted(strategy={"blueGreen": {"autoPromotionEnabled": automatic}}).strategy.steps
-    assert steps == (SetScale(100), *gate, SetWeight(100))
+    assert steps == (SetScale(percent=100), *gate, SetWeight(100))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h30m", 5400), ("2h1m1s", 7261)])

@@ -1,14 +1,17 @@
 """Random histories of a ModelDeployment: the invariants I1-I8 hold whatever users, pods, gateways and crashes do."""
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slipway_operator.model.wire import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, model
 
+HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", "150"))  # `make histories` runs 10,000
 VERSIONS = ("v1", "v2", "v3")
 STEPS: tuple[list[dict[str, Any]], ...] = (
     [{"setWeight": 10}, {"pause": {"duration": "3s"}}, {"setWeight": 50}, {"pause": {"duration": "3s"}}],
@@ -16,12 +19,25 @@ STEPS: tuple[list[dict[str, Any]], ...] = (
     [{"pause": {}}, {"setWeight": 34}],
     [{"setWeight": 100}],
 )
+PREVIEW = {"match": [{"headerName": "X-Preview", "headerValue": {"exact": "1"}}]}
+HEADER = {"name": "testers", "match": [{"headerName": "X-Team", "headerValue": {"prefix": "qa-"}}]}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"canary": {"steps": steps, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}} for steps in STEPS),
     {"canary": {"trafficPercent": 20, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
     {"canary": {"trafficPercent": 60, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
     {"blueGreen": {"scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
     {"blueGreen": {"autoPromotionEnabled": False, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
+    {"blueGreen": {"previewReplicaCount": 1, "previewRoute": PREVIEW, "autoPromotionSeconds": 4}},
+    {
+        "canary": {"steps": [{"setCanaryScale": {"replicas": 2}}, {"setHeaderRoute": HEADER}, *STEPS[0]]},
+        "capacity": {"maxSurge": 1, "surgeTimeoutSeconds": 5},
+    },
+    {"canary": {"steps": STEPS[1]}, "capacity": {"maxSurge": 0}},
+    {
+        "canary": {"steps": STEPS[0]},
+        "capacity": {"policy": "AllowRecreate", "surgeTimeoutSeconds": 3, "deadlineSeconds": 20},
+    },
+    {"canary": {"steps": STEPS[0]}, "capacity": {"policy": "RequireSurge", "deadlineSeconds": 20}},
 )
 
 ACTS = st.one_of(
@@ -36,6 +52,8 @@ ACTS = st.one_of(
     st.tuples(st.just("lose_gateway"), st.integers(0, 1)),
     st.tuples(st.just("inflight"), st.integers(0, 2)),
     st.tuples(st.just("crash"), st.integers(0, 4)),
+    st.tuples(st.just("places"), st.sampled_from((None, 3, 4, 6))),
+    st.tuples(st.just("restart"), st.just(0)),
     st.tuples(st.just("time"), st.integers(1, 8)),
     st.tuples(st.just("jump"), st.integers(10, 90)),
     st.tuples(st.just("reconcile"), st.just(0)),
@@ -64,6 +82,11 @@ def live(world: ModelCluster, seconds: int) -> None:
     for _ in range(seconds):
         world.reconcile()
         world.pass_time()
+
+
+def set_places(world: ModelCluster, places: int | None) -> None:
+    """Nodes come and go; a pod that has a place keeps it."""
+    world.places = places
 
 
 def intend(world: ModelCluster, kind: str) -> None:
@@ -103,21 +126,23 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "lose_gateway": lose_gateway,
     "inflight": be_asked,
     "crash": crash,
+    "places": set_places,
+    "restart": lambda world, value: world.edit(restartAt=format_time(world.now)),
     "time": live,
     "jump": lambda world, value: world.pass_time(value),
     "reconcile": lambda world, value: world.reconcile(),
 }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ACTS, min_size=3, max_size=30))
 def test_invariants_hold_and_every_history_settles(history: list[tuple[str, Any]]) -> None:
     """I1-I4, I6, I7 are asserted by the world on every write; here: it comes to rest, at what the spec says (I5)."""
     world = cluster(replicas=3)
-    world.delays_changed = True  # strategies with several delays are drawn
+    world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
     for act, value in history:
         do(world, act, value)
-    world.broken, world.inflight = set(), {}
+    world.broken, world.inflight, world.places = set(), {}, None
     world.edit(paused=False, replicas=3, progressDeadlineSeconds=3600)
     world.run(150)
     settle_at_rest(world)

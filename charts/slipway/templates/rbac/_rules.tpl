@@ -21,6 +21,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
+# spec.restartAt: by eviction, so that disruption budgets are kept.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]

@@ -1,0 +1,208 @@
+"""What a row of the rollout's table does: the next state, and the Events that tell of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from slipway_operator.model.plan import Event
+from slipway_operator.model.status import Abort, Mode, Rollout, State
+from slipway_operator.model.strategy import Pause
+from slipway_operator.planning import canary, capacity
+from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT
+from slipway_operator.planning.replicas import needed_replicas, room_for_target
+from slipway_operator.planning.revision import in_window, steps_hash
+from slipway_operator.planning.situation import Course, Situation, rollout_of
+
+MAX_ABORTED = 20
+
+Outcome = tuple[Course, tuple[Event, ...]]
+
+
+def start_first(course: Course, at: Situation) -> Outcome:
+    rollout = _new_rollout(course, at, State.INITIALIZING)
+    return replace(course, rollout=rollout), (_normal("RolloutUpdated", f"first revision {at.wanted} comes up"),)
+
+
+def start(course: Course, at: Situation) -> Outcome:
+    rollout = _new_rollout(course, at, State.PROVISIONING)
+    rollout = _entering(replace(rollout, skip_steps=_goes_back(course, at)), at, 0)
+    way = "without steps" if rollout.skip_steps else f"in {rollout.steps} steps"
+    text = f"revision {at.wanted} goes out {way}, attempt {rollout.attempt}; {course.stable} is stable"
+    return replace(course, rollout=rollout), (_normal("RolloutUpdated", text),)
+
+
+def _goes_back(course: Course, at: Situation) -> bool:
+    """Whether the revision was good before, so that its steps would teach nothing."""
+    served = not any(token.startswith(f"{at.wanted}/") for token in course.aborted)
+    window = in_window(at.observed.snapshots, course.stable, at.wanted, at.spec.rollback_window)
+    still_up = at.wanted == course.previous and at.ready(at.wanted) >= at.replicas
+    return at.rolled_back or (served and window) or (at.spec.strategy.blue_green and still_up)
+
+
+def retry(course: Course, at: Situation) -> Outcome:
+    started, _ = start(course, at)
+    text = f"revision {at.wanted} is tried again, attempt {rollout_of(started).attempt}"
+    return started, (_normal("RolloutRetry", text),)
+
+
+def promote(course: Course, at: Situation) -> Outcome:
+    target = rollout_of(course).revision
+    done = replace(course, rollout=None, stable=target, previous=course.stable or course.previous)
+    return done, (_normal("RolloutCompleted", f"revision {target} is stable and serves all requests"),)
+
+
+def abort_because(reason: str, event: str, sentence: Callable[[Course, Situation], str]) -> Callable[..., Outcome]:
+    def act(course: Course, at: Situation) -> Outcome:
+        rollout = rollout_of(course)
+        message = sentence(course, at)
+        abort = Abort(reason=reason, message=message, at=at.now, step=rollout.step_index)
+        rejected = replace(rollout, state=State.ABORTING, abort=abort)
+        remembered = (*course.aborted, rollout.attempt_token)[-MAX_ABORTED:]
+        text = f"revision {rollout.revision}, attempt {rollout.attempt}, is rejected: {message}"
+        return replace(course, rollout=rejected, aborted=remembered), (Event("Warning", event, text),)
+
+    return act
+
+
+def wait_for_capacity(course: Course, at: Situation) -> Outcome:
+    rollout = replace(rollout_of(course), state=State.CAPACITY_WAIT, capacity_since=at.now)
+    text = capacity.shortage(course, at, rollout.revision)
+    return replace(course, rollout=rollout), (Event("Warning", "CapacityUnavailable", text),)
+
+
+def fall_back(course: Course, at: Situation) -> Outcome:
+    mode = capacity.fallback(at) or Mode.SURGE
+    rollout = replace(rollout_of(course), capacity_mode=mode, capacity_since=at.now)
+    text = f"no further pods for {at.spec.strategy.capacity.surge_timeout_s} s: going on in mode {mode}"
+    return replace(course, rollout=rollout), (Event("Warning", "CapacityModeChanged", text),)
+
+
+def go_on(course: Course, at: Situation) -> Outcome:
+    rollout = rollout_of(course)
+    promoting = rollout.skip_steps or rollout.step_index >= rollout.steps
+    state = State.PROMOTING if promoting else State.PROVISIONING
+    found = replace(rollout, state=state, capacity_since=None, progress="", progress_at=at.now)
+    return replace(course, rollout=found), ()
+
+
+def capacity_sentence(course: Course, at: Situation) -> str:
+    waited = f"no capacity for {at.spec.strategy.capacity.deadline_s} s"
+    return f"{waited}: {capacity.shortage(course, at, rollout_of(course).revision)}"
+
+
+def deadline_sentence(course: Course, at: Situation) -> str:
+    target = rollout_of(course).revision
+    ready, needed = at.ready(target), needed_replicas(course, at)
+    why = at.trouble(target) or "its pods give no reason"
+    return f"{ready} of {needed} pods ready and no progress for {at.spec.progress_deadline_s} s: {why}"
+
+
+def skip(course: Course, at: Situation) -> Outcome:
+    rollout = replace(rollout_of(course), skip_steps=True)
+    text = f"the steps of revision {rollout.revision} are skipped, as asked"
+    return replace(course, rollout=_entering(rollout, at, rollout.steps)), (_normal("SkipSteps", text),)
+
+
+def remap(course: Course, at: Situation) -> Outcome:
+    """Keep the weight and go on at the first step that reaches it; steering by hand may also go down."""
+    rollout, strategy = rollout_of(course), at.spec.strategy
+    index = 0 if strategy.by_hand else canary.step_reaching(strategy.steps, at.weight(rollout.revision))
+    if rollout.skip_steps:
+        index = len(strategy.steps)
+    renewed = replace(rollout, steps=len(strategy.steps), steps_hash=steps_hash(strategy.steps))
+    text = f"the steps were edited: going on at step {min(index + 1, renewed.steps)} of {renewed.steps}"
+    return replace(course, rollout=_entering(renewed, at, index)), (_normal("StepsChanged", text),)
+
+
+def shift(course: Course, at: Situation) -> Outcome:
+    return replace(course, rollout=replace(rollout_of(course), state=State.SHIFTING)), ()
+
+
+def provision(course: Course, at: Situation) -> Outcome:
+    rollout = replace(rollout_of(course), state=State.PROVISIONING, progress="", progress_at=at.now)
+    return replace(course, rollout=rollout), ()
+
+
+def next_step(course: Course, at: Situation) -> Outcome:
+    rollout = rollout_of(course)
+    text = f"step {rollout.step_index + 1} of {rollout.steps} of revision {rollout.revision} is done"
+    entered = _entering(rollout, at, rollout.step_index + 1)
+    paused = (_normal("RolloutPaused", f"revision {rollout.revision} pauses"),) if entered.state is State.PAUSED else ()
+    return replace(course, rollout=entered), (_normal("RolloutStepCompleted", text), *paused)
+
+
+def settle(course: Course, at: Situation) -> Outcome:
+    """A revert ends in peace; any other rejection is remembered until the spec changes."""
+    rollout = rollout_of(course)
+    reverted = rollout.abort is not None and rollout.abort.reason == "RevertedToStable"
+    kept = None if reverted else replace(rollout, state=State.ABORTED)
+    text = f"no request goes to revision {rollout.revision} any more; {course.stable} serves"
+    return replace(course, rollout=kept), (_normal("RolloutAborted", text),)
+
+
+def forget(course: Course, at: Situation) -> Outcome:
+    return replace(course, rollout=None), ()
+
+
+def _new_rollout(course: Course, at: Situation, state: State) -> Rollout:
+    steps = at.spec.strategy.steps
+    return Rollout(
+        state=state,
+        revision=at.wanted,
+        attempt=_next_attempt(course, at),
+        started_at=at.now,
+        step_started_at=at.now,
+        progress_at=at.now,
+        steps=len(steps),
+        steps_hash=steps_hash(steps),
+    )
+
+
+def _next_attempt(course: Course, at: Situation) -> int:
+    """One more than the last rejected attempt, so that a standing abort token does not hit the new one."""
+    former = (token.split("/") for token in course.aborted)
+    last = max((int(attempt) for revision, attempt in former if revision == at.wanted), default=0)
+    asked = int((at.spec.intents.retry or "/0").split("/")[1]) if _names_wanted(at) else 0
+    return max(last + 1, asked)
+
+
+def _names_wanted(at: Situation) -> bool:
+    return (at.spec.intents.retry or "").split("/")[0] == at.wanted
+
+
+def _entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
+    """The rollout at the start of a step; past the last one it is promoted."""
+    steps = at.spec.strategy.steps
+    if rollout.skip_steps or index >= len(steps):
+        index, state = len(steps), State.PROMOTING
+    else:
+        state = State.PAUSED if isinstance(steps[index], Pause) else State.PROVISIONING
+    return replace(rollout, state=state, step_index=index, step_started_at=at.now, progress_at=at.now, progress="")
+
+
+def note_progress(course: Course, at: Situation) -> Course:
+    """The progress clock starts anew with every further ready pod, and when a hold ends."""
+    rollout = course.rollout
+    if rollout is None or rollout.state not in IN_FLIGHT | FIRST:
+        return course
+    best = int(rollout.progress) if rollout.progress.isdigit() else -1
+    noted = HELD if _held(course, at) else str(max(best, at.ready(rollout.revision)))
+    if noted == rollout.progress:
+        return course
+    return replace(course, rollout=replace(rollout, progress=noted, progress_at=at.now))
+
+
+def _held(course: Course, at: Situation) -> bool:
+    """Whether the target lacks pods for no fault of its own."""
+    return at.spec.paused or room_for_target(course, at) < needed_replicas(course, at)
+
+
+def _normal(reason: str, message: str) -> Event:
+    return Event("Normal", reason, message)
+
+
+def says(text: str) -> Callable[[Course, Situation], str]:
+    return lambda course, at: text
+
+
+def superseded_sentence(course: Course, at: Situation) -> str:
+    return f"revision {at.wanted} replaces it"

@@ -1,0 +1,89 @@
+"""Within how many pods a rollout goes on, and what is missing when no node takes them.
+
+Surge adds pods beside a full stable revision. Replace takes a stable pod away for each pod of the new one, so one pod
+fewer carries the traffic meanwhile. Recreate has one pod only: the old one leaves before the new one comes.
+"""
+
+import re
+
+from slipway_operator.model.spec import Resources
+from slipway_operator.model.status import Mode
+from slipway_operator.model.strategy import Policy
+from slipway_operator.planning import canary
+from slipway_operator.planning.situation import Course, Situation
+
+_INSUFFICIENT = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
+_NODES = re.compile(r"\d+/(\d+) nodes")
+
+
+def mode(course: Course, at: Situation) -> Mode:
+    """The mode in force: once a rollout has fallen back on the pods there are, it stays so."""
+    if course.rollout is None:
+        return Mode.SURGE
+    may_add = at.spec.strategy.capacity.surge(at.replicas) > 0
+    surging = course.rollout.capacity_mode is Mode.SURGE and may_add
+    return Mode.SURGE if surging else fallback(at) or Mode.SURGE
+
+
+def fallback(at: Situation) -> Mode | None:
+    """The mode without further pods; None when it would need a leave that the spec does not give."""
+    if at.replicas > 1:
+        return Mode.REPLACE
+    return Mode.RECREATE if at.spec.strategy.capacity.policy is Policy.ALLOW_RECREATE else None
+
+
+def surge(course: Course, at: Situation) -> int:
+    """Pods above the replicas that all revisions together may have now."""
+    return at.spec.strategy.capacity.surge(at.replicas) if mode(course, at) is Mode.SURGE else 0
+
+
+def tight(course: Course, at: Situation) -> bool:
+    """Whether the revisions take turns: there is no room for a whole second one."""
+    return surge(course, at) < at.replicas
+
+
+def carriers(course: Course, at: Situation) -> int:
+    """Ready pods that together carry all traffic."""
+    return at.replicas - 1 if mode(course, at) is Mode.REPLACE else at.replicas
+
+
+def stable_healthy(course: Course, at: Situation) -> bool:
+    """Whether the stable revision carries the weight that it has."""
+    weight = at.weight(course.stable)
+    if weight == 0 or mode(course, at) is Mode.RECREATE:
+        return True
+    return at.ready(course.stable) >= canary.replicas_for(weight, carriers(course, at))
+
+
+def may_add_none(course: Course, at: Situation) -> bool:
+    """Whether the spec itself leaves no room: no pod may be added, and the only one may not go."""
+    return at.replicas > 0 and surge(course, at) == 0 and mode(course, at) is Mode.SURGE
+
+
+def shortage(course: Course, at: Situation, revision: str) -> str:
+    """How much of what is missing where, for people."""
+    if may_add_none(course, at):
+        return (
+            "no pod may be added and the only one may not leave: raise spec.strategy.capacity.maxSurge, "
+            "or set spec.strategy.capacity.policy to AllowRecreate"
+        )
+    workload = at.workload(revision)
+    pods = workload.unschedulable if workload else 0
+    said = next((item.message for item in workload.troubles if item.reason == "Unschedulable"), "") if workload else ""
+    snapshot = at.observed.snapshots.get(revision)
+    missing = _missing(said, pods, snapshot.inputs.resources if snapshot else Resources())
+    counted = "1 pod finds no node" if pods == 1 else f"{pods} pods find no node"
+    return f"{counted}: {missing or said or 'the scheduler gives no reason'}"
+
+
+def _missing(said: str, pods: int, resources: Resources) -> str:
+    nodes = _NODES.search(said)
+    amounts = {"cpu": resources.cpu, "memory": resources.memory}
+    if resources.accelerator:
+        amounts[resources.accelerator[0]] = str(resources.accelerator[1])
+    parts = []
+    for short, resource in _INSUFFICIENT.findall(said):
+        amount = amounts.get(resource)
+        each = f"{pods} x {amount} {resource}" if amount else resource
+        parts.append(f"{each} missing, too little is free on {short} of {nodes[1] if nodes else short} nodes")
+    return "; ".join(parts)

@@ -1,0 +1,142 @@
+"""When a row of the rollout's table applies."""
+
+from datetime import datetime, timedelta
+
+from slipway_operator.model.status import Mode, Rollout, State
+from slipway_operator.model.strategy import Pause, Policy
+from slipway_operator.planning import capacity
+from slipway_operator.planning.replicas import needed_replicas
+from slipway_operator.planning.revision import steps_hash
+from slipway_operator.planning.situation import Course, Situation, rollout_of
+from slipway_operator.planning.traffic import asked_weight
+
+HELD = "held"  # noted as progress while others are waited for
+
+IDLE = frozenset({None})
+FIRST = frozenset({State.INITIALIZING})
+WAITING = frozenset({State.CAPACITY_WAIT})
+STEPPING = frozenset({State.PROVISIONING, State.SHIFTING, State.PAUSED}) | WAITING
+COMING_UP = frozenset({State.PROVISIONING, State.PROMOTING})
+IN_FLIGHT = STEPPING | {State.PROMOTING}
+
+
+def no_stable(course: Course, at: Situation) -> bool:
+    return course.stable is None
+
+
+def target_changed(course: Course, at: Situation) -> bool:
+    return rollout_of(course).revision != at.wanted
+
+
+def serves_but_changed(course: Course, at: Situation) -> bool:
+    serves = at.weight(rollout_of(course).revision) == 100 and at.traffic_synced
+    return serves and target_changed(course, at)
+
+
+def unserved_and_changed(course: Course, at: Situation) -> bool:
+    return at.weight(rollout_of(course).revision) == 0 and target_changed(course, at)
+
+
+def fully_shifted(course: Course, at: Situation) -> bool:
+    """All pods ready, all requests there, on every gateway."""
+    target = rollout_of(course).revision
+    enough = at.ready(target) >= max(needed_replicas(course, at), 1)
+    return enough and at.weight(target) == 100 and at.traffic_synced and not at.spec.paused
+
+
+def reverted(course: Course, at: Situation) -> bool:
+    return at.wanted == course.stable
+
+
+def abort_asked(course: Course, at: Situation) -> bool:
+    return at.spec.intents.abort == rollout_of(course).attempt_token
+
+
+def deadline_passed(course: Course, at: Situation) -> bool:
+    rollout = rollout_of(course)
+    waiting = at.ready(rollout.revision) < needed_replicas(course, at) and rollout.progress not in ("", HELD)
+    return waiting and at.elapsed_s(rollout.progress_at) >= at.spec.progress_deadline_s
+
+
+def no_node(course: Course, at: Situation) -> bool:
+    workload = at.workload(rollout_of(course).revision)
+    lacking = at.ready(rollout_of(course).revision) < needed_replicas(course, at)
+    return lacking and ((workload is not None and workload.unschedulable > 0) or capacity.may_add_none(course, at))
+
+
+def node_found(course: Course, at: Situation) -> bool:
+    return not no_node(course, at)
+
+
+def _waited_s(course: Course, at: Situation) -> float:
+    return at.elapsed_s(rollout_of(course).capacity_since or at.now)
+
+
+def capacity_deadline_passed(course: Course, at: Situation) -> bool:
+    return not at.spec.paused and _waited_s(course, at) >= at.spec.strategy.capacity.deadline_s
+
+
+def may_fall_back(course: Course, at: Situation) -> bool:
+    """Surge failed for long enough, and the spec allows to go on within the pods there are."""
+    limits = at.spec.strategy.capacity
+    allowed = limits.policy is not Policy.REQUIRE_SURGE and capacity.fallback(at) is not None
+    surging = capacity.mode(course, at) is Mode.SURGE
+    return surging and allowed and not at.spec.paused and _waited_s(course, at) >= limits.surge_timeout_s
+
+
+def steps_changed(course: Course, at: Situation) -> bool:
+    return rollout_of(course).steps_hash != steps_hash(at.spec.strategy.steps)
+
+
+def skip_asked(course: Course, at: Situation) -> bool:
+    return at.spec.intents.promote_full == rollout_of(course).revision
+
+
+def may_step(course: Course, at: Situation) -> bool:
+    return not at.spec.paused and at.replicas > 0 and capacity.stable_healthy(course, at)
+
+
+def pods_ready(course: Course, at: Situation) -> bool:
+    return may_step(course, at) and at.ready(rollout_of(course).revision) >= needed_replicas(course, at)
+
+
+def pods_lost(course: Course, at: Situation) -> bool:
+    return at.ready(rollout_of(course).revision) < needed_replicas(course, at)
+
+
+def weight_reached(course: Course, at: Situation) -> bool:
+    rollout = rollout_of(course)
+    reached = at.weight(rollout.revision) == asked_weight(course, at)
+    return may_step(course, at) and reached and at.traffic_synced
+
+
+def pause_over(course: Course, at: Situation) -> bool:
+    rollout = rollout_of(course)
+    if at.spec.paused or at.replicas == 0:
+        return False
+    if at.spec.intents.promote == rollout.step_token:
+        return True
+    step = at.spec.strategy.steps[rollout.step_index]
+    timed = isinstance(step, Pause) and step.duration_s is not None
+    return timed and may_step(course, at) and at.now >= pause_ends(rollout, at)
+
+
+def pause_ends(rollout: Rollout, at: Situation) -> datetime:
+    """When a timed pause is over."""
+    step = at.spec.strategy.steps[rollout.step_index]
+    duration_s = step.duration_s if isinstance(step, Pause) and step.duration_s is not None else 0
+    return rollout.step_started_at + timedelta(seconds=duration_s)
+
+
+def target_left(course: Course, at: Situation) -> bool:
+    return at.weight(rollout_of(course).revision) == 0 and at.traffic_synced
+
+
+def retry_asked(course: Course, at: Situation) -> bool:
+    rollout = rollout_of(course)
+    revision, _, attempt = (at.spec.intents.retry or "").partition("/")
+    return revision == rollout.revision == at.wanted and attempt.isdigit() and int(attempt) > rollout.attempt
+
+
+def new_wanted(course: Course, at: Situation) -> bool:
+    return at.wanted != course.stable
