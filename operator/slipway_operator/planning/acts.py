@@ -193,7 +193,9 @@ def note_progress(course: Course, at: Situation) -> Course:
 
 def _held(course: Course, at: Situation) -> bool:
     """Whether the target lacks pods for no fault of its own."""
-    return at.spec.paused or room_for_target(course, at) < needed_replicas(course, at)
+    workload = at.workload(course.target or "")
+    queued = workload is not None and workload.unschedulable > 0
+    return at.spec.paused or queued or room_for_target(course, at) < needed_replicas(course, at)
 
 
 def _normal(reason: str, message: str) -> Event:

@@ -55,6 +55,13 @@ def stable_healthy(course: Course, at: Situation) -> bool:
     return at.ready(course.stable) >= canary.replicas_for(weight, carriers(course, at))
 
 
+def lacks_node(course: Course, at: Situation, revision: str) -> bool:
+    """Whether pods of a revision find no node, and not only because pods of ours are still on their way out."""
+    workload = at.workload(revision)
+    leaving = any(item.replicas > item.desired for item in at.observed.workloads.values())
+    return workload is not None and workload.unschedulable > 0 and not leaving
+
+
 def may_add_none(course: Course, at: Situation) -> bool:
     """Whether the spec itself leaves no room: no pod may be added, and the only one may not go."""
     return at.replicas > 0 and surge(course, at) == 0 and mode(course, at) is Mode.SURGE

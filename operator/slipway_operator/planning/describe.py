@@ -82,7 +82,7 @@ def _provisioning(course: Course, at: Situation) -> str:
     if at.replicas == 0:
         return f"{_step_of(course)}: scaled to zero; the rollout goes on when spec.replicas is raised"
     if room_for_target(course, at) < needed:
-        return f"{_step_of(course)}: revision {target} waits until pods of former revisions have left"
+        return f"{_step_of(course)}: revision {target} waits until pods of other revisions have left"
     if at.ready(target) >= needed:
         return f"{_step_of(course)}: {_stable_sentence(course, at)}"
     return f"{_step_of(course)}: revision {target} comes up: {_pods(target, needed, at)}"

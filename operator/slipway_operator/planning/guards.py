@@ -59,9 +59,9 @@ def deadline_passed(course: Course, at: Situation) -> bool:
 
 
 def no_node(course: Course, at: Situation) -> bool:
-    workload = at.workload(rollout_of(course).revision)
-    lacking = at.ready(rollout_of(course).revision) < needed_replicas(course, at)
-    return lacking and ((workload is not None and workload.unschedulable > 0) or capacity.may_add_none(course, at))
+    target = rollout_of(course).revision
+    lacking = at.ready(target) < needed_replicas(course, at)
+    return lacking and (capacity.lacks_node(course, at, target) or capacity.may_add_none(course, at))
 
 
 def node_found(course: Course, at: Situation) -> bool:

@@ -118,7 +118,7 @@ def _target_replicas(course: Course, at: Situation, target: str) -> int:
         return max(present, min(needed, room))
     # Fewer pods only once no gateway sends them more than they carry.
     least = canary.replicas_for(at.weight(target), capacity.carriers(course, at)) if at.traffic_synced else present
-    return min(present, max(least, min(needed, room) if tight else needed))
+    return min(present, max(least, min(needed, max(1, room)) if tight else needed))
 
 
 def _returning_replicas(course: Course, at: Situation, present: int) -> int:

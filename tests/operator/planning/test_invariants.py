@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from slipway_operator.model.wire import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, model
 
-HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", "150"))  # `make histories` runs 10,000
+# `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
+FEW = 150
+HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", FEW))
 VERSIONS = ("v1", "v2", "v3")
 STEPS: tuple[list[dict[str, Any]], ...] = (
     [{"setWeight": 10}, {"pause": {"duration": "3s"}}, {"setWeight": 50}, {"pause": {"duration": "3s"}}],
@@ -134,7 +136,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
 }
 
 
-@settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=HISTORIES, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ACTS, min_size=3, max_size=30))
 def test_invariants_hold_and_every_history_settles(history: list[tuple[str, Any]]) -> None:
     """I1-I4, I6, I7 are asserted by the world on every write; here: it comes to rest, at what the spec says (I5)."""

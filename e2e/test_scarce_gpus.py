@@ -1,0 +1,131 @@
+"""Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.deployment import START_S, Deployment, Json, state_of, weights_of
+from e2e.installation import Installation
+from examples.demo.kube import Kube
+from examples.demo.load import Load
+
+RESOURCE = "nvidia.com/gpu"
+PATCH = "/status/capacity/nvidia.com~1gpu"
+REPLICAS = 2
+STEPS = [{"setWeight": 50}, {"pause": {"duration": "1s"}}]
+
+
+class Gpus:
+    """Devices that one node claims to have; the scheduler counts them, and nothing runs on them."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._node = kube.json("get", "nodes")["items"][0]["metadata"]["name"]
+
+    def set(self, count: int) -> None:
+        self._patch([{"op": "add", "path": PATCH, "value": str(count)}])
+        self._kube.wait_until(lambda: self._allocatable() == str(count), 60, f"the node offers {count} {RESOURCE}")
+
+    def remove(self) -> None:
+        self._patch([{"op": "remove", "path": PATCH}])
+
+    def _allocatable(self) -> str:
+        return str(self._kube.json("get", "node", self._node)["status"]["allocatable"].get(RESOURCE))
+
+    def _patch(self, patch: list[Json]) -> None:
+        arguments = ("patch", "node", self._node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+        self._kube.kubectl(*arguments)
+
+
+@pytest.fixture
+def gpus(slipway: Installation) -> Iterator[Gpus]:
+    nodes = slipway.kube.json("get", "nodes")["items"]
+    if any(RESOURCE in node["status"]["capacity"] for node in nodes):
+        pytest.skip(f"this cluster has {RESOURCE} of its own, which a simulation would disturb")
+    simulated = Gpus(slipway.kube)
+    simulated.set(REPLICAS)
+    yield simulated
+    simulated.remove()
+
+
+def strategy(policy: str, **capacity: Any) -> Json:
+    canary = {"steps": STEPS, "scaleDownDelaySeconds": 1, "abortScaleDownDelaySeconds": 1}
+    limits = {"surgeTimeoutSeconds": 3, "deadlineSeconds": 8}
+    return {"canary": canary, "capacity": {"policy": policy, **limits, **capacity}}
+
+
+class Floor:
+    """The fewest pods that were ready for the requests, over all looks at the status."""
+
+    def __init__(self, chat: Deployment) -> None:
+        self._chat = chat
+        self.least = REPLICAS
+
+    def until(self, what: str, holds: Callable[[Json], bool]) -> Json:
+        self.least = REPLICAS
+        return self._chat.until(what, lambda status: self._note(status) and holds(status), START_S)
+
+    def until_stable(self, version: str) -> Json:
+        return self.until(
+            f"{version} is stable",
+            lambda status: weights_of(status) == {version: 100} and not status.get("rollout"),
+        )
+
+    def _note(self, status: Json) -> bool:
+        self.least = min(self.least, sum(item["ready"] for item in status["revisions"] if item["weight"]))
+        return True
+
+
+def modes(status: Json) -> list[str]:
+    """Rows of the decisions about capacity."""
+    return [item["row"] for item in status["decisions"] if item["row"].startswith("capacity")]
+
+
+@pytest.mark.timeout(420, func_only=True)
+def test_rollouts_on_scarce_gpus_finish_or_step_back(
+    slipway: Installation,
+    gpus: Gpus,
+    deploy: Callable[..., Deployment],
+    load: Callable[..., Load],
+    record_property: Callable[[str, object], None],
+) -> None:
+    resources = {"accelerator": {"resource": RESOURCE, "count": 1}}
+    chat = deploy("v1", replicas=REPLICAS, resources=resources, strategy=strategy("RequireSurge"))
+    chat.until_stable("v1")
+    floor, steady = Floor(chat), load(chat, streams=4)
+
+    def found(leg: str) -> int:
+        record_property(f"least ready pods, {leg}", floor.least)
+        print(f"{leg}: at least {floor.least} of {REPLICAS} pods ready")
+        return floor.least
+
+    # No spare device, and a policy that waits: it waits out loud, then steps back.
+    chat.release("v2")
+    waiting = floor.until("it waits for capacity", lambda status: state_of(status) == "CapacityWait")
+    assert f"1 pod finds no node: 1 x 1 {RESOURCE} missing, too little is free on" in waiting["message"]
+    rejected = floor.until("it is rejected", lambda status: state_of(status) == "Aborted")
+    assert rejected["rollout"]["abort"]["reason"] == "InsufficientCapacity"
+    assert found("0 spare, RequireSurge: stepped back") == REPLICAS
+
+    # No spare device, and a policy that goes on: one by one.
+    chat.release("v2-again", strategy=strategy("PreferSurge", deadlineSeconds=90))
+    done = floor.until_stable("v2-again")
+    assert "capacity-fallback" in modes(done)
+    assert found("0 spare, PreferSurge: finished by Replace") == REPLICAS - 1
+    chat.until_stable("v2-again")  # its second pod gets the device of the one that left
+
+    # One spare device; as many as replicas.
+    for spare, version in ((1, "v1"), (REPLICAS, "v2")):
+        gpus.set(REPLICAS + spare)
+        chat.release(version, strategy=strategy("PreferSurge", maxSurge=spare, deadlineSeconds=90))
+        done = floor.until_stable(version)
+        assert found(f"{spare} spare: finished by Surge") == REPLICAS
+        chat.until_alone()
+        chat.until_stable(version)
+
+    report = steady.stop()
+    assert report.failures == ()
+    assert report.broken == 0
+    assert {"CapacityUnavailable", "CapacityModeChanged"} <= chat.event_reasons()
