@@ -66,6 +66,10 @@ def _preview(match: list[dict[str, Any]]) -> dict[str, Any]:
     return {"strategy": {"blueGreen": {"previewRoute": {"match": match}}}}
 
 
+def _threshold(strategy: str, kind: str, value: int) -> dict[str, Any]:
+    return {"strategy": {strategy: {"replicaProgressThreshold": {"type": kind, "value": value}}}}
+
+
 def _capacity(**capacity: object) -> dict[str, Any]:
     return {"strategy": {"capacity": capacity}}
 
@@ -198,6 +202,12 @@ CEL_CASES = (
         ),
     ),
     Case(
+        "progress-threshold",
+        "replicaProgressThreshold.value is at most 100 for type Percent",
+        bad=(_threshold("canary", "Percent", 101), _threshold("blueGreen", "Percent", 200)),
+        good=(_threshold("canary", "Percent", 90), _threshold("blueGreen", "Pod", 200)),
+    ),
+    Case(
         "max-surge",
         "maxSurge is a number of pods or a percentage up to 100%",
         bad=tuple(_capacity(maxSurge=surge) for surge in (-1, "101%", "1", "-5%", "1.5%")),
@@ -243,6 +253,15 @@ CEL_CASES = (
 
 # Limits that the schema itself holds; `says` is what the API server's own message contains.
 SCHEMA_CASES = (
+    *(
+        Case(
+            f"{strategy}.threshold.type",
+            f"spec.strategy.{strategy}.replicaProgressThreshold.type",
+            bad=(_threshold(strategy, "Pods", 1),),
+            good=(_threshold(strategy, "Pod", 1),),
+        )
+        for strategy in ("canary", "blueGreen")
+    ),
     Case(
         "capacity.policy",
         "spec.strategy.capacity.policy",

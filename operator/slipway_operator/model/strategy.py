@@ -79,6 +79,18 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Threshold:
+    """Ready pods that are enough to go on, of those that a step needs (Argo's replicaProgressThreshold)."""
+
+    value: int = 100
+    in_percent: bool = True
+
+    def of(self, needed: int) -> int:
+        """So many of `needed` pods."""
+        return -(-self.value * needed // 100) if self.in_percent else min(self.value, needed)
+
+
+@dataclass(frozen=True, slots=True)
 class Strategy:
     """The steps of a rollout. `by_hand`: they come from trafficPercent, which moves both ways."""
 
@@ -87,6 +99,7 @@ class Strategy:
     blue_green: bool = False
     scale_down_delay_s: int = 30
     abort_scale_down_delay_s: int = 30
+    progress_threshold: Threshold = Threshold()
     capacity: Capacity = Capacity()
 
 
@@ -102,6 +115,7 @@ def parse_strategy(strategy: Json) -> Strategy:
     common: dict[str, Any] = {
         "scale_down_delay_s": int(chosen.get("scaleDownDelaySeconds", 30)),
         "abort_scale_down_delay_s": int(chosen.get("abortScaleDownDelaySeconds", 30)),
+        "progress_threshold": _threshold(chosen.get("replicaProgressThreshold") or {}),
         "capacity": _capacity(strategy.get("capacity") or {}),
     }
     if "blueGreen" in strategy:
@@ -166,6 +180,10 @@ def _matches(route: Json) -> tuple[HeaderMatch, ...]:
         HeaderMatch(item["headerName"].lower(), item["headerValue"].get("exact"), item["headerValue"].get("prefix"))
         for item in route.get("match") or ()
     )
+
+
+def _threshold(threshold: Json) -> Threshold:
+    return Threshold(int(threshold.get("value", 100)), threshold.get("type", "Percent") == "Percent")
 
 
 def _capacity(capacity: Json) -> Capacity:

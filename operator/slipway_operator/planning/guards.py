@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from slipway_operator.model.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
 from slipway_operator.planning import capacity
-from slipway_operator.planning.replicas import needed_replicas
+from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.revision import steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
 from slipway_operator.planning.traffic import asked_weight
@@ -40,7 +40,7 @@ def unserved_and_changed(course: Course, at: Situation) -> bool:
 def fully_shifted(course: Course, at: Situation) -> bool:
     """All pods ready, all requests there, on every gateway."""
     target = rollout_of(course).revision
-    enough = at.ready(target) >= max(needed_replicas(course, at), 1)
+    enough = at.ready(target) >= max(enough_replicas(course, at), 1)
     return enough and at.weight(target) == 100 and at.traffic_synced and not at.spec.paused
 
 
@@ -97,11 +97,11 @@ def may_step(course: Course, at: Situation) -> bool:
 
 
 def pods_ready(course: Course, at: Situation) -> bool:
-    return may_step(course, at) and at.ready(rollout_of(course).revision) >= needed_replicas(course, at)
+    return may_step(course, at) and at.ready(rollout_of(course).revision) >= enough_replicas(course, at)
 
 
 def pods_lost(course: Course, at: Situation) -> bool:
-    return at.ready(rollout_of(course).revision) < needed_replicas(course, at)
+    return at.ready(rollout_of(course).revision) < enough_replicas(course, at)
 
 
 def weight_reached(course: Course, at: Situation) -> bool:

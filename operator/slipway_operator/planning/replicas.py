@@ -22,6 +22,11 @@ def needed_replicas(course: Course, at: Situation) -> int:
     return canary.replicas_at(at.spec.strategy.steps, rollout.step_index, at.replicas, carriers, surge)
 
 
+def enough_replicas(course: Course, at: Situation) -> int:
+    """Ready pods of the target with which its step goes on: all that it needs, or the share that the spec allows."""
+    return at.spec.strategy.progress_threshold.of(needed_replicas(course, at))
+
+
 def room_for_target(course: Course, at: Situation) -> int:
     """Pods that the target may have: all revisions together never exceed replicas and surge (invariant I7)."""
     others = sum(
@@ -131,7 +136,7 @@ def _returning_replicas(course: Course, at: Situation, present: int) -> int:
 def _stable_needs_room(course: Course, at: Situation) -> bool:
     """Whether pods of stable wait for a node, or for others to leave."""
     stable = at.workload(course.stable or "")
-    return stable is not None and (stable.unschedulable > 0 or stable.desired < at.replicas)
+    return stable is not None and (stable.unschedulable > 0 or _stable_replicas(course, at) < at.replicas)
 
 
 def _retired_replicas(course: Course, at: Situation, revision: str) -> int:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from slipway_operator.model.status import Backend, HeaderRoute, Mode, State, Traffic
 from slipway_operator.model.strategy import Policy
 from slipway_operator.planning import canary, capacity
+from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.situation import Course, Situation
 
 STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED)
@@ -42,8 +43,7 @@ def target_weight(course: Course, at: Situation) -> int:
     if rollout is None or course.target is None:
         return 0
     present = at.weight(rollout.revision)
-    carriers = capacity.carriers(course, at)
-    carried = canary.weight_carried(at.ready(rollout.revision), carriers) if carriers else present
+    carried = _carried(course, at, present)
     if rollout.state is State.ABORTING:
         return _returning(course, at, present)
     if rollout.state is State.PROMOTING:
@@ -51,6 +51,13 @@ def target_weight(course: Course, at: Situation) -> int:
     if rollout.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
         return min(asked_weight(course, at), carried)
     return min(present, carried)
+
+
+def _carried(course: Course, at: Situation, present: int) -> int:
+    """Percent that the ready pods of the target carry; those that the spec calls enough count as all of them."""
+    carriers, ready, needed = capacity.carriers(course, at), at.ready(course.target), needed_replicas(course, at)
+    counted = max(ready, needed) if ready >= enough_replicas(course, at) else ready
+    return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
 
 
 def asked_weight(course: Course, at: Situation) -> int:
