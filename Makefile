@@ -10,7 +10,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv)
 VENV := .venv
 PY := $(VENV)/bin/python
-export PYTHONPATH := operator:gateway:server:.
+export PYTHONPATH := operator:gateway:server:cli:.
 export UV_LINK_MODE ?= hardlink
 
 help: ## list the verbs

@@ -1,0 +1,1 @@
+"""`slipway` and `kubectl slipway`: a thin client of the API server."""

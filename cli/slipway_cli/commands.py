@@ -1,0 +1,298 @@
+"""The verbs: each reads, decides in a pure room, and prints."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version as distribution_version
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from slipway_cli import deployment, history, intents, live, table, tree, view, waiting
+from slipway_cli.deployment import Deployment, Json
+from slipway_cli.errors import Forbidden, Trouble
+from slipway_cli.history import Record
+from slipway_cli.intents import Decision, Nothing
+from slipway_cli.moments import since
+from slipway_cli.options import Duration, State, connected, merge, name_argument, output, print_data, where
+
+if TYPE_CHECKING:
+    from slipway_cli.cluster import Cluster
+
+RESOURCE = "modeldeployments.slipway.dev"
+DISTRIBUTION = "slipway"
+
+
+class Verbs(click.Group):
+    """Lists the verbs in the order of this file, which is that of a day's work."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In order of definition."""
+        return list(self.commands)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@where
+@click.pass_context
+def cli(context: click.Context, /, **options: Any) -> None:
+    """Look at ModelDeployments and steer their rollouts."""
+    context.obj = merge(None, options)
+
+
+# --- look -------------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@output("table", "json", "yaml")
+@connected
+def get(cluster: "Cluster", name: str | None, all_namespaces: bool, output: str) -> None:
+    """List ModelDeployments, or show one, with all columns of `kubectl get mdep -o wide`."""
+    if name and all_namespaces:
+        raise click.UsageError("give a name or -A, not both")
+    if output != "table":
+        print_data(cluster.deployment(name) if name else cluster.deployments(all_namespaces), output)
+        return
+    lines = table.of_server(cluster.table(name, all_namespaces), all_namespaces)
+    where = "" if all_namespaces else f" in {cluster.namespace} namespace"
+    click.echo("\n".join(lines)) if lines else click.echo(f"No resources found{where}.", err=True)
+
+
+@cli.command()
+@name_argument
+@click.option("-w", "--watch", is_flag=True, help="Go on until interrupted; not with -o json or yaml.")
+@output("tree", "json", "yaml")
+@connected
+def status(cluster: "Cluster", name: str, watch: bool, output: str) -> None:
+    """Show where a rollout is: revisions, pods and why they are not ready, steps, what is awaited, last events.
+
+    With --watch a terminal shows the tree live; elsewhere each change is a line.
+    """
+    if watch and output != "tree":
+        raise click.UsageError(f"--watch and -o {output} do not go together")
+    is_terminal = sys.stdout.isatty()
+    if watch:
+        live.watch(lambda: _look(cluster, name), is_terminal)
+        return
+    seen = _look(cluster, name)
+    if output == "tree":
+        tree.console(is_terminal).print(tree.tree(seen, datetime.now(UTC)))
+    else:
+        print_data(view.as_data(seen), output)
+
+
+@cli.command("history")
+@name_argument
+@click.argument("revisions", nargs=-1)
+@click.option("--diff", is_flag=True, help="Compare two revisions in place of listing them.")
+@output("table", "json", "yaml")
+@connected
+def history_(cluster: "Cluster", name: str, revisions: tuple[str, ...], diff: bool, output: str) -> None:
+    """List the revisions that are remembered, or compare what makes the pods of two of them differ.
+
+    `history NAME --diff A B` compares two, `--diff A` one with the stable one, `--diff` alone what changed last. A and
+    B are ordinals or hashes from the list.
+    """
+    if len(revisions) > 2 or (revisions and not diff):
+        raise click.UsageError("revisions are compared: write history NAME --diff A B")
+    of, records = _history(cluster, name)
+    if diff:
+        _print_diff(of, records, revisions)
+    elif output == "table":
+        columns = ("ordinal", "revision", "version", "image", "age", "role")
+        click.echo("\n".join(table.lines(columns, (_history_row(of, item) for item in records))))
+    else:
+        print_data(
+            view.as_data([{**asdict(item), "role": history.role(of, item.revision)} for item in records]), output
+        )
+
+
+@cli.command()
+@name_argument
+@click.option(
+    "--for",
+    "goal",
+    required=True,
+    type=State(),
+    help="healthy: the revision that the spec asks for serves everything. paused: a rollout waits. "
+    "stable=REVISION: this revision, by its hash or spec.model.version, was promoted.",
+)
+@click.option("--timeout", type=Duration(), default="10m", help="How long at most; default is 10m.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing on the way.")
+@connected
+def wait(cluster: "Cluster", name: str, goal: waiting.Goal, timeout: float, quiet: bool) -> None:
+    """Wait until a state is reached: for CI.
+
+    Ends with 0 when it is reached, 3 when the time is over, 4 as soon as the revision is rejected.
+    """
+    seen = waiting.until(
+        goal,
+        lambda: deployment.read(cluster.deployment(name)),
+        timeout,
+        clock=time.monotonic,
+        sleep=time.sleep,
+        tell=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)),
+    )
+    click.echo(f"{name} is {goal}: {seen.message}")
+
+
+# --- steer ------------------------------------------------------------------------------------------------------------
+
+
+def steering(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What all verbs share that change something."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing, print the kubectl command that would.")
+    return name_argument(dry_run(output("text", "json", "yaml")(connected(command))))
+
+
+@cli.command()
+@click.option("--full", is_flag=True, help="Skip all steps that are left; readiness is still waited for.")
+@steering
+def promote(cluster: "Cluster", name: str, full: bool, **printing: Any) -> None:
+    """End the pause that the rollout is in."""
+    _steer(cluster, name, intents.promote_full if full else intents.promote, **printing)
+
+
+@cli.command()
+@steering
+def abort(cluster: "Cluster", name: str, **printing: Any) -> None:
+    """Reject the revision that is on its way; the stable one takes its traffic."""
+    _steer(cluster, name, intents.abort, **printing)
+
+
+@cli.command()
+@steering
+def retry(cluster: "Cluster", name: str, **printing: Any) -> None:
+    """Try a rejected revision again."""
+    _steer(cluster, name, intents.retry, **printing)
+
+
+@cli.command()
+@click.option("--to", metavar="REVISION", help="An ordinal or a hash of `history`; default is what served before.")
+@steering
+def undo(cluster: "Cluster", name: str, to: str | None, **printing: Any) -> None:
+    """Go back to a former revision; without steps, until spec.model is changed."""
+    records = history.records(cluster.history(name), cluster.deployment(name)["metadata"]["uid"])
+    _steer(cluster, name, lambda of: intents.undo(of, records, to), **printing)
+
+
+@cli.command()
+@steering
+def pause(cluster: "Cluster", name: str, **printing: Any) -> None:
+    """Hold the rollout where it is; healing, scaling and abort stay live."""
+    _steer(cluster, name, intents.pause, **printing)
+
+
+@cli.command()
+@steering
+def resume(cluster: "Cluster", name: str, **printing: Any) -> None:
+    """Let a rollout that `pause` holds go on."""
+    _steer(cluster, name, intents.resume, **printing)
+
+
+# --- the tool itself --------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.option("--client", is_flag=True, help="Ask no cluster.")
+@output("text", "json", "yaml")
+@click.pass_context
+def version(context: click.Context, /, client: bool, output: str) -> None:
+    """Print the versions of this program, of the API server, and of the ModelDeployment API that it serves."""
+    found: dict[str, Any] = {"slipway": distribution_version(DISTRIBUTION)}
+    if not client:
+        found |= context.invoke(_server_versions)
+    if output != "text":
+        print_data(found, output)
+        return
+    for name, value in found.items():
+        click.echo(f"{name}: {value if isinstance(value, str) else ', '.join(value) or 'not installed'}")
+
+
+@click.command()
+@connected
+def _server_versions(cluster: "Cluster") -> dict[str, Any]:
+    return {"kubernetes": cluster.version(), RESOURCE: cluster.served_versions()}
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes `slipway` in a shell: verbs, options and names.
+
+    For this shell only: source <(slipway completion bash).
+    """
+    found = get_completion_class(shell)
+    assert found, "click knows these three"
+    click.echo(found(cli, {}, DISTRIBUTION, f"_{DISTRIBUTION.upper()}_COMPLETE").source())
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _look(cluster: "Cluster", name: str) -> view.View:
+    """Everything about one ModelDeployment; what the user may not read is named, and the rest is shown."""
+    obj, notes = cluster.deployment(name), []
+
+    def readable(what: str, read: Callable[[], Sequence[Json]]) -> Sequence[Json]:
+        try:
+            return read()
+        except Forbidden as error:
+            notes.append(f"{what}: {error}")
+            return []
+
+    pods = readable("pods", lambda: cluster.pods(name))
+    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]))
+    return view.build(obj, pods, events, datetime.now(UTC), notes)
+
+
+def _history(cluster: "Cluster", name: str) -> tuple[Deployment, list[Record]]:
+    of = deployment.read(cluster.deployment(name))
+    return of, history.records(cluster.history(name), of.uid)
+
+
+def _history_row(of: Deployment, item: Record) -> tuple[object, ...]:
+    age = since(item.created_at, datetime.now(UTC))
+    return item.ordinal, item.revision, item.version, item.image, age, history.role(of, item.revision)
+
+
+def _print_diff(of: Deployment, records: list[Record], named: tuple[str, ...]) -> None:
+    try:
+        before, after = history.pair(of, records, named)
+        lines = history.diff(records, before, after)
+    except LookupError as error:
+        raise Trouble(str(error.args[0])) from error
+    if not lines:
+        click.echo(f"revisions {before} and {after} do not differ", err=True)
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in lines:
+        click.secho(line, fg=colours.get(line[0]))
+
+
+def _steer(cluster: "Cluster", name: str, decide: Callable[[Deployment], Decision], dry_run: bool, output: str) -> None:
+    """Decide by the status as it is now, patch, and say what was done and how kubectl does the same."""
+    decided = decide(deployment.read(cluster.deployment(name)))
+    if isinstance(decided, Nothing):
+        raise Trouble(decided.why)
+    patch = {"spec": decided.spec}
+    command = _kubectl(cluster, name, patch)
+    if not dry_run:
+        cluster.patch(name, patch)
+    if output != "text":
+        print_data({"changed": not dry_run, "text": decided.text, "patch": patch, "command": command}, output)
+    elif dry_run:
+        click.echo(command)
+    else:
+        click.echo(f"{decided.text}\nsame as: {command}")
+
+
+def _kubectl(cluster: "Cluster", name: str, patch: dict[str, Any]) -> str:
+    text = json.dumps(patch, separators=(",", ":"))
+    where = ["-n", cluster.namespace, *cluster.flags]
+    return shlex.join(["kubectl", "patch", RESOURCE, name, *where, "--type=merge", "-p", text])

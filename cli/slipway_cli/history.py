@@ -1,0 +1,113 @@
+"""The former revisions of a ModelDeployment, from its ControllerRevisions; pure."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import yaml
+
+from slipway_cli.deployment import Deployment, Json
+from slipway_cli.moments import parse_time
+
+REVISION_LABEL = "slipway.dev/revision"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One revision as it was made."""
+
+    ordinal: int
+    revision: str
+    version: str | None
+    image: str
+    created_at: datetime | None
+    data: Json = field(repr=False)
+
+
+def records(items: Iterable[Json], owner_uid: str) -> list[Record]:
+    """The records of one ModelDeployment, oldest first."""
+    own = (item for item in items if _is_owned(item, owner_uid))
+    return sorted((_record(item) for item in own), key=lambda record: record.ordinal)
+
+
+def find(known: Sequence[Record], which: str) -> str | None:
+    """The revision that an ordinal or a hash names; None when it is not known."""
+    return next((item.revision for item in known if which in (item.revision, str(item.ordinal))), None)
+
+
+def role(of: Deployment, revision: str) -> str:
+    """What a revision is now; empty for one that only the history knows."""
+    roles = {of.previous: "previous", of.stable: "stable"}
+    if of.rollout and of.rollout.revision == revision != of.stable:
+        return "rejected" if of.rollout.is_rejected else "canary" if of.stable else "first"
+    return roles.get(revision, "")
+
+
+def pair(of: Deployment, known: Sequence[Record], named: Sequence[str]) -> tuple[str, str]:
+    """The two revisions to compare: those named; with one, it and what serves; with none, what changed last.
+
+    Raises:
+        LookupError: with a sentence, when one of them is not known.
+    """
+    if len(named) == 2:
+        return _known(known, named[0]), _known(known, named[1])
+    if named:
+        return _known(known, named[0]), _serving(of)
+    if of.rollout and of.stable and of.rollout.revision != of.stable:
+        return of.stable, of.rollout.revision
+    if of.previous is None:
+        raise LookupError("there is one revision only, and nothing to compare it with")
+    return of.previous, _serving(of)
+
+
+def diff(known: Sequence[Record], before: str, after: str) -> list[str]:
+    """A unified diff of all that makes the pods of two revisions differ; empty when nothing does.
+
+    Raises:
+        LookupError: with a sentence, when one of them is not known.
+    """
+    by_revision = {item.revision: item for item in known}
+    old, new = by_revision[_known(known, before)], by_revision[_known(known, after)]
+    return list(difflib.unified_diff(_text(old), _text(new), _title(old), _title(new), lineterm="", n=2))
+
+
+def _serving(of: Deployment) -> str:
+    if of.stable is None:
+        raise LookupError("no revision was promoted yet")
+    return of.stable
+
+
+def _known(known: Sequence[Record], which: str) -> str:
+    found = find(known, which)
+    if found is None:
+        there = ", ".join(f"{item.ordinal} ({item.revision})" for item in known) or "none"
+        raise LookupError(f"revision {which} is not in the history; there are: {there}")
+    return found
+
+
+def _title(record: Record) -> str:
+    return f"{record.ordinal} {record.revision}"
+
+
+def _text(record: Record) -> list[str]:
+    text: str = yaml.safe_dump(dict(record.data), sort_keys=True, allow_unicode=True)
+    return text.splitlines()
+
+
+def _record(item: Json) -> Record:
+    data = item.get("data") or {}
+    return Record(
+        ordinal=int(item.get("revision", 0)),
+        revision=item["metadata"]["labels"][REVISION_LABEL],
+        version=((data.get("inputs") or {}).get("model") or {}).get("version"),
+        image=str(data.get("image", "")),
+        created_at=parse_time(item["metadata"].get("creationTimestamp")),
+        data=data,
+    )
+
+
+def _is_owned(item: Json, uid: str) -> bool:
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    return REVISION_LABEL in (metadata.get("labels") or {}) and any(owner.get("uid") == uid for owner in owners)

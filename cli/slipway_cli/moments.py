@@ -1,0 +1,42 @@
+"""Times and durations as people write and read them; pure."""
+
+import re
+from datetime import UTC, datetime
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A datetime in UTC from RFC 3339; None when there is none."""
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+
+
+def parse_duration_s(text: str) -> int:
+    """Seconds of `90`, `30s`, `10m` or `1h30m`.
+
+    Raises:
+        ValueError: when it is written in another way.
+    """
+    if text.isdecimal():
+        return int(text)
+    match = _DURATION.fullmatch(text)
+    if not match or not text:
+        raise ValueError(f"'{text}' is not a duration: write for example 30s, 10m or 1h30m")
+    return sum(int(part or 0) * seconds for part, (_, seconds) in zip(match.groups(), _UNITS, strict=True))
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, as kubectl does: 45s, 3m12s, 4h5m, 3d2h."""
+    left = max(0, int(seconds))
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return "".join(parts[:2]) or "0s"
+
+
+def since(moment: datetime | None, now: datetime) -> str:
+    """How long ago; `?` when that is not known."""
+    return duration((now - moment).total_seconds()) if moment else "?"

@@ -1,0 +1,95 @@
+"""One row for a pod, and why it is not ready, read from its status; pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from slipway_cli.deployment import Json
+from slipway_cli.moments import parse_time
+
+# Waiting for these is ordinary; they say nothing that the phase does not.
+_ORDINARY = ("", "PodInitializing", "ContainerCreating")
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod as `kubectl get pods` shows it, with the reason in words."""
+
+    name: str
+    phase: str
+    containers: str  # ready of all
+    is_ready: bool
+    restarts: int
+    created_at: datetime | None
+    why: str | None
+
+
+def rows(pods: Sequence[Json], name: str, revision: str) -> list[PodRow]:
+    """The pods of one revision's ReplicaSet, by name."""
+    owner = f"{name}-{revision}"
+    own = (pod for pod in pods if any(ref.get("name") == owner for ref in pod["metadata"].get("ownerReferences") or ()))
+    return sorted((row(pod) for pod in own), key=lambda item: item.name)
+
+
+def row(pod: Json) -> PodRow:
+    """Read one pod."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    is_ready = _condition(status, "Ready").get("status") == "True"
+    phase, why = status.get("phase", "Unknown"), None
+    if metadata.get("deletionTimestamp"):
+        phase = "Terminating"
+    elif not is_ready:
+        phase, why = next(_troubles(status), (phase, None))
+    return PodRow(
+        name=metadata["name"],
+        phase=phase,
+        containers=f"{sum(bool(item.get('ready')) for item in containers)}/{len(pod['spec']['containers'])}",
+        is_ready=is_ready,
+        restarts=sum(item.get("restartCount", 0) for item in _all_containers(status)),
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        why=why,
+    )
+
+
+def _troubles(status: Json) -> Iterator[tuple[str, str | None]]:
+    """What is wrong, the most telling first, as (word, sentence)."""
+    if status.get("phase") == "Failed" and status.get("reason"):
+        yield status["reason"], status.get("message")
+    yield from filter(None, map(_of_container, _all_containers(status)))
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield scheduled.get("reason") or "Unschedulable", scheduled.get("message")
+    running = [item["name"] for item in status.get("containerStatuses") or () if "running" in (item.get("state") or {})]
+    if running:
+        yield "NotReady", f"container {', '.join(running)} runs, and its readiness probe does not pass yet"
+
+
+def _of_container(container: Json) -> tuple[str, str | None] | None:
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    last = (container.get("lastState") or {}).get("terminated") or {}
+    name = container["name"]
+    if waiting.get("reason", "") not in _ORDINARY:
+        # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
+        said = _ending(name, last) if last else f"container {name}: {waiting.get('message') or waiting['reason']}"
+        return ("OOMKilled" if last.get("reason") == "OOMKilled" else waiting["reason"]), said
+    failed = next((end for end in (ended, last) if end and end.get("exitCode") != 0), None)
+    if failed is None or container.get("ready"):
+        return None
+    return failed.get("reason") or "Error", _ending(name, failed)
+
+
+def _ending(name: str, ended: Json) -> str:
+    said = (ended.get("message") or "").strip().rstrip(".")
+    how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode')}"
+    return f"container {name}: {said} ({how})" if said else f"container {name} ended with {how}"
+
+
+def _all_containers(status: Json) -> list[Json]:
+    # Init containers first: while one fails, the others only wait for it.
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _condition(status: Json, kind: str) -> Json:
+    return next((item for item in status.get("conditions") or () if item.get("type") == kind), {})

@@ -1,0 +1,70 @@
+"""The steps of a rollout in words, and which of them are done; pure."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slipway_cli.deployment import ABORTED, ABORTING, FIRST, PROMOTING, Deployment, Json
+
+DONE, NOW, AHEAD, REJECTED, SKIPPED = "done", "now", "ahead", "rejected", "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """One step: where the rollout is with it, and what it is."""
+
+    mark: str
+    text: str
+
+
+def lines(of: Deployment) -> tuple[StepLine, ...]:
+    """The steps of the rollout in flight, or of the one that was rejected; none when there is no rollout.
+
+    A list whose length the operator does not confirm is not shown: it was edited, or a newer operator counts otherwise.
+    """
+    rollout, texts = of.rollout, [*_texts(of.spec.get("strategy") or {})]
+    if rollout is None or rollout.state == FIRST or not texts or len(texts) != rollout.steps:
+        return ()
+    return tuple(StepLine(_mark(of, index), text) for index, text in enumerate(texts))
+
+
+def _mark(of: Deployment, index: int) -> str:
+    rollout = of.rollout
+    assert rollout is not None, "only a rollout has steps"
+    if rollout.state == PROMOTING or index < rollout.step_index:
+        return SKIPPED if rollout.skips_steps else DONE
+    if index > rollout.step_index:
+        return AHEAD
+    return REJECTED if rollout.state in (ABORTING, ABORTED) else NOW
+
+
+def _texts(strategy: Json) -> Iterator[str]:
+    if "blueGreen" in strategy:
+        yield from _blue_green(strategy["blueGreen"] or {})
+        return
+    canary = strategy.get("canary") or {}
+    if "trafficPercent" in canary:
+        yield from _by_hand(canary["trafficPercent"])
+        return
+    yield from (_text(step) for step in canary.get("steps") or ())
+
+
+def _blue_green(chosen: Json) -> Iterator[str]:
+    yield "all pods of the new revision"
+    if not chosen.get("autoPromotionEnabled", True):
+        yield "pause until it is promoted"
+    yield "setWeight 100"
+
+
+def _by_hand(percent: int) -> Iterator[str]:
+    yield f"trafficPercent {percent}"
+    if percent != 100:
+        yield "pause until it is promoted"
+
+
+def _text(step: Json) -> str:
+    name, value = next(iter(step.items()))
+    if name == "pause":
+        duration = (value or {}).get("duration")
+        return f"pause {duration}" if duration else "pause until it is promoted"
+    return f"{name} {value if isinstance(value, int | str) else json.dumps(value)}"

@@ -1,0 +1,84 @@
+"""A view as a tree on a terminal, or as the same lines without colour."""
+
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from slipway_cli.moments import since
+from slipway_cli.pods import PodRow
+from slipway_cli.steps import AHEAD, DONE, NOW, REJECTED, SKIPPED, StepLine
+from slipway_cli.view import ConditionView, EventView, RevisionView, View
+
+PLAIN_WIDTH = 100_000  # characters: lines that a program reads are not broken
+
+_PHASES = {"Healthy": "green", "Progressing": "cyan", "Paused": "yellow", "Degraded": "red"}
+_ROLES = {"stable": "green", "canary": "yellow", "old": "dim"}
+_MARKS = {DONE: ("[x]", "green"), NOW: ("[>]", "bold"), AHEAD: ("[ ]", "dim")}
+_MARKS |= {REJECTED: ("[!]", "red"), SKIPPED: ("[-]", "dim")}
+
+
+def tree(view: View, now: datetime) -> Tree:
+    """The whole view."""
+    head = Text("\n").join([_head(view), Text(view.message), *(Text(line, style="dim") for line in view.clocks)])
+    root = Tree(head, guide_style="dim")
+    for revision in view.revisions:
+        branch = root.add(_revision(revision))
+        for pod in revision.pods:
+            branch.add(_pod(pod, now))
+    _branch(root, "steps", [_step(number, step) for number, step in enumerate(view.steps, 1)])
+    _branch(root, "not as it should be", [_condition(item, now) for item in view.conditions])
+    _branch(root, "last events", [_event(item, now) for item in view.events])
+    _branch(root, "not shown", [Text(note) for note in view.notes])
+    return root
+
+
+def console(is_terminal: bool) -> Console:
+    """Where to print: with colours and the terminal's width, or plain."""
+    return Console(highlight=False) if is_terminal else Console(width=PLAIN_WIDTH, no_color=True, highlight=False)
+
+
+def _branch(root: Tree, title: str, lines: list[Text]) -> None:
+    if lines:
+        branch = root.add(Text(title, style="bold"))
+        for line in lines:
+            branch.add(line)
+
+
+def _head(view: View) -> Text:
+    parts = [f"step {view.step}" if view.step else "", "" if view.weight is None else f"weight {view.weight}%"]
+    parts += [f"ready {view.ready}" if view.ready else "", f"model {view.model}" if view.model else ""]
+    head = Text.assemble((f"{view.namespace}/{view.name}", "bold"), "  ", (view.phase, _PHASES.get(view.phase, "")))
+    return head.append("".join(f"  {part}" for part in parts if part))
+
+
+def _revision(item: RevisionView) -> Text:
+    said = Text.assemble((item.role or "revision", _ROLES.get(item.role, "")), " ", (item.revision, "bold"))
+    said.append(f"  {item.version}" if item.version else "")
+    said.append(f"  weight {item.weight}%  ready {item.ready}/{item.replicas}")
+    said.append("" if item.inflight is None else f"  in flight {item.inflight}")
+    return said.append(f"  may leave at {item.leaves_at}" if item.leaves_at else "")
+
+
+def _pod(pod: PodRow, now: datetime) -> Text:
+    style = "green" if pod.is_ready else "dim" if pod.phase in ("Terminating", "Pending", "Running") else "red"
+    said = Text.assemble(f"{pod.name}  ", (pod.phase, style), f"  {pod.containers}  restarts {pod.restarts}")
+    said.append(f"  {since(pod.created_at, now)}")
+    return said.append(f"  {pod.why}" if pod.why else "")
+
+
+def _step(number: int, step: StepLine) -> Text:
+    mark, style = _MARKS[step.mark]
+    return Text(f"{mark} {number} {step.text}", style=style)
+
+
+def _condition(item: ConditionView, now: datetime) -> Text:
+    word = Text.assemble((f"{item.type} is {item.status}", "yellow"), f" ({item.reason})")
+    return word.append(f" for {since(item.since, now)}: {item.message}")
+
+
+def _event(item: EventView, now: datetime) -> Text:
+    times = f" (x{item.count})" if item.count > 1 else ""
+    style = "red" if item.type == "Warning" else ""
+    return Text.assemble(f"{since(item.at, now)} ago  ", (item.reason, style), f"{times}  {item.message}")
