@@ -84,6 +84,11 @@ class ModelCluster:
                 node[leaf] = value
         self.generation += before != self.spec
 
+    def patch_status(self, **change: Any) -> None:
+        """Merge a patch into the status as kubectl does: None removes."""
+        self.status = {key: value for key, value in (self.status | change).items() if value is not None}
+        self._parsed = None
+
     def reconcile(self) -> Plan:
         """One reconcile; raises Crashed when the operator dies on the way."""
         decided = plan(self.obj(), self.parsed(), self.observed(), SETTINGS, self.now)
@@ -93,9 +98,10 @@ class ModelCluster:
         for scale in decided.scale:
             self._call()
             self._scale(scale.name, scale.replicas)
-        if decided.status != self.parsed():
+        rendered = status_room.render(decided.status)
+        if rendered != self.status:
             self._call()
-            self._write_status(decided.status, status_room.render(decided.status))
+            self._write_status(decided.status, rendered)
         for gone in decided.delete:
             self._call()
             self._delete(gone.kind, gone.name)

@@ -162,6 +162,14 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseCondition:
+    """That a pause step holds; a user may remove it to end the pause, as in Argo Rollouts."""
+
+    reason: str
+    start_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """All of `.status`."""
 
@@ -184,6 +192,8 @@ class Status:
     revisions: tuple[RevisionStatus, ...] = ()
     aborted_revisions: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # the last ones, newest last
+    pause_conditions: tuple[PauseCondition, ...] = ()
+    controller_pause: bool | None = None
     conditions: tuple[Condition, ...] = ()
 
     def scale_down_at(self, revision: str) -> datetime | None:

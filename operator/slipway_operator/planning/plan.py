@@ -14,7 +14,7 @@ from slipway_operator.model.plan import Create, Delete, Event, Evict, Plan, Scal
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
-from slipway_operator.planning import capacity, conditions, describe, restart, revision, wakeup
+from slipway_operator.planning import argo, capacity, conditions, describe, restart, revision, wakeup
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
 from slipway_operator.planning.situation import Course, Situation
@@ -39,6 +39,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     generation = _generation(obj)
     if isinstance(spec, Invalid):
         return _refused(status, spec.message, generation, now)
+    spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     at = Situation(spec, wanted, current, status, observed, now)
     before = _course(status)
@@ -54,7 +55,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(Owner.of(obj), at, desired),
         delete=_deletions(Owner.of(obj), course, at, gone),
         evict=evicted,
-        events=(*decided, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
+        events=(*translated, *decided, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
         requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
     )
 
@@ -131,6 +132,8 @@ def _status(
         revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
+        pause_conditions=argo.pause_conditions(course, at.status),
+        controller_pause=argo.controller_pause(course),
         conditions=conditions.carry_over(fresh, at.status.conditions, generation),
     )
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import json
+from functools import partial
 
 import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from tests.support.tools import kubectl
 
 from .conftest import MANIFEST
 from .processes import Cluster, limited_kubeconfig, until
@@ -161,6 +164,36 @@ async def replaced(cluster, name, uid):
         return (await cluster.client.get(REPLICA_SETS, cluster.namespace, name))["metadata"]["uid"] != uid
     except NotFound:
         return False
+
+
+async def test_status_patches_of_argo_rollouts_are_understood_as_kubectl_sends_them(cluster, api_server):
+    """By the very rights of docs/operator.md: the operator answers in the status, and the spec stays as it was."""
+    await launch(cluster)
+    await cluster.edit({"strategy": {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}, {"pause": {}}]}}} | V2)
+    first = await cluster.reaches("the first pause", paused)
+    spec = (await cluster.chat())["spec"]
+    await patch_status(cluster, api_server, {"pauseConditions": None})
+    await cluster.reaches("the second pause", lambda now: paused(now) and now["rollout"]["stepIndex"] == 2)
+    await patch_status(cluster, api_server, {"abort": True})
+    aborted = await cluster.reaches("the abort", lambda now: now["rollout"]["state"] == "Aborted")
+    assert aborted["abortedRevisions"] == [f"{first['canaryRevision']}/1"]
+    assert "abort" not in aborted
+    await patch_status(cluster, api_server, {"abort": False})
+    await cluster.reaches("the second attempt", lambda now: paused(now) and now["rollout"]["attempt"] == 2)
+    await patch_status(cluster, api_server, {"promoteFull": True})
+    await cluster.reaches(
+        "the promotion", lambda now: healthy(now) and now["stableRevision"] == first["canaryRevision"]
+    )
+    assert (await cluster.chat())["spec"] == spec
+    events = await cluster.client.list(EVENTS, cluster.namespace)
+    assert len([event for event in events if event["reason"] == "ControlTranslated"]) == 4
+
+
+async def patch_status(cluster, api_server, change):
+    arguments = ["-n", cluster.namespace, "patch", "mdep", "chat", "--subresource=status", "--type=merge"]
+    command = partial(kubectl, api_server, *arguments, "-p", json.dumps({"status": change}))
+    done = await asyncio.to_thread(command)
+    assert done.returncode == 0, done.stderr
 
 
 async def test_sigterm_ends_the_process_cleanly(cluster):

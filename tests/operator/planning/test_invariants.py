@@ -42,12 +42,20 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"canary": {"steps": STEPS[0]}, "capacity": {"policy": "RequireSurge", "deadlineSeconds": 20}},
 )
 
+ARGO_PATCHES: tuple[dict[str, Any], ...] = (
+    {"abort": True},
+    {"abort": False},
+    {"promoteFull": True},
+    {"pauseConditions": None},
+)
+
 ACTS = st.one_of(
     st.tuples(st.just("version"), st.sampled_from(VERSIONS)),
     st.tuples(st.just("strategy"), st.sampled_from(STRATEGIES)),
     st.tuples(st.just("replicas"), st.integers(0, 5)),
     st.tuples(st.just("paused"), st.booleans()),
     st.tuples(st.just("intent"), st.sampled_from(("promote", "promoteFull", "abort", "retry", "rollbackTo"))),
+    st.tuples(st.just("status"), st.sampled_from(ARGO_PATCHES)),
     st.tuples(st.just("lose_pods"), st.integers(0, 3)),
     st.tuples(st.just("break"), st.sampled_from(VERSIONS)),
     st.tuples(st.just("mend"), st.sampled_from(VERSIONS)),
@@ -122,6 +130,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "replicas": lambda world, value: world.edit(replicas=value),
     "paused": lambda world, value: world.edit(paused=value),
     "intent": intend,
+    "status": lambda world, value: world.patch_status(**value),
     "lose_pods": lose_pods,
     "break": lambda world, value: world.broken.add(model(value)["uri"]),
     "mend": lambda world, value: world.broken.discard(model(value)["uri"]),
