@@ -1,0 +1,91 @@
+"""Verbs that find nothing to do say why, and what to do instead; tests/contract has those that do something."""
+
+from typing import Any
+
+import pytest
+
+from slipway_cli import intents
+from slipway_cli.deployment import read
+from slipway_cli.history import Record
+from slipway_cli.intents import Change, Nothing
+from tests.cli.objects import CANARY, STABLE, deployment, idle, in_flight
+
+RECORDS = [
+    Record(1, STABLE, "v1", "image", None, {}),
+    Record(2, CANARY, "v2", "image", None, {}),
+]
+ABORTED = in_flight("Aborted", "Degraded")
+FIRST = deployment({"rollout": {"state": "Initializing", "revision": STABLE}, "message": "first comes up"})
+
+
+def asked(**rollout: str) -> dict[str, Any]:
+    return in_flight(rollout=rollout)
+
+
+CASES = [
+    (intents.promote, idle(), "there is nothing to promote: no rollout of chat is in flight (serving)"),
+    (intents.promote, ABORTED, f"revision {CANARY} was rejected: it was too slow; run `slipway retry chat`"),
+    (intents.promote, FIRST, "chat brings up its first revision, which has no steps"),
+    (intents.promote, in_flight("Promoting"), f"revision {CANARY} has passed its steps already"),
+    (intents.promote, in_flight("Shifting"), "step 2 of 4 is no pause and ends by itself"),
+    (intents.promote, in_flight(paused=True), "chat is held by spec.paused: run `slipway resume chat` first"),
+    (intents.promote, asked(promote=f"{CANARY}/1/1"), "the promotion of step 2 of 4"),
+    (intents.promote_full, asked(promoteFull=CANARY), f"the full promotion of revision {CANARY} was asked for already"),
+    (intents.abort, idle(), "there is nothing to abort"),
+    (intents.abort, ABORTED, f"revision {CANARY} is rejected already: it was too slow"),
+    (intents.abort, FIRST, "chat brings up its first revision, and there is no other to return to"),
+    (intents.abort, asked(abort=f"{CANARY}/1"), f"the abort of {CANARY}/1 was asked for already"),
+    (intents.retry, idle(), "there is nothing to retry"),
+    (intents.retry, in_flight(), f"revision {CANARY} was not rejected: it is on its way"),
+    (intents.pause, deployment(paused=True), "chat is paused already"),
+    (intents.resume, idle(), "chat is not paused"),
+    (intents.resume, in_flight(), "it waits at a pause of its steps, step 2 of 4: run `slipway promote chat`"),
+]
+
+
+@pytest.mark.parametrize(("decide", "obj", "says"), CASES)
+def test_nothing_to_do(decide: Any, obj: dict[str, Any], says: str) -> None:
+    decided = decide(read(obj))
+    assert isinstance(decided, Nothing), decided
+    assert says in decided.why
+
+
+def test_a_spec_that_the_operator_has_not_seen_is_named_as_a_reason() -> None:
+    obj = idle()
+    obj["metadata"]["generation"] = 4
+    decided = intents.promote(read(obj))
+    assert isinstance(decided, Nothing) and "has not looked at the last change" in decided.why
+
+
+def test_a_rejected_revision_that_nobody_wants_is_not_retried() -> None:
+    obj = in_flight("Aborted", "Degraded")
+    obj["status"]["currentRevision"] = "cccccccccc"
+    decided = intents.retry(read(obj))
+    assert isinstance(decided, Nothing) and "is not what the spec asks for any more" in decided.why
+
+
+def test_full_promotion_of_a_held_rollout_says_that_it_is_held() -> None:
+    decided = intents.promote_full(read(in_flight(paused=True)))
+    assert isinstance(decided, Change) and "spec.paused holds it until `slipway resume chat`" in decided.text
+
+
+UNDO_CASES = [
+    (deployment(), None, "chat has no revision yet"),
+    (idle(), None, "chat has no former revision; there are: 1 (aaaaaaaaaa), 2 (bbbbbbbbbb)"),
+    (idle(), "7", "revision 7 of chat is not in its history"),
+    (idle(), "1", f"revision {STABLE} is what chat is to run already"),
+    (idle(previousRevision="dddddddddd"), None, "revision dddddddddd is forgotten (spec.revisionHistoryLimit)"),
+]
+
+
+@pytest.mark.parametrize(("obj", "to", "says"), UNDO_CASES)
+def test_nothing_to_undo(obj: dict[str, Any], to: str | None, says: str) -> None:
+    decided = intents.undo(read(obj), RECORDS, to)
+    assert isinstance(decided, Nothing) and says in decided.why
+
+
+def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
+    obj = idle(currentRevision=CANARY)
+    obj["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
+    decided = intents.undo(read(obj), RECORDS, CANARY)
+    assert isinstance(decided, Change) and decided.spec == {"rollout": {"rollbackTo": None}}

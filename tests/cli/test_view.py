@@ -1,0 +1,120 @@
+"""The tree of `slipway status`, word for word."""
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from slipway_cli import view
+from slipway_cli.tree import PLAIN_WIDTH, tree
+from tests.cli.objects import CANARY, STABLE, deployment, event, failing_fetch, idle, in_flight, pod
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def look(obj: dict[str, Any], pods: Any = (), events: Any = (), notes: Any = ()) -> view.View:
+    return view.build(obj, pods, events, NOW, notes)
+
+
+def drawn(seen: view.View) -> list[str]:
+    paper = io.StringIO()
+    Console(file=paper, width=PLAIN_WIDTH, no_color=True, highlight=False).print(tree(seen, NOW))
+    return paper.getvalue().splitlines()
+
+
+def test_a_canary_that_waits_and_a_pod_that_does_not_come_up() -> None:
+    pods = [pod(STABLE, "x1"), pod(STABLE, "x2"), pod(CANARY, "y1", **failing_fetch())]
+    events = [
+        event("RolloutPaused", "revision b pauses", "2026-01-01T11:56:48Z", type="Normal"),
+        event("CreateFailed", "quota", "2026-01-01T11:55:00Z", type="Warning", count=3),
+    ]
+    assert drawn(look(in_flight(), pods, events)) == [
+        "demo/chat  Paused  step 2/4  weight 10%  ready 2/3  model chat",
+        "step 2 of 4: revision bbbbbbbbbb has weight 10",
+        "attempt 1 of revision bbbbbbbbbb began 5m ago",
+        "step 2 of 4 (Paused) for 3m12s",
+        "├── canary bbbbbbbbbb  v2  weight 10%  ready 0/1",
+        "│   └── chat-bbbbbbbbbb-y1  CrashLoopBackOff  0/1  restarts 3  10m  "
+        "container fetch: shard 2 is missing (exit code 1)",
+        "├── stable aaaaaaaaaa  v1  weight 90%  ready 2/2",
+        "│   ├── chat-aaaaaaaaaa-x1  Running  1/1  restarts 0  10m",
+        "│   └── chat-aaaaaaaaaa-x2  Running  1/1  restarts 0  10m",
+        "├── old cccccccccc  weight 0%  ready 1/1  in flight 4  may leave at 2026-01-01T12:00:30Z",
+        "├── steps",
+        "│   ├── [x] 1 setWeight 10",
+        "│   ├── [>] 2 pause until it is promoted",
+        "│   ├── [ ] 3 setWeight 50",
+        "│   └── [ ] 4 pause 10m",
+        "├── not as it should be",
+        "│   └── Available is False (PodsNotReady) for 50s: 2 of 3 pods are ready",
+        "└── last events",
+        "    ├── 5m ago  CreateFailed (x3)  quota",
+        "    └── 3m12s ago  RolloutPaused  revision b pauses",
+    ]
+
+
+def test_one_that_serves_in_peace_takes_two_lines() -> None:
+    assert drawn(look(idle(ready="2/2"))) == ["demo/chat  Healthy  ready 2/2", "serving"]
+
+
+def test_one_that_the_operator_has_not_seen() -> None:
+    obj = deployment()
+    obj["status"] = {}
+    assert drawn(look(obj)) == [
+        "demo/chat  Pending",
+        "the operator has not looked at it yet",
+        "the operator has not looked at the last change of the spec yet",
+    ]
+
+
+def test_a_rejected_rollout_shows_the_step_where_it_ended() -> None:
+    lines = drawn(look(in_flight("Aborted", "Degraded")))
+    assert "│   ├── [!] 2 pause until it is promoted" in lines
+    assert not [line for line in lines if "deadline" in line]
+
+
+def test_a_rollout_that_waits_for_pods_tells_its_deadline() -> None:
+    lines = drawn(look(in_flight("Provisioning", "Progressing", progressDeadlineSeconds=300)))
+    assert "last progress of pods 3m20s ago, deadline 300s" in lines
+
+
+def test_steps_that_the_operator_counts_otherwise_are_not_shown() -> None:
+    strategy = {"canary": {"steps": [{"setWeight": 10}]}}
+    assert look(in_flight(strategy=strategy)).steps == ()
+
+
+def test_steps_of_a_newer_operator_are_shown_as_they_are_written() -> None:
+    steps = [{"setHeaderRoute": {"match": [1]}}, {"setCanaryScale": {"replicas": 1}}, {"analysis": {}}, {"pause": {}}]
+    texts = [line.text for line in look(in_flight(strategy={"canary": {"steps": steps}})).steps]
+    assert texts[:3] == ['setHeaderRoute {"match": [1]}', 'setCanaryScale {"replicas": 1}', "analysis {}"]
+
+
+def test_what_may_not_be_read_is_named() -> None:
+    assert drawn(look(idle(), notes=["pods: you may not do this"]))[-2:] == [
+        "└── not shown",
+        "    └── pods: you may not do this",
+    ]
+
+
+def test_markup_in_foreign_words_is_no_markup() -> None:
+    assert drawn(look(idle(message="[red]model[/red] [bold")))[1] == "[red]model[/red] [bold"
+
+
+def test_only_the_last_events_are_shown_oldest_first() -> None:
+    events = [event(f"E{minute:02}", "m", f"2026-01-01T11:{minute:02}:00Z") for minute in (9, 2, 7, 1, 8, 3, 4, 5, 6)]
+    assert [item.reason for item in look(idle(), events=events).events] == ["E04", "E05", "E06", "E07", "E08", "E09"]
+
+
+def test_headline_is_one_line() -> None:
+    assert view.headline(look(in_flight())) == (
+        "Paused step 2/4 [v2 10% 0/1, v1 90% 2/2, cccccccccc 0% 1/1] step 2 of 4: revision bbbbbbbbbb has weight 10"
+    )
+    assert view.headline(look(idle())) == "Healthy [no pods] serving"
+
+
+def test_as_data_is_camel_case_without_what_is_not_known() -> None:
+    data = view.as_data(look(in_flight(), [pod(CANARY, "y1")]))
+    canary = data["revisions"][0]
+    assert canary["pods"][0]["createdAt"] == "2026-01-01T11:50:00Z"
+    assert "inflight" not in canary and data["revisions"][2]["leavesAt"] == "2026-01-01T12:00:30Z"

@@ -1,0 +1,151 @@
+"""What the command line patches is what the operator acts on, and what the operator writes is what it understands."""
+
+from typing import Any
+
+import pytest
+
+from slipway_cli import cluster as cli_cluster
+from slipway_cli import history as cli_history
+from slipway_cli import intents, steps, waiting
+from slipway_cli.deployment import Deployment, read
+from slipway_cli.history import Record
+from slipway_cli.intents import Change, Decision, Nothing
+from slipway_operator.model import labels
+from slipway_operator.model.status import State
+from slipway_operator.planning.rollout import STEPPING
+from tests.support.model_cluster import ModelCluster, healthy, model
+
+STRATEGIES: list[dict[str, Any]] = [
+    {"canary": {"steps": [{"setWeight": 10}, {"pause": {}}, {"setWeight": 50}]}},
+    {"canary": {"steps": [{"pause": {"duration": "30s"}}, {"setWeight": 50}]}},
+    {"canary": {"trafficPercent": 20}},
+    {"blueGreen": {"autoPromotionEnabled": False}},
+]
+
+
+def seen(world: ModelCluster) -> Deployment:
+    return read(world.obj())
+
+
+def records(world: ModelCluster) -> list[Record]:
+    made = sorted(world.snapshots.values(), key=lambda item: item.ordinal)
+    return [Record(it.ordinal, it.revision, it.inputs.model.version, it.image, None, {}) for it in made]
+
+
+def follow(world: ModelCluster, decided: Decision) -> None:
+    """Merge the patch into the spec, as the API server does."""
+    assert isinstance(decided, Change), decided
+    rollout = decided.spec.get("rollout")
+    if rollout is None:
+        world.edit(**decided.spec)
+    else:
+        world.edit(**{f"rollout__{field}": value for field, value in rollout.items()})
+
+
+def canary(**options: Any) -> ModelCluster:
+    world = healthy(**options)
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    return world
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_promote_ends_the_pause_of_every_strategy(strategy: dict[str, Any]) -> None:
+    world = healthy(strategy=strategy)
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    follow(world, intents.promote(seen(world)))
+    assert isinstance(intents.promote(seen(world)), Nothing), "it was asked for already"
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+    assert waiting.is_reached(waiting.Goal("healthy"), seen(world))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_step_list_is_as_long_as_the_operators(strategy: dict[str, Any]) -> None:
+    world = healthy(strategy=strategy)
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    marks = [line.mark for line in steps.lines(seen(world))]
+    assert marks.index(steps.NOW) == world.parsed().rollout.step_index  # type: ignore[union-attr]
+
+
+def test_promote_full_skips_the_steps() -> None:
+    world = canary()
+    follow(world, intents.promote_full(seen(world)))
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+
+
+def test_abort_then_retry() -> None:
+    world = canary()
+    follow(world, intents.abort(seen(world)))
+    world.run_until("Aborted")
+    assert waiting.failure(seen(world))
+    assert isinstance(intents.abort(seen(world)), Nothing)
+    follow(world, intents.retry(seen(world)))
+    world.run_until("Paused")
+    assert world.parsed().rollout.attempt == 2  # type: ignore[union-attr]
+    assert waiting.failure(seen(world)) is None
+    follow(world, intents.abort(seen(world)))
+    world.run_until("Aborted")
+
+
+def test_undo_in_flight_after_a_promotion_and_back_again() -> None:
+    world = canary()
+    follow(world, intents.undo(seen(world), records(world), None))
+    world.run_until(None)
+    assert (world.weights()["v1"], seen(world).phase) == (100, "Healthy")
+    assert waiting.is_reached(waiting.Goal("healthy"), seen(world)), "a rollback is what the user wants"
+    follow(world, intents.undo(seen(world), records(world), "2"))
+    world.run_until("Paused")
+    follow(world, intents.promote_full(seen(world)))
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+    follow(world, intents.undo(seen(world), records(world), None))
+    world.run_until(None)
+    assert world.weights() == {"v1": 100}
+
+
+def test_pause_holds_and_resume_lets_go() -> None:
+    world = healthy(strategy={"canary": {"steps": [{"setWeight": 10}]}})
+    follow(world, intents.pause(seen(world)))
+    world.edit(model=model("v2"))
+    world.run(20)
+    assert (world.weights(), seen(world).phase) == ({"v1": 100, "v2": 0}, "Paused")
+    follow(world, intents.resume(seen(world)))
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+
+
+def test_a_rejection_by_the_deadline_is_a_failure_and_a_superseded_attempt_is_none() -> None:
+    world = healthy()
+    world.broken = {"file:///models/v2"}
+    world.edit(model=model("v2"))
+    assert not waiting.is_reached(waiting.Goal("healthy"), seen(world)), "the status speaks of the former spec"
+    world.run_until("Aborted")
+    assert "shard 2 is missing" in (waiting.failure(seen(world)) or "")
+    world.edit(model=model("v3"))
+    while not waiting.is_reached(waiting.Goal("stable", "v3"), seen(world)):
+        world.reconcile()
+        world.pass_time()
+        assert waiting.failure(seen(world)) is None
+        if seen(world).phase == "Paused" and isinstance(decided := intents.promote(seen(world)), Change):
+            follow(world, decided)
+
+
+def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> None:
+    """A state that the operator adds and the command line does not know is one that is on its way."""
+    for state in STEPPING:
+        obj = canary().obj()
+        obj["status"]["rollout"]["state"] = state.value
+        assert isinstance(intents.promote_full(read(obj)), Change)
+        assert isinstance(intents.abort(read(obj)), Change)
+
+
+def test_words_are_the_operators() -> None:
+    assert {"Initializing", "Paused", "Promoting", "Aborting", "Aborted"} <= {str(state) for state in State}
+    assert cli_cluster.GROUP_VERSION == labels.API_VERSION
+    assert cli_cluster.KIND == labels.PLURAL
+    assert cli_cluster.MODEL_DEPLOYMENT_LABEL == labels.MODEL_DEPLOYMENT
+    assert cli_history.REVISION_LABEL == labels.REVISION
