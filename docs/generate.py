@@ -1,10 +1,11 @@
-"""Writes what is derived from the CRD: the reference docs/crd.md and the chart's copy. `--check` only compares."""
+"""Writes what is derived: docs/crd.md and the chart's copy of the CRD, docs/cli.md. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cli_reference  # beside this file
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +42,11 @@ def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
     source = CRD.read_text()
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
-    return {ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)), CHART_CRD: source}
+    return {
+        ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)),
+        ROOT / "docs" / "cli.md": cli_reference.reference(),
+        CHART_CRD: source,
+    }
 
 
 def reference(crd: Node) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3.exceptions
-from kubernetes.client import ApiClient
+from kubernetes.client import ApiClient, ApiException
 
 from slipway_cli.access import Access
 from slipway_cli.errors import Forbidden, Missing, Trouble, Unreachable
@@ -125,21 +125,24 @@ class Cluster:
             headers["Authorization"] = token
         if body is not None:
             headers["Content-Type"] = _MERGE
-        # As text: the library serializes no merge patch itself.
-        text = None if body is None else json.dumps(body)
         try:
             answer = self._client.call_api(
-                method, configuration.host + path, headers, text, _request_timeout=self._timeout_s
+                method, configuration.host + path, headers, body, _request_timeout=self._timeout_s
             )
             return answer.status, _parse(answer.read())
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
+            # Of its own accord the library raises ApiException for TLS that fails only; statuses are returned.
             raise Unreachable(self._silence(error)) from error
 
     def _silence(self, error: Exception) -> str:
         host = self._target.configuration.host
-        if isinstance(error, urllib3.exceptions.TimeoutError):
+        # The library calls a refused connection a timeout, too.
+        refused = isinstance(error, urllib3.exceptions.NewConnectionError)
+        if isinstance(error, urllib3.exceptions.TimeoutError) and not refused:
             return f"the API server {host} gave no answer within {self._timeout_s:g} s: is the network up?"
-        said = str(error).rpartition(": ")[2] or type(error).__name__
+        words = error.reason if isinstance(error, ApiException) else str(error)
+        said = " ".join(words.split()).removeprefix("SSLError ") or type(error).__name__
+        said = said.rpartition(": ")[2] if refused else said
         return f"the API server {host} cannot be reached: {said}; is the cluster up, and --context right?"
 
     def _trouble(self, status: int, answer: Object) -> Trouble:

@@ -83,8 +83,8 @@ def connected(command: F) -> Callable[..., Any]:
 def merge(outer: Access | None, options: dict[str, Any]) -> Access:
     """Take the options out and lay them over those that stood before the verb."""
     names = ("namespace", "context", "kubeconfig")
-    said = {name: options.pop(name) for name in names}
-    said["request_timeout_s"] = options.pop("request_timeout")
+    said = {name: options.pop(name, None) for name in names}
+    said["request_timeout_s"] = options.pop("request_timeout", None)
     return replace(outer or Access(), **{name: value for name, value in said.items() if value})
 
 
@@ -98,9 +98,9 @@ def connect(access: Access) -> "Cluster":
 
 def deployment_name(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Completes a ModelDeployment's name; a shell that presses tab hears of no error."""
-    outer = context.parent.obj if context.parent else None
-    options = {name: context.params.get(name) for name in ("namespace", "context", "kubeconfig", "request_timeout")}
-    access = replace(merge(outer, options), request_timeout_s=COMPLETION_TIMEOUT_S)
+    # Nothing is invoked while a shell completes, so the options before the verb are still on their own context.
+    outer = merge(None, dict(context.parent.params)) if context.parent else None
+    access = replace(merge(outer, dict(context.params)), request_timeout_s=COMPLETION_TIMEOUT_S)
     try:
         items = connect(access).deployments(everywhere=False)["items"]
     except Trouble:
@@ -118,7 +118,7 @@ def output(*formats: str) -> Callable[[F], F]:
         "--output",
         type=click.Choice(formats),
         default=formats[0],
-        help=f"How to print: {', '.join(formats)}; default is {formats[0]}.",
+        help=f"How to print; default is {formats[0]}.",
     )
 
 

@@ -127,5 +127,3 @@ def test_what_is_not_there_ends_the_wait() -> None:
 def test_other_states_cannot_be_waited_for(text: str) -> None:
     with pytest.raises(ValueError, match="write healthy, paused or stable=REVISION"):
         waiting.parse(text)
-
-

@@ -13,7 +13,7 @@ def test_reference_and_chart_copy_follow_the_crd() -> None:
 
 
 def test_import_contracts() -> None:
-    environment = {**os.environ, "PYTHONPATH": "operator:gateway:server"}
+    environment = {**os.environ, "PYTHONPATH": "operator:gateway:server:cli"}
     linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run(linter, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

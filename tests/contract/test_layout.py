@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server")
+PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
 # devcluster runs programs on foreign machines; it is held to the same sizes.
 SOURCES = sorted(path for folder in (*PACKAGES, "devcluster") for path in (ROOT / folder).rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
@@ -38,7 +38,7 @@ def test_there_is_something_to_check() -> None:
 
 def test_folders_on_the_build_path_are_no_packages() -> None:
     """operator/__init__.py would shadow the standard library's operator for every Python started here."""
-    for folder in ("operator", "gateway", "server"):
+    for folder in ("operator", "gateway", "server", "cli"):
         assert not (ROOT / folder / "__init__.py").exists()
 
 

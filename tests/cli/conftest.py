@@ -1,0 +1,50 @@
+"""The real console script in a world of its own: its kubeconfig, its home, nobody's settings."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.operator.integration.conftest import client
+from tests.support.tools import tool
+
+__all__ = ["client"]
+
+SCRIPTS = Path(sys.executable).parent
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """What a shell of a user has who set nothing."""
+    return {"PATH": os.pathsep.join([str(SCRIPTS), os.environ["PATH"]]), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def slipway(environment: dict[str, str], api_server: Path, namespace: str) -> Run:
+    """Runs `slipway` about the namespace of the test; `kubeconfig` names another one than the administrator's."""
+
+    def run(*arguments: str, kubeconfig: Path = api_server, **more: str) -> subprocess.CompletedProcess[str]:
+        return _run([str(SCRIPTS / "slipway"), "-n", namespace, *arguments], environment, kubeconfig, more)
+
+    return run
+
+
+@pytest.fixture
+def kubectl(environment: dict[str, str], api_server: Path) -> Run:
+    """Runs the real kubectl, which finds its plugins on PATH."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return _run([tool("kubectl"), *arguments], environment, api_server, more)
+
+    return run
+
+
+def _run(
+    command: list[str], environment: dict[str, str], kubeconfig: Path, more: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    variables = environment | {"KUBECONFIG": str(kubeconfig)} | more
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)

@@ -1,0 +1,158 @@
+"""A day's work through the real console script on a real API server, operator and gateway; only pods are pretended."""
+
+import asyncio
+import contextlib
+import json
+import shlex
+import signal
+import subprocess
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from tests.operator.integration.conftest import MANIFEST
+from tests.operator.integration.processes import Cluster, limited_kubeconfig, until
+
+from .conftest import SCRIPTS
+
+pytestmark = pytest.mark.integration
+
+STEPS = [{"setWeight": 50}, {"pause": {}}]
+
+
+@pytest.fixture
+async def cluster(client, namespace, api_server, tmp_path):
+    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
+    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
+    await cluster.announce_gateway()
+    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
+    pods = asyncio.create_task(cluster.run_pods())
+    yield cluster
+    pods.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pods
+    await cluster.operator.stop()
+    await cluster.gateway.stop()
+
+
+@pytest.fixture
+def ok(slipway):
+    """Runs `slipway`, which must succeed, beside the loop that pretends the pods; what it printed."""
+
+    async def run(*arguments):
+        done = await asyncio.to_thread(partial(slipway, *arguments))
+        assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+async def canary(cluster, ok):
+    """chat, with v1 stable and v2 at its pause."""
+    metadata = {"name": "chat", "namespace": cluster.namespace}
+    strategy = {"canary": {"steps": STEPS, "scaleDownDelaySeconds": 0}}
+    spec = {"model": model("v1"), "replicas": 2, "strategy": strategy, "progressDeadlineSeconds": 300}
+    await cluster.client.create(MODEL_DEPLOYMENTS, MANIFEST | {"metadata": metadata, "spec": spec})
+    assert "chat is healthy: serving revision" in await ok("wait", "chat", "--for=healthy", "--timeout=60s")
+    await launch(cluster, ok, "v2")
+    return cluster
+
+
+def model(version):
+    return {"uri": f"file:///opt/slipway/models/{version}", "version": version}
+
+
+async def launch(cluster, ok, version):
+    await cluster.edit({"model": model(version)})
+    await ok("wait", "chat", "--for=paused", "--timeout=60s")
+
+
+async def status(cluster):
+    return (await cluster.chat())["status"]
+
+
+async def test_look_promote_and_go_back(canary, ok, kubectl):
+    tree = await ok("status", "chat")
+    assert f"{canary.namespace}/chat  Paused  step 2/2  weight 50%" in tree
+    assert "[x] 1 setWeight 50" in tree and "[>] 2 pause until it is promoted" in tree
+    table = await ok("get")
+    assert table.split()[:3] == ["NAME", "PHASE", "STEP"] and "MESSAGE" in table and "Paused" in table
+    assert [line.split()[0] for line in (await ok("history", "chat")).splitlines()] == ["ORDINAL", "1", "2"]
+    difference = await ok("history", "chat", "--diff")
+    assert "-    version: v1" in difference and "+    version: v2" in difference
+
+    command = await ok("promote", "chat", "--dry-run")
+    assert (await status(canary))["phase"] == "Paused", "a dry run changes nothing"
+    program, *arguments = shlex.split(command)
+    assert program == "kubectl"
+    done = await asyncio.to_thread(partial(kubectl, *arguments))
+    assert done.returncode == 0, done.stderr
+    assert "chat is stable=v2" in await ok("wait", "chat", "--for=stable=v2", "--timeout=60s")
+
+    assert "goes back to revision" in await ok("undo", "chat", "--to", "1")
+    await ok("wait", "chat", "--for=stable=v1", "--timeout=60s")
+    assert "stable" in (await ok("history", "chat")).splitlines()[1]
+
+
+async def test_abort_ends_a_wait_with_4_and_retry_begins_anew(canary, ok, slipway):
+    waiting = asyncio.create_task(asyncio.to_thread(partial(slipway, "wait", "chat", "--for=stable=v2")))
+    printed = await ok("abort", "chat")
+    assert (
+        "attempt 1, is rejected" in printed and "\nsame as: kubectl patch modeldeployments.slipway.dev chat" in printed
+    )
+    done = await waiting
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-1].startswith("error: chat does not reach stable=v2: ")
+    await canary.reaches("the abort", lambda now: now["rollout"]["state"] == "Aborted")
+
+    changed = json.loads(await ok("retry", "chat", "-o", "json"))
+    assert changed["changed"] is True and changed["patch"]["spec"]["rollout"]["retry"].endswith("/2")
+    await ok("wait", "chat", "--for=paused", "--timeout=60s")
+    assert (await status(canary))["rollout"]["attempt"] == 2
+    assert "skips the steps" in await ok("promote", "chat", "--full")
+    await ok("wait", "chat", "--for=healthy", "--timeout=60s")
+    assert yaml.safe_load(await ok("status", "chat", "-o", "yaml"))["revisions"][0]["version"] == "v2"
+
+
+async def test_pause_holds_and_resume_lets_go(canary, ok, slipway):
+    await ok("promote", "chat", "--full")
+    await ok("wait", "chat", "--for=healthy", "--timeout=60s")
+    assert "the next rollout is held" in await ok("pause", "chat")
+    await canary.edit({"model": model("v3")})
+    await ok("wait", "chat", "--for=paused", "--timeout=60s")
+    late = await asyncio.to_thread(partial(slipway, "wait", "chat", "--for=stable=v3", "--timeout=1s"))
+    assert late.returncode == 3 and "was not reached within 1s: Paused: held by spec.paused" in late.stderr
+    held = await asyncio.to_thread(partial(slipway, "promote", "chat"))
+    assert (held.returncode, held.stderr) == (
+        1,
+        "error: chat is held by spec.paused: run `slipway resume chat` first\n",
+    )
+    await ok("resume", "chat")
+    await canary.reaches("the pause of the steps", lambda now: now["rollout"].get("stepIndex") == 1)
+
+
+async def test_watch_prints_a_line_for_each_change_until_it_is_interrupted(canary, ok, environment, api_server):
+    command = [str(SCRIPTS / "slipway"), "status", "chat", "--watch", "-n", canary.namespace]
+    variables = environment | {"KUBECONFIG": str(api_server), "PYTHONUNBUFFERED": "1"}
+    watching = await asyncio.create_subprocess_exec(*command, env=variables, stdout=subprocess.PIPE)
+    try:
+        first = (await asyncio.wait_for(watching.stdout.readline(), 30)).decode()
+        assert " Paused step 2/2 [v2 50% 1/1, v1 50% 2/2] step 2 of 2" in first
+        await ok("promote", "chat")
+        seen = []
+
+        async def promoted():
+            seen.append((await asyncio.wait_for(watching.stdout.readline(), 30)).decode())
+            return " Healthy [v2 100%" in seen[-1]
+
+        await until(promoted, "a line that says that v2 serves")
+        said = [line.split(" ", 1)[1] for line in (first, *seen)]
+        assert all(one != next_ for one, next_ in pairwise(said)), "a line is printed only when something changed"
+    finally:
+        watching.send_signal(signal.SIGINT)
+        await asyncio.wait_for(watching.communicate(), 30)
+    assert watching.returncode == 130
