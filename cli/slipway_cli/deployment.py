@@ -9,7 +9,8 @@ from slipway_cli.moments import parse_time
 
 Json = Mapping[str, Any]
 
-FIRST, PAUSED, PROMOTING, ABORTING, ABORTED = "Initializing", "Paused", "Promoting", "Aborting", "Aborted"
+FIRST, CAPACITY_WAIT, PAUSED = "Initializing", "CapacityWait", "Paused"
+PROMOTING, ABORTING, ABORTED = "Promoting", "Aborting", "Aborted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Rollout:
     started_at: datetime | None
     step_started_at: datetime | None
     progress_at: datetime | None
+    capacity_since: datetime | None
+    capacity_mode: str
     why_rejected: str | None
 
     @property
@@ -131,5 +134,7 @@ def _rollout(rollout: Json) -> Rollout:
         started_at=parse_time(rollout.get("startedAt")),
         step_started_at=parse_time(rollout.get("stepStartedAt")),
         progress_at=parse_time(rollout.get("progressAt")),
+        capacity_since=parse_time(rollout.get("capacitySince")),
+        capacity_mode=rollout.get("capacityMode", ""),
         why_rejected=(rollout.get("abort") or {}).get("message"),
     )

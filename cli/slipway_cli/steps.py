@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slipway_cli.deployment import ABORTED, ABORTING, FIRST, PROMOTING, Deployment, Json
+from slipway_cli.moments import duration
 
 DONE, NOW, AHEAD, REJECTED, SKIPPED = "done", "now", "ahead", "rejected", "skipped"
 
@@ -22,10 +23,10 @@ def lines(of: Deployment) -> tuple[StepLine, ...]:
 
     A list whose length the operator does not confirm is not shown: it was edited, or a newer operator counts otherwise.
     """
-    rollout, texts = of.rollout, [*_texts(of.spec.get("strategy") or {})]
-    if rollout is None or rollout.state == FIRST or not texts or len(texts) != rollout.steps:
+    rollout, found = of.rollout, [*texts(of.spec.get("strategy") or {})]
+    if rollout is None or rollout.state == FIRST or not found or len(found) != rollout.steps:
         return ()
-    return tuple(StepLine(_mark(of, index), text) for index, text in enumerate(texts))
+    return tuple(StepLine(_mark(of, index), text) for index, text in enumerate(found))
 
 
 def _mark(of: Deployment, index: int) -> str:
@@ -38,7 +39,8 @@ def _mark(of: Deployment, index: int) -> str:
     return REJECTED if rollout.state in (ABORTING, ABORTED) else NOW
 
 
-def _texts(strategy: Json) -> Iterator[str]:
+def texts(strategy: Json) -> Iterator[str]:
+    """The steps that a strategy stands for, each in words."""
     if "blueGreen" in strategy:
         yield from _blue_green(strategy["blueGreen"] or {})
         return
@@ -50,9 +52,16 @@ def _texts(strategy: Json) -> Iterator[str]:
 
 
 def _blue_green(chosen: Json) -> Iterator[str]:
-    yield "all pods of the new revision"
+    preview, full = chosen.get("previewReplicaCount"), "all pods of the new revision"
+    yield full if preview is None else f"preview with {preview} {'pod' if preview == 1 else 'pods'}"
+    if "previewRoute" in chosen:
+        yield "previewRoute leads to it"
     if not chosen.get("autoPromotionEnabled", True):
         yield "pause until it is promoted"
+    elif seconds := chosen.get("autoPromotionSeconds"):
+        yield f"pause {duration(seconds)}"
+    if preview is not None:
+        yield full
     yield "setWeight 100"
 
 
@@ -65,6 +74,6 @@ def _by_hand(percent: int) -> Iterator[str]:
 def _text(step: Json) -> str:
     name, value = next(iter(step.items()))
     if name == "pause":
-        duration = (value or {}).get("duration")
-        return f"pause {duration}" if duration else "pause until it is promoted"
+        lasts = (value or {}).get("duration")
+        return f"pause {lasts}" if lasts else "pause until it is promoted"
     return f"{name} {value if isinstance(value, int | str) else json.dumps(value)}"

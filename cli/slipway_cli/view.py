@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from slipway_cli import deployment, pods, steps
-from slipway_cli.deployment import FIRST, PAUSED, Deployment, Json
+from slipway_cli.deployment import CAPACITY_WAIT, FIRST, PAUSED, Deployment, Json
 from slipway_cli.moments import parse_time, since
 from slipway_cli.pods import PodRow
 from slipway_cli.steps import StepLine
@@ -95,7 +95,8 @@ def build(
         revisions=tuple(_revisions(of, pod_items)),
         steps=steps.lines(of),
         conditions=tuple(_conditions(status)),
-        events=tuple(_events(event_items)),
+        # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
+        events=tuple(_events(event_items) or _decisions(status)),
         notes=tuple(notes),
     )
 
@@ -131,7 +132,9 @@ def _clocks(of: Deployment, now: datetime) -> Iterator[str]:
         return
     if rollout.state != FIRST and rollout.steps:
         yield f"{rollout.step_of_steps} ({rollout.state}) for {since(rollout.step_started_at, now)}"
-    if rollout.state != PAUSED and not of.paused:
+    if rollout.state == CAPACITY_WAIT:
+        yield f"waits for capacity for {since(rollout.capacity_since, now)}, in mode {rollout.capacity_mode}"
+    elif rollout.state != PAUSED and not of.paused:
         deadline_s = of.spec.get("progressDeadlineSeconds", 600)
         yield f"last progress of pods {since(rollout.progress_at, now)} ago, deadline {deadline_s}s"
 
@@ -178,6 +181,13 @@ def _events(items: Sequence[Json]) -> list[EventView]:
         for item in items
     ]
     return sorted(found, key=lambda event: str(event.at))[-MAX_EVENTS:]
+
+
+def _decisions(status: Json) -> list[EventView]:
+    return [
+        EventView(at=parse_time(item.get("at")), type="Normal", reason=item["row"], message=item["message"], count=1)
+        for item in (status.get("decisions") or ())[-MAX_EVENTS:]
+    ]
 
 
 def _camel(name: str) -> str:

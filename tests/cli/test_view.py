@@ -106,6 +106,17 @@ def test_only_the_last_events_are_shown_oldest_first() -> None:
     assert [item.reason for item in look(idle(), events=events).events] == ["E04", "E05", "E06", "E07", "E08", "E09"]
 
 
+def test_without_events_the_last_decisions_are_shown() -> None:
+    decisions = [{"at": "2026-01-01T11:59:00Z", "row": "step-done", "message": "step 1 of 4 is done"}]
+    assert drawn(look(idle(decisions=decisions)))[-1] == "    └── 1m ago  step-done  step 1 of 4 is done"
+
+
+def test_a_wait_for_capacity_tells_since_when() -> None:
+    obj = in_flight("CapacityWait", "Progressing")
+    obj["status"]["rollout"] |= {"capacitySince": "2026-01-01T11:58:00Z", "capacityMode": "Surge"}
+    assert "waits for capacity for 2m, in mode Surge" in drawn(look(obj))
+
+
 def test_headline_is_one_line() -> None:
     assert view.headline(look(in_flight())) == (
         "Paused step 2/4 [v2 10% 0/1, v1 90% 2/2, cccccccccc 0% 1/1] step 2 of 4: revision bbbbbbbbbb has weight 10"

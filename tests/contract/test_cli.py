@@ -12,7 +12,8 @@ from slipway_cli.history import Record
 from slipway_cli.intents import Change, Decision, Nothing
 from slipway_operator.model import labels
 from slipway_operator.model.status import State
-from slipway_operator.planning.rollout import STEPPING
+from slipway_operator.model.strategy import parse_strategy
+from slipway_operator.planning.guards import STEPPING
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 STRATEGIES: list[dict[str, Any]] = [
@@ -59,6 +60,20 @@ def test_promote_ends_the_pause_of_every_strategy(strategy: dict[str, Any]) -> N
     world.run_until(None)
     assert world.weights() == {"v2": 100}
     assert waiting.is_reached(waiting.Goal("healthy"), seen(world))
+
+
+ROUTE = {"match": [{"headerName": "x-preview", "headerValue": {"exact": "1"}}]}
+BLUE_GREENS: list[dict[str, Any]] = [
+    {},
+    {"autoPromotionSeconds": 30},
+    {"autoPromotionSeconds": 0, "previewReplicaCount": 1},
+    {"autoPromotionEnabled": False, "previewReplicaCount": 2, "previewRoute": ROUTE},
+]
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *({"blueGreen": chosen} for chosen in BLUE_GREENS)])
+def test_there_are_as_many_words_as_steps(strategy: dict[str, Any]) -> None:
+    assert len([*steps.texts(strategy)]) == len(parse_strategy(strategy).steps)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -144,7 +159,9 @@ def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> Non
 
 
 def test_words_are_the_operators() -> None:
-    assert {"Initializing", "Paused", "Promoting", "Aborting", "Aborted"} <= {str(state) for state in State}
+    assert {"Initializing", "CapacityWait", "Paused", "Promoting", "Aborting", "Aborted"} <= {
+        str(state) for state in State
+    }
     assert cli_cluster.GROUP_VERSION == labels.API_VERSION
     assert cli_cluster.KIND == labels.PLURAL
     assert cli_cluster.MODEL_DEPLOYMENT_LABEL == labels.MODEL_DEPLOYMENT

@@ -1,0 +1,85 @@
+"""Faults that a real API server does not make to order: conflicts and moments without an answer."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slipway_cli import cluster
+from slipway_cli.access import Access
+from slipway_cli.cluster import Cluster
+from slipway_cli.errors import Trouble, Unreachable
+
+CONFLICT = {"kind": "Status", "reason": "Conflict", "message": "the object has been modified"}
+PATCH = {"spec": {"rollout": {"promote": "aaaaaaaaaa/1/1"}}}
+Answers = Callable[..., tuple[Cluster, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    """A server that answers in turn with these statuses, and what it was asked."""
+    monkeypatch.setattr(cluster, "FIRST_PAUSE_S", 0)
+    statuses: list[int] = []
+    asked: list[dict[str, Any]] = []
+
+    class Faulty(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append({"path": self.path, "type": self.headers["Content-Type"], "body": body})
+            answer = json.dumps(CONFLICT).encode()
+            self.send_response(statuses.pop(0))
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Faulty) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        context = {"name": "a", "context": {"cluster": "a", "user": "a", "namespace": "demo"}}
+        config = {
+            "clusters": [named],
+            "contexts": [context],
+            "users": [{"name": "a", "user": {}}],
+            "current-context": "a",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+
+        def answer(*given: int) -> tuple[Cluster, list[dict[str, Any]]]:
+            statuses.extend(given)
+            return Cluster(Access(kubeconfig=str(path))), asked
+
+        yield answer
+        server.shutdown()
+        thread.join()
+
+
+def test_a_patch_goes_through_conflicts_and_short_absences(answering: Answers) -> None:
+    client, asked = answering(409, 503, 429, 200)
+    client.patch("chat", PATCH)
+    assert len(asked) == 4
+    path = "/apis/slipway.dev/v1alpha1/namespaces/demo/modeldeployments/chat?fieldManager=slipway-cli"
+    assert asked[0] == asked[3] == {"path": path, "type": "application/merge-patch+json", "body": PATCH}
+
+
+def test_it_ends_with_what_the_api_server_said_last(answering: Answers) -> None:
+    client, asked = answering(409, 409, 409, 409)
+    with pytest.raises(Unreachable, match="refused 4 times, at last with 409: the object has been modified"):
+        client.patch("chat", PATCH)
+    assert len(asked) == 4
+
+
+def test_a_refusal_is_not_repeated(answering: Answers) -> None:
+    client, asked = answering(422)
+    with pytest.raises(Trouble, match="the object has been modified"):
+        client.patch("chat", PATCH)
+    assert len(asked) == 1
