@@ -1,6 +1,7 @@
 """Composition root: settings → backends → source of routes → API and admin ports → drain."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
@@ -22,6 +23,8 @@ from .telemetry.metrics import Metrics
 log = logging.getLogger("slipway_gateway")
 # Idle client connections live longer than the usual load balancer in front (60 s).
 _KEEPALIVE_S = 75.0
+# For error events to reach clients after the drain's time is over.
+_FAREWELL_S = 2.0
 
 
 def main() -> None:
@@ -144,6 +147,10 @@ class Shutdown:
                 await self._edge.idle()
         except TimeoutError:
             log.warning("drain timeout: requests are cut", extra={"running": self._edge.running})
+            self._edge.cut()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    await self._edge.idle()
         await runner.cleanup()
         log.info("drained")
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -10,11 +11,12 @@ import msgspec
 from aiohttp import web
 
 from .backends import Backends
-from .proxy import Call, Proxy
+from .exchange import Call
+from .proxy import Proxy
 from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
-from .wire import envelope, errors, headers
+from .wire import envelope, errors, headers, resume
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ ROUTED_PATHS = (
     "/api/v1/generate",
     "/api/v1/embed",
 )
+_NEVER_STREAMED = ("/v1/embeddings", "/api/v1/embed")
 ROUTED_BY_PATH = "/api/v1/models/{name:.+}/generate"
 
 Work = Callable[[web.Request, Record], Awaitable[web.StreamResponse]]
@@ -54,6 +57,10 @@ class Edge:
         self.draining = False
         self._ended = asyncio.Event()
 
+    def cut(self) -> None:
+        """What still runs ends within moments, and says why where it can."""
+        self._proxy.cut()
+
     async def idle(self) -> None:
         """Returns when no request runs."""
         while self.running:
@@ -63,12 +70,20 @@ class Edge:
     def app(self) -> web.Application:
         app = web.Application()
         for path in ROUTED_PATHS:
-            app.router.add_post(path, self._accounted(self._by_body))
-        app.router.add_post(ROUTED_BY_PATH, self._accounted(self._by_path))
-        app.router.add_get("/v1/models", self._accounted(self._models))
-        app.router.add_get("/v1/models/{id:.+}", self._accounted(self._model))
+            self._add(app, path, self._by_body, "POST")
+        self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
+        self._add(app, "/v1/models", self._models, "GET", "HEAD")
+        self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
         app.router.add_route("*", "/{path:.*}", self._accounted(self._nowhere))
         return app
+
+    def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:
+        async def wrong_method(request: web.Request, record: Record) -> web.StreamResponse:
+            raise errors.wrong_method(request.method, request.path, ", ".join(methods))
+
+        for method in methods:
+            app.router.add_route(method, path, self._accounted(work))
+        app.router.add_route("*", path, self._accounted(wrong_method))
 
     def _accounted(self, work: Work) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
@@ -103,6 +118,8 @@ class Edge:
         answer = self._json(refusal.body(), record, status=refusal.status)
         if record.revision:
             answer.headers[headers.REVISION] = record.revision
+        if refusal.allow:
+            answer.headers["Allow"] = refusal.allow
         if refusal.retry_after_s is not None:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
         if refusal.status in (408, 413):
@@ -153,9 +170,18 @@ class Edge:
         if self._backends.find(model) is None:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
-        return Call(
-            model, key, request.rel_url.raw_path_qs, headers.to_upstream(request.headers, record.request_id), body
-        )
+        sent = headers.to_upstream(request.headers, record.request_id)
+        call = Call(model, key, request.rel_url.raw_path_qs, sent, body)
+        last = request.headers.get(resume.LAST_EVENT_ID)
+        return self._taken_up(call, last) if last is not None and call.path not in _NEVER_STREAMED else call
+
+    def _taken_up(self, call: Call, last_event_id: str) -> Call:
+        place = resume.place(last_event_id)
+        if place is None:
+            message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
+            raise errors.invalid("invalid_last_event_id", message)
+        call.headers[resume.RESUME] = place.resume
+        return replace(call, revision=place.revision)
 
     async def _read_body(self, request: web.Request, body: bytearray) -> None:
         limit = self._settings.max_body_bytes

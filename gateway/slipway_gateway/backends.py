@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .router import Target, pick
+from .router import Target, pick, pick_of
 from .table import Route, RouteTable
 from .telemetry.metrics import Metrics
 
@@ -75,10 +75,18 @@ class Backends:
     def find(self, model: str) -> Route | None:
         return self.table.models.get(model) if self.table else None
 
-    def pick(self, model: str, key: str, excluded: Collection[str]) -> Target | None:
+    def lists(self, model: str, revision: str) -> bool:
+        """Whether a model's route names a revision, or has endpoints of it."""
+        route = self.find(model)
+        return self.table is not None and route is not None and revision in self.table.revisions(route)
+
+    def pick(self, model: str, key: str, excluded: Collection[str], revision: str = "") -> Target | None:
+        """An endpoint by weight, or of the one `revision` that can answer."""
         route = self.find(model)
         if self.table is None or route is None:
             return None
+        if revision:
+            return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded)
         return pick(self.table, route, key, self._inflight, excluded)
 
     def lease(self, target: Target, *, first: bool) -> Lease:

@@ -1,8 +1,7 @@
-"""Forwards one request: attempts until a first byte, then streams the answer through, chunk by chunk."""
+"""Forwards one request: attempts until a first byte, and again for the rest of a stream whose server is gone."""
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import aiohttp
 from aiohttp import web
@@ -10,85 +9,19 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from .backends import Backends, Lease
+from .exchange import Answer, Call, Effort, Fault
+from .relay import Relay
 from .router import Target
 from .settings import Settings
 from .telemetry.metrics import Metrics, Record
-from .wire import errors, headers
-from .wire.sse import CONTENT_TYPE, EventAligner, error_event
+from .wire import errors
+from .wire.resume import Trail
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
 # A whole answer up to this size is read before its first byte is sent: a server that dies in it is still a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
+_MAX_PAUSE_S = 1.0
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What is asked of an endpoint; the same bytes for every attempt."""
-
-    model: str
-    key: str
-    path_qs: str
-    headers: CIMultiDict[str]
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return self.path_qs.partition("?")[0]
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer whose first byte is at hand; `rest` is None when `start` is all of it."""
-
-    target: Target
-    status: int
-    headers: CIMultiDict[str]
-    start: bytes
-    rest: aiohttp.ClientResponse | None = None
-    lease: Lease | None = None
-
-    @property
-    def streams_events(self) -> bool:
-        return self.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
-
-    def close(self) -> None:
-        # Closing an unfinished upstream response closes its connection: that is how the server learns of a cancel.
-        if self.rest is not None:
-            self.rest.close()
-        if self.lease is not None:
-            self.lease.release()
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why an attempt may be repeated elsewhere. `answer` is what to relay when nothing better comes."""
-
-    reason: str
-    sent: bool = True
-    answer: Answer | None = None
-
-    @property
-    def busy(self) -> bool:
-        return self.reason == "429"
-
-
-@dataclass(slots=True)
-class Effort:
-    """What was tried for one request so far."""
-
-    hold_until: float
-    pause_s: float = _FIRST_PAUSE_S
-    attempts: int = 0
-    sent: int = 0
-    tried: set[str] = field(default_factory=set)
-    last: Fault | None = None
-
-    def note(self, url: str, fault: Fault) -> None:
-        self.tried.add(url)
-        self.sent += fault.sent
-        self.last = fault
 
 
 class Proxy:
@@ -102,42 +35,62 @@ class Proxy:
         self._metrics = metrics
         self._session = session
         self._held = 0
+        self._cut = False
+        # As long as a request runs: what `cut` ends it by.
+        self._limits: set[asyncio.Timeout] = set()
         self._clock = asyncio.get_running_loop().time
 
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
-        deadline = self._clock() + self._settings.request_timeout_s
+        limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
+        relay: Relay | None = None
         try:
-            async with asyncio.timeout_at(deadline):
-                answer = await self._first_answer(call, record)
+            async with limit:
+                self._limit(limit)
+                effort = Effort(self._clock() + self._settings.hold_timeout_s, self._settings.max_attempts)
+                answer = await self._first_answer(call, record, effort)
+                relay = Relay(self, request, call, answer, record)
+                return await relay.run(close=close)
         except TimeoutError:
-            raise errors.timed_out() from None
-        try:
-            return await Relay(self, request, answer, record, deadline).run(close=close)
+            if relay is None:
+                raise (errors.draining() if self._cut else errors.timed_out()) from None
+            return await relay.end("drained" if self._cut else "timeout")
         finally:
-            answer.close()
+            self._limits.discard(limit)
+            if relay:
+                relay.close()
+
+    def cut(self) -> None:
+        """Ends what still runs: a stream with an event that says so, anything else with a refusal."""
+        self._cut = True
+        for limit in self._limits:
+            self._limit(limit)
+
+    def _limit(self, limit: asyncio.Timeout) -> None:
+        self._limits.add(limit)
+        if self._cut and not limit.expired():
+            limit.reschedule(self._clock())
 
     # -- until the first byte
 
-    async def _first_answer(self, call: Call, record: Record) -> Answer:
-        effort = Effort(hold_until=self._clock() + self._settings.hold_timeout_s)
-        while effort.sent < self._settings.max_attempts:
-            target = self._backends.pick(call.model, call.key, effort.tried)
+    async def _first_answer(self, call: Call, record: Record, effort: Effort) -> Answer:
+        while effort.spent < effort.limit:
+            target = self._backends.pick(call.model, call.key, effort.tried, call.revision)
             if target is None:
-                if (effort.last and effort.last.busy) or not await self._hold(effort):
+                if effort.waits_in_vain or not await self._hold(effort):
                     break
                 continue
             record.revision = target.revision
-            result = await self._attempt(call, target, first=effort.attempts == 0)
+            result = await self._attempt(call, target, first=not (effort.attempts or effort.resumes))
             if isinstance(result, Answer):
                 return result
-            effort.attempts += 1
             effort.note(target.url, result)
             self._metrics.retried(target.model, target.revision, result.reason)
         return self._give_up(call, effort)
 
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
-            raise errors.no_endpoint(call.model)
+            gone = call.revision and not self._backends.lists(call.model, call.revision)
+            raise errors.stream_gone() if gone else errors.no_endpoint(call.model)
         if effort.last.answer is None:
             raise errors.unreachable(effort.last.reason)
         return effort.last.answer
@@ -207,101 +160,32 @@ class Proxy:
 
     # -- what a relay needs
 
+    def resume_effort(self) -> Effort:
+        """For all resumes of one stream: what kills each server that it comes to must come to few."""
+        return Effort(0.0, self._settings.max_resumes + 1, resumes=True)
+
+    async def go_on(self, call: Call, trail: Trail, broken: Answer, record: Record, effort: Effort) -> Answer | None:
+        """The rest of a broken stream from another server of its revision; None when none gives it in time."""
+        target = broken.target
+        headers, body = trail.ask(call.headers, call.body)
+        effort.again(target.url, self._clock() + self._settings.resume_timeout_s)
+        try:
+            rest = replace(call, headers=headers, body=body, revision=target.revision)
+            answer = await self._first_answer(rest, record, effort)
+        except (errors.Refusal, aiohttp.ServerTimeoutError):
+            answer = broken
+        if answer is not broken and (answer.status != 200 or not trail.goes_on(answer.headers)):
+            answer.close()
+            answer = broken
+        self._metrics.resumed(target.model, target.revision, "lost" if answer is broken else "resumed")
+        return None if answer is broken else answer
+
     def now(self) -> float:
         return self._clock()
 
     @property
     def stall_timeout_s(self) -> float:
         return self._settings.stall_timeout_s
-
-
-class Relay:
-    """Sends one answer to its client. After the first byte nothing is raised to the outside but cancellation."""
-
-    def __init__(self, proxy: Proxy, request: web.Request, answer: Answer, record: Record, deadline: float) -> None:
-        self._proxy = proxy
-        self._request = request
-        self._answer = answer
-        self._record = record
-        self._deadline = deadline
-        crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
-        self._out = web.StreamResponse(status=answer.status, headers=crossing)
-
-    async def run(self, *, close: bool) -> web.StreamResponse:
-        out, answer = self._out, self._answer
-        if close:
-            out.force_close()
-        if answer.rest is None:
-            out.content_length = len(answer.start)
-        elif (length := answer.rest.content_length) is not None:
-            out.content_length = length
-        try:
-            await self._send(out.prepare(self._request))
-            self._record.first_byte = self._proxy.now()
-            await self._stream()
-        except (ConnectionError, _StalledClient):
-            self._record.end("client_closed", 499)
-            self._abort()
-        return out
-
-    async def _stream(self) -> None:
-        aligner = EventAligner() if self._answer.streams_events else None
-        chunk = self._answer.start
-        try:
-            while chunk:
-                if ready := aligner.feed(chunk) if aligner else chunk:
-                    await self._send(self._out.write(ready))
-                chunk = await self._next_chunk()
-        except _BrokenUpstream as broken:
-            await self._cut(broken)
-            return
-        if aligner and (rest := aligner.flush()):
-            await self._send(self._out.write(rest))
-        await self._send(self._out.write_eof())
-        self._record.end(_outcome_of(self._answer.status), self._answer.status)
-
-    async def _next_chunk(self) -> bytes:
-        if self._answer.rest is None:
-            return b""
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await self._answer.rest.content.readany()
-        except TimeoutError:
-            raise _BrokenUpstream("timeout", "The model stopped answering in time.") from None
-        except (aiohttp.ClientError, OSError):
-            raise _BrokenUpstream("upstream_died", "The server of this answer went away.") from None
-
-    async def _cut(self, broken: "_BrokenUpstream") -> None:
-        """A cut stream says so; any other answer is cut short, so that no client takes a part for the whole."""
-        if self._answer.lease:
-            self._answer.lease.failed()
-        self._record.end("timeout" if broken.code == "timeout" else "upstream_error", self._answer.status)
-        if self._answer.streams_events:
-            await self._send(self._out.write(error_event(self._request.path, broken.code, str(broken))))
-            await self._send(self._out.write_eof())
-        else:
-            self._abort()
-
-    async def _send(self, write: Awaitable[object]) -> None:
-        try:
-            async with asyncio.timeout(self._proxy.stall_timeout_s):
-                await write
-        except TimeoutError:
-            raise _StalledClient from None
-
-    def _abort(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
-
-
-class _BrokenUpstream(Exception):
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _StalledClient(Exception):
-    pass
 
 
 async def _read_at_least(response: aiohttp.ClientResponse, wanted: int) -> bytes:
@@ -312,14 +196,6 @@ async def _read_at_least(response: aiohttp.ClientResponse, wanted: int) -> bytes
         chunks.append(chunk)
         size += len(chunk)
     return b"".join(chunks)
-
-
-def _outcome_of(status: int) -> str:
-    if status < 400:
-        return "ok"
-    if status == 429:
-        return "refused"
-    return "upstream_error" if status >= 500 else "client_error"
 
 
 def open_session(settings: Settings) -> aiohttp.ClientSession:

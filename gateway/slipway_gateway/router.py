@@ -32,8 +32,23 @@ def pick(
 ) -> Target | None:
     """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint."""
     for backend in preference(route, key):
-        urls = [url for url in table.urls(route, backend.revision) if url not in excluded]
-        if urls:
-            url = min(urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
-            return Target(route.name, route.model, backend.revision, url)
+        if target := pick_of(table, route, backend.revision, key, inflight, excluded=excluded):
+            return target
     return None
+
+
+def pick_of(
+    table: RouteTable,
+    route: Route,
+    revision: str,
+    key: str,
+    inflight: Mapping[str, int],
+    *,
+    excluded: Collection[str] = (),
+) -> Target | None:
+    """The same within one revision, listed or not: what began there can end nowhere else."""
+    urls = [url for url in table.urls(route, revision) if url not in excluded]
+    if not urls:
+        return None
+    url = min(urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
+    return Target(route.name, route.model, revision, url)

@@ -91,6 +91,10 @@ class Gateway:
         options = {"data": payload} if isinstance(payload, bytes) else {"json": payload} | options
         return await self.client.post(self.url + path, **options)
 
+    def held(self) -> int:
+        """Requests that wait for an endpoint."""
+        return int(self.metrics.registry.get_sample_value("slipway_gateway_held_requests") or 0)
+
     def outcomes(self) -> dict[str, int]:
         """Requests by outcome."""
         found: dict[str, int] = {}

@@ -43,9 +43,18 @@ async def test_refusals_have_openai_shape() -> None:
             "unsupported_encoding",
         )
         assert await refusal(gate, {}, path="/v1/nothing") == (404, "unknown_url")
-        assert await refusal(gate, {}, path="/v1/models") == (404, "unknown_url")
+        assert await refusal(gate, {}, path="/v1/models") == (405, "method_not_allowed")
         assert gate.outcomes() == {"no_endpoint": 1, "client_error": 8}
         assert not server.seen
+
+
+async def test_wrong_methods_are_told_the_right_one() -> None:
+    async with gateway() as gate:
+        for path, allowed in (("/v1/models", "GET, HEAD"), ("/v1/models/x", "GET, HEAD"), ("/v1/embeddings", "POST")):
+            async with gate.client.put(gate.url + path) as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+                assert (await answer.json())["error"]["code"] == "method_not_allowed"
+        assert gate.outcomes() == {"client_error": 3}
 
 
 async def test_unknown_models_make_no_labels() -> None:

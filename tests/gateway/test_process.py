@@ -169,16 +169,26 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
 
 
 async def test_drain_timeout_cuts(tmp_path: Path) -> None:
-    async with upstream(streaming(1000, 0.1)) as server, aiohttp.ClientSession() as client:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/completions":
+            return await streaming(1000, 0.1)(request)
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with upstream(slow) as server, aiohttp.ClientSession() as client:
         path = routes(tmp_path / "r.yaml", server.url)
         async with gateway("--routes", str(path), "--drain-delay", "0", "--drain-timeout", "0.5") as process:
             stream = await client.post(process.url("api") + "/v1/completions", json={"model": "chat"})
+            waiting = asyncio.create_task(client.post(process.url("api") + "/v1/embeddings", json={"model": "chat"}))
+            await until(lambda: len(server.seen) == 2)
             process.process.send_signal(signal.SIGTERM)
-            with pytest.raises(aiohttp.ClientError):
-                await stream.read()
+            *_, error, done, _ = (await stream.read()).split(b"\n\n")
+            assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "drained" and done == b"data: [DONE]"
+            refused = await waiting
+            assert refused.status == 503 and (await refused.json())["error"]["code"] == "draining"
             assert await process.ended() == 0
             assert process.said("requests are cut")
-        await until(lambda: server.cancelled == 1)
+        await until(lambda: server.cancelled == 2)
 
 
 async def test_second_signal_exits_now(tmp_path: Path) -> None:

@@ -154,6 +154,91 @@ async def test_upstream_dies_mid_stream() -> None:
         }
 
 
+STREAM = "1f-674f0000-" + "a" * 32
+MARKED_HEAD = SSE_HEAD[:-2] + f"X-Slipway-Stream: {STREAM}\r\n\r\n".encode()
+
+
+def marked(position: int) -> bytes:
+    return chunk(b": %d.0000000%d 7,%d\ndata: {}\n\n" % (position, position, position))
+
+
+async def test_a_stream_that_every_server_dies_of_ends_soon() -> None:
+    """Each gets one event out: what kills its server may come to three more, and no further."""
+    served = 0
+
+    async def die(request: web.Request) -> web.StreamResponse:
+        nonlocal served
+        served += 1
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM})
+        await out.prepare(request)
+        await out.write(b": %d.0000000%d 7,%d\ndata: {}\n\n" % (served, served, served))
+        assert request.transport
+        request.transport.close()
+        return out
+
+    async with upstream(die) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        async with await gate.post() as answer:
+            *said, error, _, _ = (await answer.read()).split(b"\n\n")
+        assert said == [b"id: rev.%s.%d.0000000%d\ndata: {}" % (STREAM.encode(), n, n) for n in (1, 2, 3, 4)]
+        assert b"upstream_died" in error
+        assert "X-Slipway-Stream" not in answer.headers
+        assert [seen.headers.get("X-Slipway-Resume") for seen in server.seen] == [
+            None,
+            *(f"{STREAM}.{n}.0000000{n}" for n in (1, 2, 3)),
+        ]
+        tails = [(b"7,1,", "4"), (b"7,1,7,2,", "8"), (b"7,1,7,2,7,3,", "12")]
+        assert [body.removeprefix(server.bodies[0]) for body in server.bodies[1:]] == [tail for tail, _ in tails]
+        assert [seen.headers["X-Slipway-Resume-Bytes"] for seen in server.seen[1:]] == [size for _, size in tails]
+        assert gate.outcomes() == {"upstream_error": 1} and gate.edge.running == 0
+        (counts,) = gate.backends.report()["default/chat"]["revisions"].values()
+        assert counts == {"endpoints": 1, "inflight": 0, "requests": 1, "failures": 1}
+
+
+async def test_a_stream_waits_for_its_server_to_come_back() -> None:
+    async def rest(request: web.Request) -> web.StreamResponse:
+        if len(server.seen) == 1:
+            return web.json_response({"error": {}}, status=503)
+        headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
+        return web.Response(body=b": 2.00000002 9\ndata: {}\n\ndata: [DONE]\n\n", headers=headers)
+
+    async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(rest) as server, gateway() as gate:
+        gate.route(("rev", 100, [url]), ("other", 0, [server.url]))
+        answer = await gate.post()
+        await answer.content.readline()
+        gate.route(("rev", 0, []), ("other", 100, [server.url]))
+        await until(lambda: gate.held() == 1)
+        # It counts as in flight meanwhile, so that the operator keeps what it waits for.
+        assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        gate.route(("rev", 0, [server.url]))
+        said = await answer.read()
+        assert said.endswith(b".2.00000002\ndata: {}\n\ndata: [DONE]\n\n")
+        assert len(server.seen) == 2 and gate.outcomes() == {"ok": 1}
+
+
+async def test_a_server_that_tells_another_story_is_not_followed() -> None:
+    async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(streaming(3)) as server, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        answer = await gate.post()
+        await answer.content.readline()
+        gate.route(("rev", 100, [server.url]))
+        said = await answer.read()
+        assert b"upstream_died" in said and b'"n"' not in said
+        assert gate.outcomes() == {"upstream_error": 1}
+
+
+async def test_a_client_that_leaves_ends_the_wait_for_a_server() -> None:
+    async with raw_upstream(MARKED_HEAD, marked(1)) as url, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        answer = await gate.post()
+        await answer.content.readline()
+        gate.route(("rev", 100, []))
+        await until(lambda: gate.held() == 1)
+        answer.close()
+        await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
+        assert gate.edge.running == 0 and gate.held() == 0
+
+
 async def test_stream_that_stops_is_ended_with_an_error() -> None:
     async with upstream(streaming(2, 30)) as server, gateway(idle_timeout_s=0.3) as gate:
         gate.route(("rev", 100, [server.url]))

@@ -74,7 +74,16 @@ def test_hop_by_hop_headers_stay_on_their_hop() -> None:
         ]
     )
     crossed = headers.to_upstream(sent, "id")
-    assert list(crossed.items()) == [("Accept", "a"), ("Cookie", "1"), ("Cookie", "2"), ("X-Request-Id", "id")]
+    assert list(crossed.items()) == [
+        *(("Accept", "a"), ("Cookie", "1"), ("Cookie", "2")),
+        *(("X-Request-Id", "id"), ("X-Slipway-Resumable", "1")),
+    ]
+
+
+def test_only_the_gateway_says_where_a_stream_goes_on() -> None:
+    sent = CIMultiDict({"X-Slipway-Resume": "forged", "x-slipway-resume-bytes": "5", "Last-Event-ID": "1"})
+    assert dict(headers.to_upstream(sent, "id")) == {"X-Request-Id": "id", "X-Slipway-Resumable": "1"}
+    assert "X-Slipway-Stream" not in headers.to_client(CIMultiDict({"X-Slipway-Stream": "1-1-a"}), "id", "rev")
 
 
 def test_only_the_gateway_names_the_revision() -> None:

@@ -36,6 +36,7 @@ class Metrics:
         pair = ("model", "revision")
         self._requests = self._counter("requests_total", "Requests by how they ended", (*pair, "code", "outcome"))
         self._retries = self._counter("retries_total", "Further attempts before the first byte", (*pair, "reason"))
+        self._resumes = self._counter("resumes_total", "Broken streams by what became of them", (*pair, "outcome"))
         self._ttft = self._histogram("ttft_seconds", "Seconds from request to first byte", pair, _TTFT_BUCKETS)
         self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
@@ -67,6 +68,9 @@ class Metrics:
     def retried(self, model: str, revision: str, reason: str) -> None:
         self._retries.labels(model, revision, reason).inc()
 
+    def resumed(self, model: str, revision: str, outcome: str) -> None:
+        self._resumes.labels(model, revision, outcome).inc()
+
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._inflight.labels(model, revision).inc(by)
 
@@ -87,5 +91,5 @@ class Metrics:
 
     def _forget(self, pair: tuple[str, str]) -> None:
         del self._pairs[pair]
-        for family in (self._requests, self._retries, self._ttft, self._seconds, self._inflight):
+        for family in (self._requests, self._retries, self._resumes, self._ttft, self._seconds, self._inflight):
             family.remove_by_labels({"model": pair[0], "revision": pair[1]})

@@ -4,16 +4,31 @@ from typing import Any
 
 import msgspec
 
-_OUTCOMES = {429: "refused", 500: "internal", 502: "upstream_error", 503: "no_endpoint", 504: "timeout"}
+_OUTCOMES = {
+    410: "stream_gone",
+    429: "refused",
+    500: "internal",
+    502: "upstream_error",
+    503: "no_endpoint",
+    504: "timeout",
+}
 
 
 class Refusal(Exception):
     """An answer that the gateway gives itself. Raised before the first byte of an answer, rendered once, in app.py."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, param: str | None = None, retry_after_s: int | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        allow: str = "",
     ) -> None:
         super().__init__(message)
+        self.allow = allow
         self.status = status
         self.code = code
         self.param = param
@@ -21,7 +36,7 @@ class Refusal(Exception):
 
     @property
     def outcome(self) -> str:
-        return _OUTCOMES.get(self.status, "client_error")
+        return "drained" if self.code == "draining" else _OUTCOMES.get(self.status, "client_error")
 
     def body(self) -> bytes:
         return error_body(self.status, self.code, str(self), self.param)
@@ -70,6 +85,19 @@ def no_table() -> Refusal:
 def unreachable(reason: str) -> Refusal:
     message = f"No server of this model could be reached ({reason})."
     return Refusal(502, "upstream_unreachable", message, retry_after_s=2)
+
+
+def draining() -> Refusal:
+    return Refusal(503, "draining", "The gateway is shutting down; try again.", retry_after_s=1)
+
+
+def stream_gone() -> Refusal:
+    message = "No server is left that could go on with this stream: ask anew, without Last-Event-ID."
+    return Refusal(410, "stream_gone", message)
+
+
+def wrong_method(method: str, path: str, allow: str) -> Refusal:
+    return Refusal(405, "method_not_allowed", f"{path[:200]} takes {allow}, not {method[:20]}.", allow=allow)
 
 
 def internal() -> Refusal:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from multidict import CIMultiDict
 
+from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, STREAM
+
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
 
@@ -23,8 +25,9 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
-_OF_REQUEST = _HOP_BY_HOP | {"host", "content-length", "expect", "x-request-id"}
-_OF_ANSWER = _HOP_BY_HOP | {"content-length", "x-request-id", "x-slipway-revision"}
+_OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, LAST_EVENT_ID))
+_OF_REQUEST = _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id"}
+_OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -35,7 +38,7 @@ def request_id(headers: Mapping[str, str]) -> str:
 
 
 def to_upstream(headers: Mapping[str, str], request_id: str) -> CIMultiDict[str]:
-    return _crossing(headers, _OF_REQUEST, {REQUEST_ID: request_id})
+    return _crossing(headers, _OF_REQUEST, {REQUEST_ID: request_id, RESUMABLE: "1"})
 
 
 def to_client(headers: Mapping[str, str], request_id: str, revision: str) -> CIMultiDict[str]:

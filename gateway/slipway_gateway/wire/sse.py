@@ -17,12 +17,17 @@ class EventAligner:
         self._partial = b""
 
     def feed(self, chunk: bytes) -> bytes:
+        if not self._partial and chunk.endswith(b"\n\n"):
+            return chunk
         data = self._partial + chunk
         cut = max((at + len(end) for end in _EVENT_ENDS if (at := data.rfind(end)) >= 0), default=0)
         if not cut and len(data) > _MAX_PARTIAL_BYTES:
             cut = len(data)
         self._partial = data[cut:]
         return data[:cut]
+
+    def drop(self) -> None:
+        self._partial = b""
 
     def flush(self) -> bytes:
         rest, self._partial = self._partial, b""

@@ -90,8 +90,9 @@ class EngineClient:
                 self._send(cancel=request.id)
 
     def end_streams(self, reason: str) -> None:
+        """Ends what runs here, and says that it could go on elsewhere."""
         for request_id in self._streams:
-            self._put(Event(request_id, finish=FinishReason.ERROR, error=reason))
+            self._put(Event(request_id, finish=FinishReason.LOST, error=reason))
 
     def stop(self) -> None:
         """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
@@ -106,9 +107,9 @@ class EngineClient:
         if len(self._streams) >= self.slots + self._queue.requests:
             raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is the limit.")
         waiting_tokens = sum(self._unstarted.values())
-        if waiting_tokens and waiting_tokens + len(request.prompt) > self._queue.tokens:
+        if waiting_tokens and waiting_tokens + request.known_tokens > self._queue.tokens:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
-        self._unstarted[request.id] = len(request.prompt)
+        self._unstarted[request.id] = request.known_tokens
 
     def _send(self, *, submit: Request | None = None, cancel: str | None = None) -> None:
         """Collects what one turn of the event loop has to say into one message."""

@@ -8,6 +8,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
+    LOST = "lost"  # this server cannot go on; another one could
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    def finish_after(self, token: int, tokens: int) -> FinishReason | None:
+        """Whether an answer of so many tokens ends with this one."""
+        if token in self.stop_token_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if tokens >= self.max_tokens else None
+
     @property
     def penalised(self) -> bool:
         return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
@@ -36,6 +43,12 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams | None = None  # None: the answer is an embedding of the prompt
     priority: int = 0  # lower runs earlier
+    resumed: tuple[int, ...] = ()  # tokens of the answer that are there already: the first one sampled comes after them
+
+    @property
+    def known_tokens(self) -> int:
+        """What goes through the model before the first new token."""
+        return len(self.prompt) + len(self.resumed)
 
     @property
     def kv_tokens(self) -> int:
@@ -51,6 +64,14 @@ class Sequence:
     slot: int
     computed: int = 0  # tokens whose keys and values are in the cache
     output: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.output = self.output or list(self.request.resumed)
+
+    @property
+    def decoding(self) -> bool:
+        """All but its last token went through the model."""
+        return 0 < self.computed == self.length - 1
 
     @property
     def length(self) -> int:

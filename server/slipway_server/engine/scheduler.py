@@ -61,8 +61,8 @@ class Scheduler:
     def schedule(self) -> list[Work]:
         """Decodes first, one token each; then prefills, oldest first, share what is left of the step's tokens."""
         self._admit()
-        decodes = [s for s in self.running.values() if s.output]
-        prefills = [s for s in self.running.values() if not s.output]
+        decodes = [s for s in self.running.values() if s.decoding]
+        prefills = [s for s in self.running.values() if not s.decoding]
         batch = [Work(s, s.computed, s.length, samples=True) for s in decodes]
         budget = self.limits.step_tokens - len(batch)
         for sequence in prefills:
@@ -125,10 +125,7 @@ class Scheduler:
         if isinstance(result, bytes) or sampling is None:
             return Event(request_id, embedding=bytes(result), finish=FinishReason.STOP)
         sequence.output.append(result)
-        if result in sampling.stop_token_ids:
-            return Event(request_id, token=result, finish=FinishReason.STOP)
-        finish = FinishReason.LENGTH if len(sequence.output) >= sampling.max_tokens else None
-        return Event(request_id, token=result, finish=finish)
+        return Event(request_id, token=result, finish=sampling.finish_after(result, len(sequence.output)))
 
     def _leave(self, sequence: Sequence) -> None:
         del self.running[sequence.request.id]

@@ -4,7 +4,10 @@ import msgspec
 
 
 class ApiError(Exception):
-    """An answer that is not a success. `outcome` is its label in slipway_server_requests_total."""
+    """An answer that is not a success. `outcome` is its label in slipway_server_requests_total.
+
+    `elsewhere`: another server could go on with it.
+    """
 
     def __init__(
         self,
@@ -15,10 +18,12 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: int | None = None,
         outcome: str = "invalid",
+        elsewhere: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.param = status, code, param
         self.retry_after_s, self.outcome = retry_after_s, outcome
+        self.elsewhere = elsewhere
 
     @property
     def body(self) -> dict[str, object]:
@@ -51,3 +56,7 @@ def unavailable(code: str, message: str) -> ApiError:
 
 def failed(message: str) -> ApiError:
     return ApiError(500, message, code="internal_error", outcome="error")
+
+
+def lost(message: str) -> ApiError:
+    return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)

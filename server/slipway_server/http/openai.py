@@ -2,8 +2,6 @@
 
 import asyncio
 import base64
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -14,6 +12,7 @@ from aiohttp import web
 from ..engine.request import FinishReason
 from ..text.chat_template import ChatTemplateError
 from .errors import ApiError, invalid
+from .resume import Asked, Identity, Progress, asked
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, parse, prompts_of
 from .service import Delta, Service
 from .sse import json_response, stream_events
@@ -35,7 +34,8 @@ class OpenAI:
         ]
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        body = parse(await http.read(), ChatRequest)
+        ask = await asked(http)
+        body = parse(ask.body, ChatRequest)
         check_model(self._service, body.model)
         messages = [message.render() for message in body.messages]
         try:
@@ -44,13 +44,14 @@ class OpenAI:
             raise invalid(str(error), "messages") from None
         # The template has written the special tokens already.
         prompt = await self._service.encode(text, param="messages", special_tokens=False)
-        return await self._answer(http, body, [prompt], ChatShape(self._service.model.name))
+        return await self._answer(http, ask, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
-        body = parse(await http.read(), CompletionRequest)
+        ask = await asked(http)
+        body = parse(ask.body, CompletionRequest)
         check_model(self._service, body.model)
         prompts = [await self._service.encode(prompt, param="prompt") for prompt in prompts_of(body.prompt, "prompt")]
-        return await self._answer(http, body, prompts, CompletionShape(self._service.model.name))
+        return await self._answer(http, ask, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
         body = parse(await http.read(), EmbeddingRequest)
@@ -91,13 +92,18 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, body: ChatRequest | CompletionRequest, prompts: list[tuple[int, ...]], shape: "Shape"
+        self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[tuple[int, ...]]
     ) -> web.StreamResponse:
         prompt_tokens = sum(map(len, prompts))
-        async with aclosing(generate_all(self._service, prompts, body)) as deltas:
+        identity = ask.identity(body)
+        progress = ask.progress(identity, streamed=bool(body.stream), prompts=len(prompts))
+        shape = (ChatShape if isinstance(body, ChatRequest) else CompletionShape)(self._service.model.name, identity)
+        resumed = ask.resume.tokens if ask.resume else ()
+        async with aclosing(generate_all(self._service, prompts, body, resumed)) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
-                return await stream_events(http, shape.chunks(deltas, prompt_tokens, with_usage=with_usage))
+                chunks = shape.chunks(deltas, prompt_tokens, with_usage=with_usage, progress=progress)
+                return await stream_events(http, chunks, progress=progress)
             choices = [Choice() for _ in prompts]
             async for index, delta in deltas:
                 choices[index].add(delta)
@@ -121,8 +127,8 @@ class Shape(ABC):
 
     id_prefix, whole_object, chunk_object = "", "", ""
 
-    def __init__(self, model: str) -> None:
-        self._head = {"id": f"{self.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    def __init__(self, model: str, identity: Identity) -> None:
+        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model}
 
     @abstractmethod
     def choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
@@ -139,7 +145,7 @@ class Shape(ABC):
         return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
 
     async def chunks(
-        self, deltas: AsyncIterator[Indexed], prompt_tokens: int, *, with_usage: bool
+        self, deltas: AsyncIterator[Indexed], prompt_tokens: int, *, with_usage: bool, progress: Progress | None
     ) -> AsyncIterator[dict[str, Any]]:
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}
@@ -147,9 +153,13 @@ class Shape(ABC):
             if not tokens and (opening := self.opening()):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
+            if progress:
+                progress.saw(delta.token)
             if delta.text or delta.finish:
                 yield head | {"choices": [self.delta(index, delta.text, delta.finish)]}
         if with_usage:
+            if progress:
+                progress.ended()
             yield head | {"choices": [], "usage": usage_of(prompt_tokens, sum(tokens.values()))}
 
 
@@ -178,15 +188,20 @@ class CompletionShape(Shape):
 
 
 async def generate_all(
-    service: Service, prompts: list[tuple[int, ...]], sampling: Sampling
+    service: Service, prompts: list[tuple[int, ...]], sampling: Sampling, resumed: tuple[int, ...] = ()
 ) -> AsyncGenerator[Indexed, None]:
     """The deltas of all prompts as they come. One failure ends them all; so does closing the iterator."""
+    # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
+    priority = -1 if resumed else 0
     turns = service.turns()
     merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
         try:
-            async with turns, aclosing(service.generate(prompt, sampling)) as deltas:
+            async with (
+                turns,
+                aclosing(service.generate(prompt, sampling, priority=priority, resumed=resumed)) as deltas,
+            ):
                 async for delta in deltas:
                     merged.put_nowait((index, delta))
         except Exception as error:

@@ -57,13 +57,19 @@ class Sampling(Struct, kw_only=True):
             raise invalid("A stop string must not be empty.", "stop")
         return stops
 
+    def settle_seed(self) -> int:
+        """The client's seed, or one that is drawn once and kept: whoever goes on with the answer needs it."""
+        if self.seed is None:
+            self.seed = secrets.randbits(63)
+        return self.seed
+
     def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=self.top_p or 1.0,
             top_k=max(0, self.top_k or 0),
-            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            seed=self.settle_seed(),
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
             stop_token_ids=() if self.ignore_eos else stop_token_ids,

@@ -17,19 +17,23 @@ from ..text.chat_template import ChatTemplate
 from ..text.detokenizer import Detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
-from .errors import failed, invalid, queue_full, too_long, unavailable
+from .errors import failed, invalid, lost, queue_full, too_long, unavailable
 from .probes import Health
+from .resume import gone
 from .schemas import Sampling
 
 Vector = numpy.ndarray
 
+REPLAY_TURN_TOKENS = 256  # of a resumed answer, between which other requests get a turn
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of an answer: text that may be empty, the tokens so far, and the reason when it is the last one."""
+    """What one token adds to an answer: text, perhaps empty; the count so far; the reason when it is the last one."""
 
     text: str
     tokens: int
+    token: int
     finish: FinishReason | None = None
 
 
@@ -85,8 +89,9 @@ class Service:
         return tokens
 
     async def generate(
-        self, prompt: tuple[int, ...], sampling: Sampling, *, priority: int = 0
+        self, prompt: tuple[int, ...], sampling: Sampling, *, priority: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
+        """The answer to a prompt. The deltas of `resumed` tokens come first, without the engine."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
         room = self.room_tokens - len(prompt)
@@ -98,8 +103,17 @@ class Service:
                 "max_tokens",
             )
         params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
-        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority)
+        if max(resumed, default=0) >= self.model.tokenizer.vocabulary_size:
+            raise gone()
+        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority, resumed)
         text = _TextOf(Detokenizer(self.model.tokenizer, prompt), StopMatcher(sampling.stops), params.stop_token_ids)
+        for count, token in enumerate(resumed, 1):
+            delta = text.push(Event(request.id, token, finish=params.finish_after(token, count)))
+            yield delta
+            if delta.finish:
+                return
+            if count % REPLAY_TURN_TOKENS == 0:
+                await asyncio.sleep(0)
         async with aclosing(self._events(request)) as events:
             async for event in events:
                 delta = text.push(event)
@@ -128,13 +142,14 @@ class Service:
 
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
         """The engine's events with their timing; its troubles as answers for the client."""
-        timing = Timing(len(request.prompt))
+        timing = Timing(request.known_tokens)
         try:
             async with aclosing(self._engine.stream(request)) as events:
                 async for event in events:
-                    if event.finish is FinishReason.ERROR:
+                    if event.finish in (FinishReason.ERROR, FinishReason.LOST):
                         timing.finish = "error"
-                        raise failed(event.error or "The engine failed.")
+                        end = lost if event.finish is FinishReason.LOST else failed
+                        raise end(event.error or "The engine failed.")
                     if event.token is None and event.embedding is None:
                         self.metrics.started(timing)
                         continue
@@ -159,14 +174,15 @@ class _TextOf:
         self._tokens = 0
 
     def push(self, event: Event) -> Delta:
+        assert event.token is not None, "an embedding has no text"
         self._tokens += 1
         text = ""
-        if event.token is not None and event.token not in self._stop_token_ids:
+        if event.token not in self._stop_token_ids:
             text = self._stops.push(self._detokenizer.push(event.token))
         if event.finish and not self._stops.matched:
             text += self._stops.push(self._detokenizer.flush())
         if self._stops.matched:
-            return Delta(text, self._tokens, FinishReason.STOP)
+            return Delta(text, self._tokens, event.token, FinishReason.STOP)
         if event.finish:
             text += self._stops.flush()
-        return Delta(text, self._tokens, event.finish)
+        return Delta(text, self._tokens, event.token, event.finish)

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from .openai import Choice, check_model
+from .resume import Asked, Progress, asked
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
 from .service import Delta, Service
 from .sse import json_response, stream_events
@@ -26,12 +27,17 @@ class Slipway:
         ]
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
-        body = parse(await http.read(), GenerateRequest)
+        ask = await asked(http)
+        body = parse(ask.body, GenerateRequest)
         check_model(self._service, body.model)
         prompt = await self._service.encode(body.prompt, param="prompt")
-        async with aclosing(self._service.generate(prompt, body, priority=body.priority)) as deltas:
+        identity = ask.identity(body)
+        progress = ask.progress(identity, streamed=bool(body.stream))
+        resumed = ask.resume.tokens if ask.resume else ()
+        async with aclosing(self._service.generate(prompt, body, priority=body.priority, resumed=resumed)) as deltas:
             if body.stream:
-                return await stream_events(http, typed_events(deltas, len(prompt)), done=False, error=typed_error)
+                events = typed_events(deltas, len(prompt), progress)
+                return await stream_events(http, events, done=False, error=typed_error, progress=progress)
             choice = await collect(deltas)
         return json_response(
             {
@@ -44,15 +50,18 @@ class Slipway:
         )
 
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
-        body = parse(await http.read(), ApiGenerateRequest)
+        ask = await asked(http)
+        body = parse(ask.body, ApiGenerateRequest)
         check_model(self._service, body.model)
         sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
-        return await self._api_answer(http, body.prompt, sampling, stream=body.stream)
+        return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
-        body = parse(await http.read(), NamedGenerateRequest)
+        ask = await asked(http)
+        body = parse(ask.body, NamedGenerateRequest)
         check_model(self._service, http.match_info["name"])
-        return await self._api_answer(http, body.prompt, Sampling(max_tokens=body.max_tokens), stream=body.stream)
+        sampling = Sampling(max_tokens=body.max_tokens)
+        return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
 
     async def api_embed(self, http: web.Request) -> web.Response:
         body = parse(await http.read(), EmbedRequest)
@@ -69,13 +78,16 @@ class Slipway:
         )
 
     async def _api_answer(
-        self, http: web.Request, text: str, sampling: Sampling, *, stream: bool
+        self, http: web.Request, ask: Asked, text: str, sampling: Sampling, *, stream: bool
     ) -> web.StreamResponse:
         began = time.monotonic()
         prompt = await self._service.encode(text, param="prompt")
-        async with aclosing(self._service.generate(prompt, sampling)) as deltas:
+        identity = ask.identity(sampling)
+        progress = ask.progress(identity, streamed=stream)
+        resumed = ask.resume.tokens if ask.resume else ()
+        async with aclosing(self._service.generate(prompt, sampling, resumed=resumed)) as deltas:
             if stream:
-                return await stream_events(http, token_events(deltas))
+                return await stream_events(http, token_events(deltas, progress), progress=progress)
             choice = await collect(deltas)
         return json_response(
             {
@@ -94,17 +106,25 @@ async def collect(deltas: AsyncIterator[Delta]) -> Choice:
     return choice
 
 
-async def token_events(deltas: AsyncIterator[Delta]) -> AsyncIterator[dict[str, Any]]:
+async def token_events(deltas: AsyncIterator[Delta], progress: Progress | None) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
+        if progress:
+            progress.saw(delta.token)
         if delta.text:
             yield {"token": delta.text}
 
 
-async def typed_events(deltas: AsyncIterator[Delta], prompt_tokens: int) -> AsyncIterator[dict[str, Any]]:
+async def typed_events(
+    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: Progress | None
+) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
+        if progress:
+            progress.saw(delta.token)
         if delta.text:
             yield {"type": "token", "token": delta.text}
         if delta.finish:
+            if progress:
+                progress.ended()
             usage = usage_of(prompt_tokens, delta.tokens)
             yield {"type": "done", "usage": usage, "finish_reason": delta.finish}
 

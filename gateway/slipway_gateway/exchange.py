@@ -1,0 +1,100 @@
+"""One request on the gateway's other side: what is asked, what came of each attempt, and what is left to try."""
+
+from dataclasses import dataclass, field
+
+import aiohttp
+from multidict import CIMultiDict
+
+from .backends import Lease
+from .router import Target
+from .wire.sse import CONTENT_TYPE
+
+FIRST_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked of an endpoint; the same bytes for every attempt. `revision`: of this one only."""
+
+    model: str
+    key: str
+    path_qs: str
+    headers: CIMultiDict[str]
+    body: bytes
+    revision: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.path_qs.partition("?")[0]
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer whose first byte is at hand; `rest` is None when `start` is all of it."""
+
+    target: Target
+    status: int
+    headers: CIMultiDict[str]
+    start: bytes
+    rest: aiohttp.ClientResponse | None = None
+    lease: Lease | None = None
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body where they are known."""
+        return len(self.start) if self.rest is None else self.rest.content_length
+
+    @property
+    def streams_events(self) -> bool:
+        return self.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
+
+    def close(self) -> None:
+        # Closing an unfinished upstream response closes its connection: that is how the server learns of a cancel.
+        if self.rest is not None:
+            self.rest.close()
+        if self.lease is not None:
+            self.lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why an attempt may be repeated elsewhere. `answer` is what to relay when nothing better comes."""
+
+    reason: str
+    sent: bool = True
+    answer: Answer | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.reason == "429"
+
+
+@dataclass(slots=True)
+class Effort:
+    """What was tried for one request so far."""
+
+    hold_until: float
+    limit: int
+    pause_s: float = FIRST_PAUSE_S
+    attempts: int = 0
+    spent: int = 0
+    tried: set[str] = field(default_factory=set)
+    last: Fault | None = None
+    resumes: bool = False
+
+    def again(self, broken_url: str, hold_until: float) -> None:
+        self.spent += 1
+        self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
+        self.tried = {broken_url}
+
+    def note(self, url: str, fault: Fault) -> None:
+        self.attempts += 1
+        self.tried.add(url)
+        self.last = fault
+        # A server that says no costs a stream nothing but time; one that it kills may not be followed by many.
+        self.spent += fault.sent and not (self.resumes and fault.answer)
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """A new request is told at once that all servers are busy; one that is half answered waits."""
+        return self.last is not None and self.last.busy and not self.resumes

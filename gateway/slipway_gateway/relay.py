@@ -1,0 +1,148 @@
+"""Sends one answer to its client, chunk by chunk, from one server or, when that one is gone, from the next."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+
+from .exchange import Answer, Call
+from .telemetry.metrics import Record
+from .wire import headers
+from .wire.resume import Trail
+from .wire.sse import EventAligner, error_event
+
+if TYPE_CHECKING:
+    from .proxy import Proxy
+
+_MESSAGES = {
+    "timeout": "The model stopped answering in time.",
+    "upstream_died": "The server of this answer went away, and no other one could go on with it.",
+    "drained": "The gateway is shutting down and the time for its last requests is over.",
+}
+_OUTCOMES = {"upstream_died": "upstream_error"}
+
+
+class Relay:
+    """One answer on its way. After the first byte nothing is raised to the outside but cancellation and the limit."""
+
+    def __init__(self, proxy: "Proxy", request: web.Request, call: Call, answer: Answer, record: Record) -> None:
+        self._proxy = proxy
+        self._request = request
+        self._call = call
+        self._answer = answer
+        self._record = record
+        self._aligner = EventAligner() if answer.streams_events else None
+        self._trail = Trail.begin(answer.headers, answer.target.revision) if answer.streams_events else None
+        self._effort = proxy.resume_effort()
+        crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
+        self._out = web.StreamResponse(status=answer.status, headers=crossing)
+
+    async def run(self, *, close: bool) -> web.StreamResponse:
+        out, answer = self._out, self._answer
+        if close:
+            out.force_close()
+        if not self._trail and (length := answer.length) is not None:
+            out.content_length = length
+        try:
+            await self._send(out.prepare(self._request))
+            self._record.first_byte = self._proxy.now()
+            await self._stream()
+        except (ConnectionError, _StalledClient):
+            self._leave()
+        return out
+
+    async def end(self, code: str) -> web.StreamResponse:
+        """A stream that is cut says so; any other answer is cut short, so that no client takes a part for the whole."""
+        if self._answer.lease and code != "drained":
+            self._answer.lease.failed()
+        self._record.end(_OUTCOMES.get(code, code), self._answer.status)
+        if not (self._aligner and self._out.prepared):
+            self._abort()
+            return self._out
+        try:
+            await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code])))
+            await self._send(self._out.write_eof())
+        except (ConnectionError, _StalledClient):
+            self._leave()
+        return self._out
+
+    def close(self) -> None:
+        self._answer.close()
+
+    async def _stream(self) -> None:
+        while gone := await self._copy():
+            if not await self._resume():
+                await self.end(gone)
+                return
+        if self._aligner and (rest := self._aligner.flush()):
+            await self._send(self._out.write(rest))
+        await self._send(self._out.write_eof())
+        self._record.end(_outcome_of(self._answer.status), self._answer.status)
+
+    async def _copy(self) -> str:
+        """Passes the answer on up to its end; why it broke off when it did."""
+        chunk, rest = self._answer.start, self._answer.rest
+        while chunk:
+            if ready := self._ready(chunk):
+                await self._send(self._out.write(ready))
+            if rest is None:
+                break
+            try:
+                chunk = await rest.content.readany()
+            except aiohttp.ServerTimeoutError:
+                return "timeout"
+            except (aiohttp.ClientError, OSError):
+                return "upstream_died"
+        return ""
+
+    def _ready(self, chunk: bytes) -> bytes:
+        if self._aligner is None:
+            return chunk
+        events = self._aligner.feed(chunk)
+        return self._trail.pass_on(events) if self._trail and events else events
+
+    async def _resume(self) -> bool:
+        if not self._trail or not self._aligner:
+            return False
+        broken = self._answer
+        if broken.lease:
+            broken.lease.failed()
+        if broken.rest:
+            broken.rest.close()
+        # The lease is kept until the next server has the stream: a revision with a stream in flight keeps its pods.
+        rest = await self._proxy.go_on(self._call, self._trail, broken, self._record, self._effort)
+        if rest is None:
+            return False
+        broken.close()
+        self._answer = rest
+        self._aligner.drop()
+        return True
+
+    async def _send(self, write: Awaitable[object]) -> None:
+        try:
+            async with asyncio.timeout(self._proxy.stall_timeout_s):
+                await write
+        except TimeoutError:
+            raise _StalledClient from None
+
+    def _leave(self) -> None:
+        self._record.end("client_closed", 499)
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+class _StalledClient(Exception):
+    pass
+
+
+def _outcome_of(status: int) -> str:
+    if status < 400:
+        return "ok"
+    if status == 429:
+        return "refused"
+    return "upstream_error" if status >= 500 else "client_error"

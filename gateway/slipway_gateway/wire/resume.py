@@ -1,0 +1,91 @@
+"""How a stream goes on when its server is gone: the marks beside its events, and what the next server is asked.
+
+What the gateway and the server say to each other about it stands in docs/contracts.md.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from multidict import CIMultiDict
+
+RESUMABLE = "X-Slipway-Resumable"
+STREAM = "X-Slipway-Stream"
+RESUME = "X-Slipway-Resume"
+RESUME_BYTES = "X-Slipway-Resume-Bytes"
+LAST_EVENT_ID = "Last-Event-ID"
+
+_MARK = b": "
+_STREAM = r"[0-9a-f]{1,16}-[0-9a-f]{1,16}-[0-9a-f]{32}"
+_IS_STREAM = re.compile(_STREAM)
+_EVENT_ID = re.compile(rf"([!-~]{{1,760}})\.({_STREAM}\.[0-9]{{1,9}}\.[0-9a-f]{{8}})")
+# Some 20,000 tokens. A longer answer is resumed by generating it once more up to the break, which costs time alone.
+MAX_TOKEN_BYTES = 128 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a client lost its stream: in an answer of this revision, after an event that the server can name."""
+
+    revision: str
+    resume: str
+
+
+def place(last_event_id: str) -> Place | None:
+    found = _EVENT_ID.fullmatch(last_event_id)
+    return Place(unquote(found[1]), found[2]) if found else None
+
+
+class Trail:
+    """What of one stream is with its client: the event that came last, and the tokens behind all of them."""
+
+    def __init__(self, stream: str, revision: str) -> None:
+        self._stream = stream
+        self._id = f"id: {quote(revision, safe='')}.{stream}.".encode()
+        self._last = b""
+        self._tokens = bytearray()
+        self._whole = True
+
+    @classmethod
+    def begin(cls, headers: Mapping[str, str], revision: str) -> "Trail | None":
+        """None when the server does not mark its events: then its bytes are passed on as they are."""
+        stream = headers.get(STREAM, "")
+        return cls(stream, revision) if _IS_STREAM.fullmatch(stream) else None
+
+    def pass_on(self, events: bytes) -> bytes:
+        """Whole events with their marks → with ids for the client."""
+        # One event at a time is the usual case, and this runs for every token.
+        if events.find(b"\n\n") == len(events) - 2:
+            return self._event(events)
+        parts = events.split(b"\n\n")
+        return b"\n\n".join([*map(self._event, parts[:-1]), parts[-1]])
+
+    def goes_on(self, headers: Mapping[str, str]) -> bool:
+        return headers.get(STREAM) == self._stream
+
+    def ask(self, headers: CIMultiDict[str], body: bytes) -> tuple[CIMultiDict[str], bytes]:
+        """The request that leads to the rest of the stream; without any event yet, to all of it."""
+        asking = headers.copy()
+        if not self._last:
+            return asking, body
+        asking[RESUME] = f"{self._stream}.{self._last.decode('ascii', 'replace')}"
+        tokens = bytes(self._tokens) if self._whole else b""
+        asking[RESUME_BYTES] = str(len(tokens))
+        return asking, body + tokens
+
+    def _event(self, event: bytes) -> bytes:
+        if not event.startswith(_MARK):
+            return event
+        end = event.find(b"\n")
+        self._last, _, tokens = event[2:end].partition(b" ")
+        if tokens:
+            self._remember(tokens)
+        return self._id + self._last + event[end:]
+
+    def _remember(self, tokens: bytes) -> None:
+        if self._whole and len(self._tokens) + len(tokens) < MAX_TOKEN_BYTES:
+            self._tokens += tokens + b","
+        else:
+            self._whole = False
+            self._tokens.clear()

@@ -1,0 +1,155 @@
+"""What the server says beside its events is what the gateway brings to the next server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from slipway_gateway.wire import resume as theirs
+from slipway_gateway.wire.sse import EventAligner
+from slipway_server.engine.request import FinishReason
+from slipway_server.http import resume as ours
+from slipway_server.http.errors import ApiError
+from slipway_server.http.service import Delta
+from slipway_server.http.slipway import typed_events
+from slipway_server.http.sse import _frames
+from tests.contract.documented import TEXT
+
+BODY = b'{"model":"chat","stream":true}'
+# Tokens of which some have no text of their own, as parts of a character or what could become a stop string.
+WORDS = {token: "" if token % 3 == 0 else f"<{token}>" for token in range(1, 30)}
+TOKENS = tuple(range(1, 30))
+
+
+async def deltas(resumed: tuple[int, ...]) -> AsyncIterator[Delta]:
+    """A model that always says the same; the resumed tokens are no work for it."""
+    assert TOKENS[: len(resumed)] == resumed
+    for count, token in enumerate(TOKENS, 1):
+        yield Delta(WORDS[token], count, token, FinishReason.LENGTH if count == len(TOKENS) else None)
+
+
+def served(headers: CIMultiDict[str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """All that a server answers: headers and the bytes of the stream."""
+    ask = ours.read(headers, body)
+    assert ask.body == BODY
+    identity = ask.resume.identity if ask.resume else ours.Identity(2**63 + 5)
+    progress = ask.progress(identity, streamed=True)
+    assert progress
+
+    async def run() -> bytes:
+        events = typed_events(deltas(ask.resume.tokens if ask.resume else ()), 3, progress)
+        return b"".join([frame async for frame in _frames(events, progress)])
+
+    return {ours.STREAM: str(identity)}, asyncio.run(run())
+
+
+def events_of(stream: bytes) -> list[dict[str, Any]]:
+    parts = [dict(line.split(": ", 1) for line in part.split("\n")) for part in stream.decode().split("\n\n")[:-1]]
+    assert all(set(part) == {"id", "data"} for part in parts)
+    return [part | {"data": json.loads(part["data"])} for part in parts]
+
+
+def asked_first() -> CIMultiDict[str]:
+    return CIMultiDict({theirs.RESUMABLE: "1"})
+
+
+def taking_up(resume: str) -> CIMultiDict[str]:
+    return CIMultiDict({theirs.RESUMABLE: "1", theirs.RESUME: resume})
+
+
+@given(st.lists(st.integers(0, 2600), max_size=4), st.booleans())
+@example([0, 0, 0], True)
+@example([2600], True)
+def test_a_stream_cut_at_any_bytes_comes_out_whole(cuts: list[int], remembers: bool) -> None:
+    headers, whole = served(asked_first(), BODY)
+    trail, aligner = theirs.Trail.begin(headers, "rev"), EventAligner()
+    assert trail
+    if not remembers:
+        trail._whole = False
+    sent, ask = b"", (asked_first(), BODY)
+    for cut in [*cuts, len(whole)]:
+        _, stream = served(*ask)
+        sent += trail.pass_on(aligner.feed(stream[:cut])) if stream[:cut] else b""
+        aligner.drop()
+        ask = trail.ask(asked_first(), BODY)
+        assert not cuts or remembers or ask[1] == BODY
+    told = events_of(sent)
+    assert "".join(event["data"].get("token", "") for event in told) == "".join(WORDS.values())
+    assert [event["data"]["type"] for event in told].count("done") == 1
+    assert told[-1]["data"]["usage"] == {"input_tokens": 3, "output_tokens": len(TOKENS)}
+    assert len({event["id"] for event in told}) == len(told)
+
+
+@given(st.integers(0, 20))
+def test_an_event_id_leads_to_the_events_after_it(index: int) -> None:
+    headers, stream = served(asked_first(), BODY)
+    trail = theirs.Trail.begin(headers, "a/b.c 1")
+    assert trail
+    told = events_of(trail.pass_on(stream))
+    index %= len(told)
+    place = theirs.place(told[index]["id"])
+    assert place and place.revision == "a/b.c 1"
+    again, rest = served(taking_up(place.resume), BODY)
+    second = theirs.Trail.begin(again, "a/b.c 1")
+    assert second
+    assert (events_of(second.pass_on(rest)) if rest else []) == told[index + 1 :]
+    # When this one breaks in its turn, the next server gets the tokens that the client had before, too.
+    if rest:
+        tokens = second.ask(CIMultiDict(), b"")[1]
+        assert tuple(int(token) for token in tokens.split(b",") if token) == TOKENS
+
+
+def test_another_answer_is_noticed() -> None:
+    headers, stream = served(asked_first(), BODY)
+    trail = theirs.Trail.begin(headers, "rev")
+    assert trail
+    told = events_of(trail.pass_on(stream))
+    place = theirs.place(told[7]["id"])
+    assert place
+    wrong = place.resume[:-1] + ("0" if place.resume[-1] != "0" else "1")
+    far = place.resume.rsplit(".", 2)[0] + ".99.00000000"
+    for resume in (wrong, far):
+        with pytest.raises(ApiError) as refused:
+            served(taking_up(resume), BODY)
+        assert (refused.value.status, refused.value.code) == (410, "stream_gone")
+
+
+@pytest.mark.parametrize(
+    ("resume", "size", "tail"),
+    [("x", "0", b""), ("1-1-" + "a" * 32 + ".1.00000000", "99", b""), ("1-1-" + "a" * 32 + ".1.00000000", "1", b"x")],
+)
+def test_nonsense_is_a_400(resume: str, size: str, tail: bytes) -> None:
+    with pytest.raises(ApiError) as refused:
+        ours.read({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("given", ["", "42", "rev.1-1-abc.1.00000000", "r\u00e9v.1-1-" + "a" * 32 + ".1.00000000"])
+def test_foreign_event_ids_are_not_taken(given: str) -> None:
+    assert theirs.place(given) is None
+
+
+def test_servers_that_mark_nothing_are_passed_on_as_they_are() -> None:
+    assert theirs.Trail.begin({}, "rev") is None
+    assert theirs.Trail.begin({theirs.STREAM: "x\n: forged"}, "rev") is None
+
+
+def test_memory_of_a_stream_is_bounded() -> None:
+    trail = theirs.Trail("1-1-" + "a" * 32, "rev")
+    for position in range(3000):
+        trail.pass_on(b": %d.00000000 %s\ndata: {}\n\n" % (position, b",".join([b"123456"] * 10)))
+    headers, body = trail.ask(CIMultiDict(), BODY)
+    assert (headers[theirs.RESUME_BYTES], body) == ("0", BODY)
+    assert not trail._tokens
+
+
+def test_headers_are_the_same_words_on_both_sides() -> None:
+    for name in ("RESUMABLE", "STREAM", "RESUME", "RESUME_BYTES"):
+        assert getattr(ours, name) == getattr(theirs, name)
+        assert f"`{getattr(ours, name)}" in TEXT
+    assert f"`{theirs.LAST_EVENT_ID}`" in TEXT

@@ -1,0 +1,1 @@
+"""Gateway and model server together, over what breaks between them."""

@@ -1,0 +1,199 @@
+"""A stream outlives its server: cut anywhere, it goes on elsewhere with not a letter lost or said twice."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway.harness import Gateway, gateway
+from tests.server.process import ServerProcess, until
+
+from .scissors import scissors
+
+# A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+MESSAGES = [{"role": "user", "content": "And God said, Let there be light: and there was light."}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "extra_body": {"ignore_eos": True}}
+SEEDED: dict[str, Any] = {"temperature": 1.2, "top_p": 0.95, "seed": 7, "max_tokens": 60, "frequency_penalty": 0.4}
+STOPPED: dict[str, Any] = {"temperature": 0, "max_tokens": 200, "stop": ["And the LORD", "shall be"]}
+
+
+def client_of(gate: Gateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key="none", max_retries=0)
+
+
+async def chat(client: openai.AsyncOpenAI, **options: Any) -> dict[str, Any]:
+    """What the client made of a stream, and that it was one: one id, one role, one finish, one usage at the end."""
+    options = {"stream_options": {"include_usage": True}} | options
+    stream = await client.chat.completions.create(model="chat", messages=MESSAGES, stream=True, **options)  # type: ignore[call-overload]
+    chunks = [chunk async for chunk in stream]
+    deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
+    assert [d.delta.role for d in deltas if d.delta.role] == ["assistant"]
+    assert [bool(d.finish_reason) for d in deltas] == [False] * (len(deltas) - 1) + [True]
+    assert [bool(chunk.usage) for chunk in chunks] == [False] * len(deltas) + [True]
+    usage = chunks[-1].usage
+    return {
+        "texts": [d.delta.content for d in deltas],
+        "finish": deltas[-1].finish_reason,
+        "usage": (usage.prompt_tokens, usage.completion_tokens),
+    }
+
+
+def resumes(gate: Gateway) -> dict[str, int]:
+    found = {}
+    for family in gate.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "slipway_gateway_resumes_total":
+                found[sample.labels["outcome"]] = int(sample.value)
+    return found
+
+
+@pytest.mark.parametrize("options", [GREEDY, SEEDED, STOPPED], ids=["greedy", "seeded", "stopped"])
+async def test_cut_anywhere(pods: list[ServerProcess], options: dict[str, Any]) -> None:
+    """Cuts fall into heads, marks, events and the end alike; each stream is cut twice."""
+    chance = random.Random(20)
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=20) as gate, client_of(gate) as client:
+        gate.route(("rev", 100, [wire.url]))
+        undisturbed = await chat(client, **options)
+        assert resumes(gate) == {}
+        size = 350 * len(undisturbed["texts"])
+        streams = 12
+        for _ in range(streams):
+            wire.cuts = [chance.randrange(400, size), chance.randrange(400, size // 2)]
+            assert await chat(client, **options) == undisturbed
+            wire.cuts = []
+        assert set(resumes(gate)) == {"resumed"} and resumes(gate)["resumed"] > streams
+        assert gate.outcomes() == {"ok": streams + 1}
+
+
+async def events(
+    gate: Gateway, body: dict[str, Any], path: str = "/v1/completions", **headers: str
+) -> AsyncIterator[tuple[str, Any]]:
+    """Id and data of each event; the last one has no id."""
+    async with await gate.post({"model": "chat", "stream": True} | body, path, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        lines: dict[str, str] = {}
+        async for line in answer.content:
+            if name := line.decode().strip():
+                key, _, value = name.partition(": ")
+                lines[key] = value
+            else:
+                yield lines.get("id", ""), lines["data"]
+                lines = {}
+
+
+VERSE = {"prompt": "In the beginning", "max_tokens": 60, "ignore_eos": True, "stream_options": {"include_usage": True}}
+
+
+async def test_a_draw_without_a_seed_goes_on(pods: list[ServerProcess]) -> None:
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=20) as gate:
+        gate.route(("rev", 100, [wire.url]))
+        wire.cuts = [3000, 3000]
+        cut = [event async for event in events(gate, VERSE)]
+        assert resumes(gate) == {"resumed": 2}
+        seed = int(cut[0][0].split(".")[1].split("-")[0], 16)
+        whole = [event async for event in events(gate, VERSE | {"seed": seed})]
+        assert [texts_of(data) for _, data in cut] == [texts_of(data) for _, data in whole]
+        other = [event async for event in events(gate, VERSE)]
+        assert [texts_of(data) for _, data in other] != [texts_of(data) for _, data in whole]
+
+
+def texts_of(data: str) -> Any:
+    if data == "[DONE]":
+        return data
+    return [(choice["text"], choice["finish_reason"]) for choice in json.loads(data)["choices"]]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/generate", "/api/v1/generate"])
+async def test_a_client_comes_back_to_any_gateway(pods: list[ServerProcess], path: str) -> None:
+    body = VERSE if path == "/v1/completions" else {"prompt": "In the beginning", "max_tokens": 40}
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=20) as one, gateway(resume_timeout_s=20) as two:
+        for gate in (one, two):
+            gate.route(("other", 100, []), ("rev", 0, [wire.url]))
+        whole = [event async for event in events(one, body, path)]
+        for index in (0, 1, len(whole) // 2, len([name for name, _ in whole if name]) - 1):
+            wire.cuts = [3000]
+            rest = [event async for event in events(two, body, path, **{"Last-Event-ID": whole[index][0]})]
+            assert rest == whole[index + 1 :]
+            wire.cuts = []
+        assert two.outcomes() == {"ok": 4}
+
+
+async def test_what_cannot_be_taken_up_is_said(pods: list[ServerProcess]) -> None:
+    async def code(gate: Gateway, name: str, **changes: Any) -> tuple[int, str]:
+        body = {"model": "chat", "stream": True} | VERSE | changes
+        async with await gate.post(body, "/v1/completions", headers={"Last-Event-ID": name}) as answer:
+            return answer.status, (await answer.json())["error"]["code"]
+
+    async with gateway(hold_timeout_s=0.1) as gate:
+        gate.route(("rev", 100, [pods[-1].url]))
+        names = [name async for name, _ in events(gate, VERSE | {"temperature": 0})]
+        assert await code(gate, names[9], prompt="Blessed are they", temperature=0) == (410, "stream_gone")
+        assert await code(gate, names[9].replace("rev", "old")) == (410, "stream_gone")
+        assert await code(gate, "17") == (400, "invalid_last_event_id")
+        assert (await code(gate, names[9], stream=False))[0] == 400
+        gate.route(("rev", 100, []))
+        assert await code(gate, names[9]) == (503, "model_not_ready")
+
+
+async def test_several_prompts_in_a_stream_end_with_an_error(pods: list[ServerProcess]) -> None:
+    """Their events come in no order that another server would repeat."""
+    async with scissors(pods[-1].url) as wire, gateway() as gate:
+        gate.route(("rev", 100, [wire.url]))
+        wire.cuts = [5000]
+        told = [event async for event in events(gate, VERSE | {"prompt": ["In the beginning", "Blessed are they"]})]
+        assert json.loads(told[-2][1])["error"]["code"] == "upstream_died" and told[-1] == ("", "[DONE]")
+        assert not any(name for name, _ in told)
+        assert gate.outcomes() == {"upstream_error": 1} and resumes(gate) == {}
+
+
+async def test_another_revision_never_goes_on_with_a_stream(pods: list[ServerProcess]) -> None:
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=0.3) as gate:
+        gate.route(("c", 100, [wire.url]), ("s", 0, [pods[-1].url]))
+        wire.cuts = [5000]
+        stream = events(gate, VERSE)
+        told = [await anext(stream)]
+        gate.route(("c", 100, []), ("s", 0, [pods[-1].url]))
+        told += [event async for event in stream]
+        assert json.loads(told[-2][1])["error"]["code"] == "upstream_died" and told[-1] == ("", "[DONE]")
+        assert resumes(gate) == {"lost": 1} and gate.outcomes() == {"upstream_error": 1}
+        assert gate.backends.report()["default/chat"]["revisions"]["s"]["requests"] == 0
+
+
+async def kill(pod: ServerProcess) -> None:
+    pod.process.kill()
+
+
+async def kill_engine(pod: ServerProcess) -> None:
+    pod.engine.kill()
+
+
+async def test_streams_outlive_killed_pods(pods: list[ServerProcess]) -> None:
+    """The last test of the pods: of three only one is left. What is not a stream is asked again from its beginning."""
+    long = GREEDY | {"max_tokens": 400}
+    whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    async with gateway(resume_timeout_s=20) as gate, client_of(gate) as client:
+        gate.route(("rev", 100, [pods[-1].url]))
+        undisturbed = await chat(client, **long)
+        async with await gate.post(whole, "/v1/completions") as answer:
+            text = (await answer.json())["choices"][0]["text"]
+        for index, death in enumerate((kill, kill_engine)):
+            # Only these two have endpoints: the first of them gets all there is, and dies of it.
+            gate.route(("rev", 100, [pods[index].url]))
+            running = [asyncio.create_task(chat(client, **long)) for _ in range(6)]
+            asked = [asyncio.create_task(gate.post(whole, "/v1/completions")) for _ in range(2)]
+            await asyncio.to_thread(until, lambda pod=pods[index]: pod.running() == 8, "eight running requests")
+            gate.route(("rev", 100, [pods[index].url, pods[-1].url]))
+            await death(pods[index])
+            assert await asyncio.gather(*running) == [undisturbed] * 6
+            for one in asked:
+                async with await one as answer:
+                    assert (await answer.json())["choices"][0]["text"] == text
+        assert resumes(gate) == {"resumed": 12}
+        assert gate.outcomes() == {"ok": 2 + 16}
