@@ -13,12 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from aiohttp import http_parser, web
 
 from .app import Admin, Edge, Source
-from .backends import Backends
+from .backends import Backends, Failsafe
+from .failsafe import Rule
 from .proxy import Proxy, open_session
 from .routes_file import RoutesFileWatch
 from .settings import Settings
 from .telemetry import logs
 from .telemetry.metrics import Metrics
+from .warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
 # Idle client connections live longer than the usual load balancer in front (60 s).
@@ -65,7 +67,8 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
 
 async def run(settings: Settings) -> int:
     metrics = Metrics(_version())
-    backends = Backends(metrics)
+    rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
+    backends = Backends(metrics, Failsafe(rule, settings.failsafe_ttl_s))
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         source = _source(settings, backends, metrics)
@@ -74,11 +77,14 @@ async def run(settings: Settings) -> int:
         runner = await listen(edge.app(), settings.host, settings.port, settings)
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
+        warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
+        warming = asyncio.create_task(warmup.run(backends))
         try:
             return await Shutdown(settings, edge).wait(runner, routing)
         finally:
-            routing.cancel()
-            await asyncio.gather(routing, return_exceptions=True)
+            for task in (routing, warming):
+                task.cancel()
+            await asyncio.gather(routing, warming, return_exceptions=True)
             await admin_runner.cleanup()
 
 

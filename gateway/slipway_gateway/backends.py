@@ -1,14 +1,20 @@
 """The live side of the table: what is published now, what is in flight where, and who waits for a change."""
 
 import asyncio
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from .router import Target, pick, pick_of
+from .failsafe import Rule, Try, Watch, returned
+from .router import Target, pick, pick_of, preference
 from .table import Route, RouteTable
 from .telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+_EXPIRED = "nobody renewed its weights in time: they go back to the stable revision as far as its pods can carry them"
 
 
 @dataclass(slots=True)
@@ -23,45 +29,115 @@ class Tally:
 class Lease:
     """One attempt at one endpoint: counted as in flight from creation to `release`."""
 
-    def __init__(
-        self, target: Target, tally: Tally, give_back: Callable[[Target, Tally], None], *, first: bool
-    ) -> None:
+    def __init__(self, owner: "Backends", target: Target, tally: Tally, *, first: bool) -> None:
         self.target = target
+        self._owner = owner
         self._tally = tally
-        self._give_back: Callable[[Target, Tally], None] | None = give_back
         self._first = first
+        self._held = True
+        self._failed = False
+        self._try: Try | None = None
+
+    def began(self) -> None:
+        """The endpoint answers; whether it also ends the answer is yet to be seen."""
+        if not self._failed:
+            self._try = self._owner.began(self.target)
 
     def failed(self) -> None:
         # Retries hide a bad revision from clients; they must not hide it from the operator's judgement.
-        if self._first:
-            self._tally.failures += 1
-            self._first = False
+        if not self._failed:
+            self._failed = True
+            self._tally.failures += self._first
+            self._owner.failed(self.target, self._try)
 
     def release(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        if give_back:
-            give_back(self.target, self._tally)
+        if self._held:
+            self._held = False
+            self._owner.give_back(self.target, self._tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Failsafe:
+    """What a gateway may do alone; `ttl_s` 0: a split stays as long as nobody changes it."""
+
+    rule: Rule = field(default_factory=Rule)
+    ttl_s: float = 0.0
 
 
 class Backends:
     """The published table with the counts that routing and the operator need."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(
+        self, metrics: Metrics, failsafe: Failsafe | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
+        self._failsafe = failsafe or Failsafe()
+        self._clock = clock
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
+        self._watches: dict[str, Watch] = {}
+        self._renewed_s: dict[str, float] = {}
+        self._told: dict[str, tuple[str, bool]] = {}
         self._changed = asyncio.Event()
 
     def publish(self, table: RouteTable) -> None:
-        self.table = table
+        last, self.table = self.table or RouteTable(), table
         # Revisions of a live route keep their counts: the operator compares them over time.
         for route, revision in list(self._tallies):
             if route not in table.routes and not self._tallies[route, revision].inflight:
                 del self._tallies[route, revision]
+        self._follow(last, table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _follow(self, last: RouteTable, table: RouteTable) -> None:
+        """New words about a route renew it; a new generation starts its watch anew."""
+        rule = self._failsafe.rule
+        watches, renewed = self._watches, self._renewed_s
+        self._watches, self._renewed_s = {}, {}
+        for name, route in table.routes.items():
+            before = last.routes.get(name)
+            same = before is not None and (before.uid, before.generation) == (route.uid, route.generation)
+            self._watches[name] = watches[name] if same else Watch(rule, route.backends)
+            self._renewed_s[name] = renewed[name] if route is before else self._clock()
+        for gone in self._told.keys() - table.routes.keys():
+            self._metrics.failsafe_gone(gone)
+            del self._told[gone]
+        for route in table.routes.values():
+            self._tell(route)
+
+    def renew(self) -> None:
+        """The operator asked: it is there, and what it wrote is what it wants."""
+        for name in self._renewed_s:
+            self._renewed_s[name] = self._clock()
+
+    def _expired(self, route: Route) -> bool:
+        ttl_s = self._failsafe.ttl_s
+        return ttl_s > 0 and self._clock() - self._renewed_s[route.name] > ttl_s
+
+    def _in_force(self, route: Route) -> Route:
+        if self.table is None or not self._expired(route):
+            return route
+        weighted = [backend for backend in route.backends if backend.weight]
+        return returned(route, len(self.table.urls(route, weighted[-1].revision)) if weighted else 0)
+
+    def _tell(self, route: Route) -> None:
+        """Says once what the gateway began or ended to do alone."""
+        cut = self._watches[route.name].cut
+        now = (cut.revision if cut else "", self._expired(route))
+        before = self._told.get(route.name, ("", False))
+        self._told[route.name] = now
+        if now == before:
+            return
+        self._metrics.failsafe(route.name, cut_off=bool(cut), expired=now[1])
+        if cut and now[0] != before[0]:
+            log.warning("%s: revision %s is cut off: %s", route.name, cut.revision, cut.reason)
+        elif before[0] and not cut:
+            log.warning("%s: revision %s is no longer cut off", route.name, before[0])
+        if now[1] != before[1]:
+            log.warning("%s: %s", route.name, _EXPIRED if now[1] else "its weights are renewed")
 
     async def changed(self, timeout_s: float) -> None:
         """Returns at the next published table, or after the time."""
@@ -87,7 +163,27 @@ class Backends:
             return None
         if revision:
             return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded)
-        return pick(self.table, route, key, self._inflight, excluded)
+        watch, in_force = self._watches[route.name], self._in_force(route)
+        avoided = ""
+        if watch.cut or in_force is not route:
+            order = preference(in_force, key)
+            avoided = order[0].revision if order and watch.avoids(order[0].revision, self._clock()) else ""
+            self._tell(route)
+        return pick(self.table, in_force, key, self._inflight, excluded, avoided=avoided)
+
+    def began(self, target: Target) -> Try | None:
+        return self._watched(target, lambda watch: watch.began(target.revision))
+
+    def failed(self, target: Target, one: Try | None) -> None:
+        self._watched(target, lambda watch: watch.failed(target.revision, one, self._clock()))
+
+    def _watched(self, target: Target, note: Callable[[Watch], Try | None]) -> Try | None:
+        watch = self._watches.get(target.route)
+        if watch is None or self.table is None:
+            return None
+        noted = note(watch)
+        self._tell(self.table.routes[target.route])
+        return noted
 
     def lease(self, target: Target, *, first: bool) -> Lease:
         tally = self._tallies.setdefault((target.route, target.revision), Tally())
@@ -95,9 +191,9 @@ class Backends:
         tally.requests += first
         self._inflight[target.url] += 1
         self._metrics.inflight_changed(target.model, target.revision, 1)
-        return Lease(target, tally, self._give_back, first=first)
+        return Lease(self, target, tally, first=first)
 
-    def _give_back(self, target: Target, tally: Tally) -> None:
+    def give_back(self, target: Target, tally: Tally) -> None:
         tally.inflight -= 1
         self._inflight[target.url] -= 1
         if not self._inflight[target.url]:
@@ -120,4 +216,10 @@ class Backends:
                 "requests": tally.requests,
                 "failures": tally.failures,
             }
-        return {"uid": route.uid, "generation": route.generation, "revisions": revisions}
+        cut = self._watches[route.name].cut
+        failsafe = {
+            "cut_off": cut.revision if cut else "",
+            "reason": cut.reason if cut else "",
+            "expired": self._expired(route),
+        }
+        return {"uid": route.uid, "generation": route.generation, "revisions": revisions, "failsafe": failsafe}

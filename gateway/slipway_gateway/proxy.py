@@ -154,6 +154,8 @@ class Proxy:
         answer = Answer(target, status, CIMultiDict(response.headers), start)
         if status in RETRIED_STATUSES:
             return Fault(str(status), answer=answer)
+        if status < 500:
+            lease.began()
         answer.rest = None if response.content.at_eof() else response
         answer.lease = lease
         return answer

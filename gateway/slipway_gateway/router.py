@@ -28,10 +28,19 @@ def preference(route: Route, key: str) -> list[Backend]:
 
 
 def pick(
-    table: RouteTable, route: Route, key: str, inflight: Mapping[str, int], excluded: Collection[str] = ()
+    table: RouteTable,
+    route: Route,
+    key: str,
+    inflight: Mapping[str, int],
+    excluded: Collection[str] = (),
+    *,
+    avoided: str = "",
 ) -> Target | None:
-    """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint."""
-    for backend in preference(route, key):
+    """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
+
+    The `avoided` revision comes last: better a bad one than none.
+    """
+    for backend in sorted(preference(route, key), key=lambda backend: backend.revision == avoided):
         if target := pick_of(table, route, backend.revision, key, inflight, excluded=excluded):
             return target
     return None

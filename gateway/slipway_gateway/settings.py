@@ -36,10 +36,19 @@ class Settings:
     hold_timeout_s: float = _setting(5.0, "how long a request may wait for a ready endpoint before 503")
     resume_timeout_s: float = _setting(30.0, "how long a broken stream may wait for another server of its revision")
     connect_timeout_s: float = _setting(2.0, "to connect to an endpoint")
+    warm_connections: int = _setting(2, "kept open to each ready endpoint of a revision without weight; 0: none")
     idle_timeout_s: float = _setting(600.0, "without a byte from the endpoint")
     request_timeout_s: float = _setting(3600.0, "a whole request")
     body_timeout_s: float = _setting(60.0, "to receive a request body")
     stall_timeout_s: float = _setting(60.0, "a client may leave its answer unread")
+    cut_off_failures: int = _setting(10, "failed tries in a row that cut a revision under test off; 0: never")
+    cut_off_after_s: float = _setting(5.0, "how long it must fail like that; a dead pod is out of the table by then")
+    cut_off_cooldown_s: float = _setting(60.0, "until a revision that was cut off is tried again")
+    failsafe_ttl_s: float = _setting(
+        0.0,
+        "weights go back to the stable revision when nobody renews them for so long; 0: never; the operator asks "
+        "at least every 300",
+    )
     drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
     drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
     log_level: str = _setting("info", "debug, info, warning or error")

@@ -1,7 +1,7 @@
 """The route table: which model is served by which revisions at which endpoints (pure)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -61,6 +61,7 @@ class Route:
     backends: tuple[Backend, ...] = ()
     header_routes: tuple[HeaderRoute, ...] = ()
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
+    replicas: int = 0  # that were asked for; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,21 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         return Problem(f"status.traffic of {name}: {error}")
     if problem := check_backends(traffic.backends):
         return Problem(f"status.traffic of {name}: {problem.text}")
-    return Route(
-        name,
-        known.uid,
-        traffic.model,
-        known.created,
-        traffic.generation,
-        traffic.salt,
-        traffic.backends,
-        traffic.header_routes,
-        traffic.hold_seconds,
+    return replace(
+        known,
+        model=traffic.model,
+        generation=traffic.generation,
+        salt=traffic.salt,
+        backends=traffic.backends,
+        header_routes=traffic.header_routes,
+        hold_s=traffic.hold_seconds,
+        replicas=_replicas(obj),
     )
+
+
+def _replicas(obj: Mapping[str, Any]) -> int:
+    replicas = (obj.get("spec") or {}).get("replicas")
+    return replicas if isinstance(replicas, int) else 0
 
 
 def _declared_model(obj: Mapping[str, Any]) -> str:

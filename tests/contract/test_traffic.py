@@ -80,6 +80,7 @@ def test_report_has_the_documented_shape() -> None:
     (documented,) = routes()["routes"].values()
     reported = backends.report()["default/chat"]
     assert set(reported) == set(documented)
+    assert set(reported["failsafe"]) == set(documented["failsafe"])
     (counts,) = documented["revisions"].values()
     assert all(set(found) == set(counts) for found in reported["revisions"].values())
 

@@ -77,6 +77,7 @@ class Gateway:
     url: str
     admin_url: str
     client: aiohttp.ClientSession
+    upstreams: aiohttp.ClientSession
     generation: int = 0
     counted: dict[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -133,7 +134,7 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:
-            yield Gateway(edge, backends, metrics, runner, url, admin_url, client)
+            yield Gateway(edge, backends, metrics, runner, url, admin_url, client, session)
         finally:
             await client.close()
             await runner.cleanup()

@@ -176,7 +176,8 @@ async def test_routes_report_is_the_contract() -> None:
             "rev": {"endpoints": 1, "inflight": 1, "requests": 1, "failures": 0},
             "old": {"endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
         }
-        route = {"uid": "uid", "generation": 1, "revisions": revisions}
+        failsafe = {"cut_off": "", "reason": "", "expired": False}
+        route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))

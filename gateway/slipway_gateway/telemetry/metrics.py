@@ -41,6 +41,7 @@ class Metrics:
         self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
+        self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
         self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
@@ -78,6 +79,13 @@ class Metrics:
         self._generation.clear()
         for route, generation in generations.items():
             self._generation.labels(route).set(generation)
+
+    def failsafe(self, route: str, *, cut_off: bool, expired: bool) -> None:
+        self._failsafe.labels(route, "cut_off").set(cut_off)
+        self._failsafe.labels(route, "expired").set(expired)
+
+    def failsafe_gone(self, route: str) -> None:
+        self._failsafe.remove_by_labels({"route": route})
 
     def watch_event(self, resource: str) -> None:
         self._watch.labels(resource).set_to_current_time()
