@@ -15,6 +15,7 @@ from aiohttp import http_parser, web
 from .app import Admin, Edge, Source
 from .backends import Backends, Failsafe
 from .failsafe import Rule
+from .listener import listen
 from .proxy import Proxy, open_session
 from .routes_file import RoutesFileWatch
 from .settings import Settings
@@ -23,8 +24,6 @@ from .telemetry.metrics import Metrics
 from .warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
-# Idle client connections live longer than the usual load balancer in front (60 s).
-_KEEPALIVE_S = 75.0
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
 
@@ -74,7 +73,7 @@ async def run(settings: Settings) -> int:
         source = _source(settings, backends, metrics)
         admin = Admin(edge, backends, metrics, source, uuid.uuid4().hex)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
-        runner = await listen(edge.app(), settings.host, settings.port, settings)
+        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.refuse)
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
@@ -86,27 +85,6 @@ async def run(settings: Settings) -> int:
                 task.cancel()
             await asyncio.gather(routing, warming, return_exceptions=True)
             await admin_runner.cleanup()
-
-
-async def listen(app: web.Application, host: str, port: int, settings: Settings) -> web.AppRunner:
-    # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
-    quiet = logging.getLogger("slipway_gateway.http")
-    quiet.setLevel(logging.CRITICAL)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        logger=quiet,
-        handler_cancellation=True,
-        auto_decompress=False,
-        keepalive_timeout=_KEEPALIVE_S,
-        max_line_size=settings.max_header_bytes,
-        max_field_size=settings.max_header_bytes,
-        # Draining is done before cleanup; what is left then is cut.
-        shutdown_timeout=0.5,
-    )
-    await runner.setup()
-    await web.TCPSite(runner, host or None, port, backlog=1024).start()
-    return runner
 
 
 class Shutdown:

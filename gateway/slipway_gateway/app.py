@@ -113,6 +113,13 @@ class Edge:
             self._metrics.observe(record, self._clock())
             self._log(request, record)
 
+    def refuse(self, refusal: errors.Refusal) -> web.Response:
+        """The answer to what is no request; it is counted as one."""
+        record = Record(headers.request_id({}), self._clock())
+        answer = self._refuse(record, refusal)
+        self._metrics.observe(record, record.started)
+        return answer
+
     def _refuse(self, record: Record, refusal: errors.Refusal) -> web.Response:
         record.end(refusal.outcome, refusal.status)
         answer = self._json(refusal.body(), record, status=refusal.status)

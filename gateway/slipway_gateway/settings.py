@@ -29,7 +29,7 @@ class Settings:
     max_inflight: int = _setting(4096, "requests at a time; above it 429")
     max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
     max_buffered_bytes: int = _setting(256 << 20, "request bodies held in memory together; above it 429")
-    max_header_bytes: int = _setting(16384, "largest header line; above it 400")
+    max_header_bytes: int = _setting(16384, "largest header line; above it 431")
     max_attempts: int = _setting(3, "endpoints that one request may be sent to before its first byte")
     max_resumes: int = _setting(3, "servers that one stream may outlive; 0: a broken stream ends with an error event")
     max_held: int = _setting(256, "requests that may wait for an endpoint at a time")

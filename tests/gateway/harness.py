@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from slipway_gateway.__main__ import listen
 from slipway_gateway.app import Admin, Edge
 from slipway_gateway.backends import Backends
+from slipway_gateway.listener import listen
 from slipway_gateway.proxy import Proxy, open_session
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
@@ -130,7 +130,7 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         admin = Admin(edge, backends, metrics, NoSource(), "incarnation")
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings)
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.refuse)
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:

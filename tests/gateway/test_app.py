@@ -101,23 +101,45 @@ async def test_inflight_bound() -> None:
         assert gate.outcomes() == {"refused": 1, "client_closed": 2}
 
 
+_COMPLETIONS = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+
+
 @pytest.mark.parametrize(
-    "head",
+    ("head", "status"),
     [
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Big: " + b"y" * 20000 + b"\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 500 + b"\r\n",
-        b"POST /v1/" + b"y" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01 nonsense\r\n\r\n",
+        (_COMPLETIONS + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (_COMPLETIONS + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}", 400),
+        (_COMPLETIONS + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", 400),
+        (_COMPLETIONS + b"X-Big: " + b"y" * 20000 + b"\r\n\r\n", 431),
+        (_COMPLETIONS + b"A: b\r\n" * 500 + b"\r\n", 400),
+        (b"POST /v1/" + b"y" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"\x16\x03\x01 nonsense\r\n\r\n", 400),
     ],
 )
-async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes) -> None:
+async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes, status: int) -> None:
     async with upstream(echo) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        assert b" 400 " in (await raw(gate, head)).partition(b"\r\n")[0]
+        said = await raw(gate, head)
+        # HTTP/1.0: the connection ends with the answer.
+        assert said.startswith(b"HTTP/1.0 %d " % status) and b"Content-Type: application/json" in said
+        assert b"X-Request-Id" in said
+        assert gate.outcomes() == {"client_error": 1}
         assert not server.seen
+
+
+async def test_heads_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.listener.KEEPALIVE_S", 0.2)
+    async with gateway() as gate:
+        gate.route(("rev", 100, []))
+        address = ("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
+        whole = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+        for start in (b"", _COMPLETIONS, whole + whole[:20]):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(start)
+            async with asyncio.timeout(10):
+                said = await reader.read()
+            assert said.count(b"HTTP/1.1 200") == start.count(whole)
+            await drop(writer)
 
 
 async def test_models() -> None:

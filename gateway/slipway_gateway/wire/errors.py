@@ -96,6 +96,12 @@ def stream_gone() -> Refusal:
     return Refusal(410, "stream_gone", message)
 
 
+def bad_head(*, too_long: bool) -> Refusal:
+    if too_long:
+        return Refusal(431, "head_too_large", "A line of the request's head is longer than this gateway takes.")
+    return Refusal(400, "bad_request", "This is not an HTTP/1.1 request that this gateway understands.")
+
+
 def wrong_method(method: str, path: str, allow: str) -> Refusal:
     return Refusal(405, "method_not_allowed", f"{path[:200]} takes {allow}, not {method[:20]}.", allow=allow)
 
