@@ -490,7 +490,11 @@ async def test_no_endpoint_is_503_after_the_hold() -> None:
 
 
 async def test_concurrent_requests_all_end_counted() -> None:
-    async with upstream(streaming(3, 0.01)) as good, upstream(answering(503)) as bad, gateway(hold_timeout_s=10) as gate:
+    async with (
+        upstream(streaming(3, 0.01)) as good,
+        upstream(answering(503)) as bad,
+        gateway(hold_timeout_s=10) as gate,
+    ):
         gate.route(("c", 50, [bad.url]), ("s", 50, [good.url]))
         answers = await asyncio.gather(*(gate.post() for _ in range(200)))
         bodies = await asyncio.gather(*(answer.read() for answer in answers))
