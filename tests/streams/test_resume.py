@@ -3,14 +3,18 @@
 import asyncio
 import json
 import random
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from tests.gateway import test_process
 from tests.gateway.harness import Gateway, gateway
-from tests.server.process import ServerProcess, until
+from tests.gateway.harness import until as soon
+from tests.server.process import ServerProcess, get, until
 
 from .scissors import scissors
 
@@ -24,7 +28,11 @@ STOPPED: dict[str, Any] = {"temperature": 0, "max_tokens": 200, "stop": ["And th
 
 
 def client_of(gate: Gateway) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key="none", max_retries=0)
+    return client_at(gate.url)
+
+
+def client_at(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
 
 
 async def chat(client: openai.AsyncOpenAI, **options: Any) -> dict[str, Any]:
@@ -174,26 +182,33 @@ async def kill_engine(pod: ServerProcess) -> None:
     pod.engine.kill()
 
 
-async def test_streams_outlive_killed_pods(pods: list[ServerProcess]) -> None:
+async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: Path) -> None:
     """The last test of the pods: of three only one is left. What is not a stream is asked again from its beginning."""
     long = GREEDY | {"max_tokens": 400}
-    whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
-    async with gateway(resume_timeout_s=20) as gate, client_of(gate) as client:
-        gate.route(("rev", 100, [pods[-1].url]))
+    whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "temperature": 0}
+    body = {"ignore_eos": True}
+    path = test_process.routes(tmp_path / "routes.yaml", pods[-1].url)
+    async with test_process.gateway("--routes", str(path)) as gate, client_at(gate.url("api")) as client:
+
+        async def route(*urls: str) -> None:
+            before = len(gate.said("routes file loaded"))
+            test_process.routes(path, *urls)
+            gate.process.send_signal(signal.SIGHUP)
+            await soon(lambda: len(gate.said("routes file loaded")) > before, 20)
+
         undisturbed = await chat(client, **long)
-        async with await gate.post(whole, "/v1/completions") as answer:
-            text = (await answer.json())["choices"][0]["text"]
+        answer = await client.completions.create(**whole, extra_body=body)
         for index, death in enumerate((kill, kill_engine)):
-            # Only these two have endpoints: the first of them gets all there is, and dies of it.
-            gate.route(("rev", 100, [pods[index].url]))
-            running = [asyncio.create_task(chat(client, **long)) for _ in range(6)]
-            asked = [asyncio.create_task(gate.post(whole, "/v1/completions")) for _ in range(2)]
+            # The one that dies is the only endpoint when they begin: it gets them all.
+            await route(pods[index].url)
+            streams = [asyncio.create_task(chat(client, **long)) for _ in range(6)]
+            others = [asyncio.create_task(client.completions.create(**whole, extra_body=body)) for _ in range(2)]
             await asyncio.to_thread(until, lambda pod=pods[index]: pod.running() == 8, "eight running requests")
-            gate.route(("rev", 100, [pods[index].url, pods[-1].url]))
+            await route(pods[index].url, pods[-1].url)
             await death(pods[index])
-            assert await asyncio.gather(*running) == [undisturbed] * 6
-            for one in asked:
-                async with await one as answer:
-                    assert (await answer.json())["choices"][0]["text"] == text
-        assert resumes(gate) == {"resumed": 12}
-        assert gate.outcomes() == {"ok": 2 + 16}
+            assert await asyncio.gather(*streams) == [undisturbed] * 6
+            assert [other.choices for other in await asyncio.gather(*others)] == [answer.choices] * 2
+        metrics = get(gate.url("admin") + "/metrics")[1].decode()
+        assert 'slipway_gateway_resumes_total{model="chat",outcome="resumed",revision="v1"} 12.0' in metrics
+        assert 'slipway_gateway_requests_total{code="200",model="chat",outcome="ok",revision="v1"} 18.0' in metrics
+        assert "lost" not in metrics and metrics.count("slipway_gateway_requests_total{") == 1
