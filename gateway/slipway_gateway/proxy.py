@@ -1,6 +1,7 @@
 """Forwards one request: attempts until a first byte, and again for the rest of a stream whose server is gone."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import aiohttp
@@ -98,7 +99,8 @@ class Proxy:
     async def _hold(self, effort: Effort) -> bool:
         """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
         left = effort.hold_until - self._clock()
-        if left <= 0 or self._held >= self._settings.max_held:
+        # A stream that is half answered keeps the place that it has; it came in by `max_inflight`.
+        if left <= 0 or (self._held >= self._settings.max_held and not effort.resumes):
             return False
         self._held += 1
         self._metrics.held.inc()
@@ -200,10 +202,22 @@ async def _read_at_least(response: aiohttp.ClientResponse, wanted: int) -> bytes
     return b"".join(chunks)
 
 
+def _mortal_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A node that is gone sends no reset: its connections die by silence, within half a minute."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Linux: probes after 10 s without a word, every 5 s; and no more than 25 s for sent bytes to arrive.
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
+        if option := getattr(socket, name, 0):
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
 def open_session(settings: Settings) -> aiohttp.ClientSession:
     """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0, socket_factory=_mortal_socket),
         timeout=aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
         ),

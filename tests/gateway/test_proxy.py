@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import sys
 import time
 
 import aiohttp
@@ -202,7 +204,7 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
         return web.Response(body=b": 2.00000002 9\ndata: {}\n\ndata: [DONE]\n\n", headers=headers)
 
-    async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(rest) as server, gateway() as gate:
+    async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(rest) as server, gateway(max_held=0) as gate:
         gate.route(("rev", 100, [url]), ("other", 0, [server.url]))
         answer = await gate.post()
         await answer.content.readline()
@@ -237,6 +239,20 @@ async def test_a_client_that_leaves_ends_the_wait_for_a_server() -> None:
         answer.close()
         await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
         assert gate.edge.running == 0 and gate.held() == 0
+
+
+async def test_connections_to_a_lost_node_die_by_silence() -> None:
+    async with upstream(streaming(3, 0.05)) as server, gateway() as gate, gate.upstreams.post(server.url) as answer:
+        assert answer.connection and answer.connection.transport
+        opened = answer.connection.transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if sys.platform == "linux":
+            idle_s, gap_s, count = (
+                opened.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle_s + gap_s * count <= 30
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
 
 
 async def test_stream_that_stops_is_ended_with_an_error() -> None:
