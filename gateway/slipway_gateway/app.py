@@ -13,6 +13,7 @@ from aiohttp import web
 from .backends import Backends
 from .exchange import Call
 from .proxy import Proxy
+from .router import by_headers
 from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
@@ -174,11 +175,13 @@ class Edge:
             raise errors.invalid("missing_required_parameter", message, param="model")
         if self._backends.table is None:
             raise errors.no_table()
-        if self._backends.find(model) is None:
+        route = self._backends.find(model)
+        if route is None:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
         sent = headers.to_upstream(request.headers, record.request_id)
-        call = Call(model, key, request.rel_url.raw_path_qs, sent, body)
+        preferred = by_headers(route, request.headers) if route.header_routes else ""
+        call = Call(model, key, request.rel_url.raw_path_qs, sent, body, preferred=preferred)
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.path not in _NEVER_STREAMED else call
 

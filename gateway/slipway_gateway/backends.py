@@ -156,13 +156,17 @@ class Backends:
         route = self.find(model)
         return self.table is not None and route is not None and revision in self.table.revisions(route)
 
-    def pick(self, model: str, key: str, excluded: Collection[str], revision: str = "") -> Target | None:
-        """An endpoint by weight, or of the one `revision` that can answer."""
+    def pick(
+        self, model: str, key: str, excluded: Collection[str], revision: str = "", *, preferred: str = ""
+    ) -> Target | None:
+        """An endpoint by weight, of a `preferred` revision first, or of the one `revision` that can answer."""
         route = self.find(model)
         if self.table is None or route is None:
             return None
         if revision:
             return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded)
+        if preferred and (one := pick_of(self.table, route, preferred, key, self._inflight, excluded=excluded)):
+            return one
         watch, in_force = self._watches[route.name], self._in_force(route)
         avoided = ""
         if watch.cut or in_force is not route:

@@ -14,7 +14,10 @@ FIRST_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked of an endpoint; the same bytes for every attempt. `revision`: of this one only."""
+    """What is asked of an endpoint; the same bytes for every attempt.
+
+    `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
+    """
 
     model: str
     key: str
@@ -22,6 +25,7 @@ class Call:
     headers: CIMultiDict[str]
     body: bytes
     revision: str = ""
+    preferred: str = ""
 
     @property
     def path(self) -> str:

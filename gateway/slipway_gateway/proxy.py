@@ -47,7 +47,7 @@ class Proxy:
         try:
             async with limit:
                 self._limit(limit)
-                effort = Effort(self._clock() + self._settings.hold_timeout_s, self._settings.max_attempts)
+                effort = Effort(self._clock() + self._hold_s(call), self._settings.max_attempts)
                 answer = await self._first_answer(call, record, effort)
                 relay = Relay(self, request, call, answer, record)
                 return await relay.run(close=close)
@@ -59,6 +59,10 @@ class Proxy:
             self._limits.discard(limit)
             if relay:
                 relay.close()
+
+    def _hold_s(self, call: Call) -> float:
+        route = self._backends.find(call.model)
+        return self._settings.hold_timeout_s if route is None or route.hold_s is None else route.hold_s
 
     def cut(self) -> None:
         """Ends what still runs: a stream with an event that says so, anything else with a refusal."""
@@ -75,7 +79,7 @@ class Proxy:
 
     async def _first_answer(self, call: Call, record: Record, effort: Effort) -> Answer:
         while effort.spent < effort.limit:
-            target = self._backends.pick(call.model, call.key, effort.tried, call.revision)
+            target = self._backends.pick(call.model, call.key, effort.tried, call.revision, preferred=call.preferred)
             if target is None:
                 if effort.waits_in_vain or not await self._hold(effort):
                     break

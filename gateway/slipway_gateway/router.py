@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .split import affinity, choose
-from .table import Backend, Route, RouteTable
+from .table import Backend, HeaderMatch, Route, RouteTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,31 @@ class Target:
     model: str
     revision: str
     url: str
+
+
+def by_headers(route: Route, headers: Mapping[str, str]) -> str:
+    """The revision of the first header route that a request fits, empty when it fits none. `headers` know no case."""
+    for one in route.header_routes:
+        if one.match and all(_fits(match, headers) for match in one.match):
+            return one.revision
+    return ""
+
+
+def _fits(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
+    value = headers.get(match.name)
+    if value is None:
+        return False
+    if match.name == "host":
+        value = _host_name(value)
+    if match.exact is not None:
+        return value == (match.exact.lower() if match.name == "host" else match.exact)
+    return match.prefix is not None and value.startswith(match.prefix.lower() if match.name == "host" else match.prefix)
+
+
+def _host_name(host: str) -> str:
+    """In lower case and without the port; an IPv6 address keeps its colons."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
 
 
 def preference(route: Route, key: str) -> list[Backend]:
