@@ -274,6 +274,6 @@ class Admin:
         )
 
     async def _routes(self, request: web.Request) -> web.Response:
-        self._backends.renew()
         report = {"incarnation": self._incarnation, "draining": self._edge.draining, "routes": self._backends.report()}
+        self._backends.renew()
         return web.json_response(report)

@@ -93,7 +93,7 @@ class Backends:
         changed.set()
 
     def _follow(self, last: RouteTable, table: RouteTable) -> None:
-        """New words about a route renew it; a new generation starts its watch anew."""
+        """A change renews a route, being listed once more does not; a new generation starts its watch anew."""
         rule = self._failsafe.rule
         watches, renewed = self._watches, self._renewed_s
         self._watches, self._renewed_s = {}, {}
@@ -101,7 +101,7 @@ class Backends:
             before = last.routes.get(name)
             same = before is not None and (before.uid, before.generation) == (route.uid, route.generation)
             self._watches[name] = watches[name] if same else Watch(rule, route.backends)
-            self._renewed_s[name] = renewed[name] if route is before else self._clock()
+            self._renewed_s[name] = renewed[name] if route == before else self._clock()
         for gone in self._told.keys() - table.routes.keys():
             self._metrics.failsafe_gone(gone)
             del self._told[gone]

@@ -1,5 +1,6 @@
 """What a gateway does while nobody tells it better: it cuts a failing revision off, and gives up a stale split."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from slipway_gateway.table import Backend, Route
 from slipway_gateway.telemetry.metrics import Metrics
 
 from . import test_process
-from .harness import echo, refused_url, table, upstream
+from .harness import echo, gateway, refused_url, table, upstream
 
 SPLIT = (Backend("c", 25), Backend("s", 75))
 RULE = Rule(failures=5, after_s=0.0, cooldown_s=60.0)
@@ -221,14 +222,12 @@ def test_a_new_generation_undoes_a_cut(caplog: pytest.LogCaptureFixture) -> None
 def test_weights_that_nobody_renews_expire(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     one = backends(clock, ttl_s=900)
-    first = table(1, *HERE)
-    one.publish(first)
+    one.publish(table(1, *HERE))
     clock.now_s = 900
     assert picked(one) == "c"
     clock.now_s = 901
-    # New endpoints are no word about the weights.
-    moved = table(1, *HERE)
-    one.publish(type(moved)(first.routes, first.models, moved.endpoints))
+    # New endpoints, or the same words once more, say nothing about the weights.
+    one.publish(table(1, ("c", 99, ["http://c", "http://d"]), HERE[1]))
     assert picked(one) == "s" and gauge(one, "expired") == 1
     assert one.report()["default/chat"]["failsafe"]["expired"]
     assert "nobody renewed its weights" in caplog.text
@@ -236,7 +235,7 @@ def test_weights_that_nobody_renews_expire(caplog: pytest.LogCaptureFixture) -> 
     assert picked(one) == "c"
     clock.now_s = 1900
     assert picked(one) == "s"
-    one.publish(table(1, *HERE))
+    one.publish(table(2, *HERE))
     assert picked(one) == "c" and gauge(one, "expired") == 0
 
 
@@ -249,6 +248,16 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
     one.publish(table(1))
     one.publish(type(table(1))())
     assert gauge(one, "expired") is None and not one._told
+
+
+async def test_the_operators_question_renews() -> None:
+    async with gateway() as gate:
+        gate.route(*HERE)
+        asked_s, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.backends._clock = lambda: now_s
+        async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+            assert answer.status == 200
+        assert gate.backends._renewed_s["default/chat"] == now_s > asked_s
 
 
 @pytest.mark.integration
