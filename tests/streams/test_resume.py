@@ -19,7 +19,7 @@ from tests.server.process import ServerProcess, get, until
 from .scissors import scissors
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 MESSAGES = [{"role": "user", "content": "And God said, Let there be light: and there was light."}]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "extra_body": {"ignore_eos": True}}

@@ -51,6 +51,26 @@ def test_decodes_come_before_prefills_and_long_prompts_are_cut() -> None:
     assert spans == [(0, 7, False), (7, 14, False), (14, 20, True), (20, 21, True)]
 
 
+def test_a_resumed_answer_is_prefilled_and_goes_on_where_it_was() -> None:
+    scheduler = Scheduler(Limits(slots=2, step_tokens=8, kv_tokens=100))
+    resumed = Request("r", tuple(range(4)), SamplingParams(9, stop_token_ids=(STOP,)), resumed=(11, 12, 13, 14, 15, 16))
+    assert (resumed.known_tokens, resumed.kv_tokens) == (10, 13)
+    scheduler.submit(resumed)
+    spans, tokens = [], []
+    while scheduler.busy:
+        batch = scheduler.schedule()
+        spans += [(w.start, w.end, w.samples, w.sequence.tokens(w.start, w.end)) for w in batch]
+        tokens += [e.token for e in scheduler.complete(batch, [20 for w in batch if w.samples])]
+    assert spans == [
+        (0, 8, False, [0, 1, 2, 3, 11, 12, 13, 14]),
+        (8, 10, True, [15, 16]),
+        (10, 11, True, [20]),
+        (11, 12, True, [20]),
+    ]
+    # Six were there: of nine only three are new, and only they are told.
+    assert tokens == [20, 20, 20] and scheduler.kv_tokens_reserved == 0
+
+
 def test_encoders_get_whole_prompts() -> None:
     scheduler = Scheduler(Limits(slots=4, step_tokens=8, kv_tokens=1, chunked=False))
     for name, size in (("a", 20), ("b", 3), ("c", 5), ("d", 1)):
