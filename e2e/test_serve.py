@@ -82,11 +82,16 @@ def test_endpoints_beside_openai(chat: Deployment, slipway: Installation) -> Non
     assert versioned["model_version"] == "v1" and versioned["latency_ms"] > 0
     assert answered(f"{root}/api/v1/models/{chat.model}/generate", {"prompt": "And God said", "max_tokens": 6})["text"]
     _, streamed = post(f"{root}/v1/generate", asked | {"stream": True})
-    events = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in data_lines(streamed)]
     assert [events[0]["type"], events[-1]["type"]] == ["token", "done"]
     _, streamed = post(f"{root}/api/v1/generate", asked | {"stream": True})
-    *tokens, end = [line.removeprefix("data: ") for line in streamed.splitlines() if line]
+    *tokens, end = [line.removeprefix("data: ") for line in data_lines(streamed)]
     assert end == "[DONE]" and all(json.loads(token)["token"] for token in tokens)
+
+
+def data_lines(streamed: str) -> list[str]:
+    """Each event has an id beside its data."""
+    return [line for line in streamed.splitlines() if line.startswith("data: ")]
 
 
 def answered(url: str, body: Json) -> Json:
