@@ -106,6 +106,8 @@ def _type(node: Node) -> str:
         return "integer or string"
     if node["type"] == "array":
         return f"list of {_type(node['items'])}s"
+    if "additionalProperties" in node:
+        return f"map of {_type(node['additionalProperties'])}s"
     return node.get("format", "") if node.get("format") == "date-time" else node["type"]
 
 
@@ -116,6 +118,7 @@ def _limits(node: Node) -> Iterator[str]:
     sizes = [
         ("minItems", "at least", "items"),
         ("maxItems", "at most", "items"),
+        ("maxProperties", "at most", "entries"),
         ("maxLength", "at most", "characters"),
     ]
     said = [f"{word} {node[key]}" for key, word in bounds if key in node]

@@ -50,6 +50,14 @@ def _rollout(verb: str, *tokens: str) -> tuple[Change, ...]:
     return tuple({"rollout": {verb: token}} for token in tokens)
 
 
+def _hooks(*hooks: Change) -> Change:
+    return {"strategy": {"hooks": list(hooks)}}
+
+
+def _hook(**fields: Any) -> Change:
+    return {"name": "gate", "type": "confirm-rollout", "url": "http://gate.tools.svc/approve", **fields}
+
+
 def _weights(*weights: int) -> Change:
     return _steps(*({"setWeight": weight} for weight in weights))
 
@@ -220,6 +228,32 @@ CEL_CASES = (
         good=_pause("30s", "10m", "1h30m", "1h1m1s"),
     ),
     Case(
+        "hook-names",
+        "the names of spec.strategy.hooks must differ",
+        bad=(_hooks(_hook(), _hook(type="rollout")),),
+        good=(_hooks(_hook(), _hook(name="gate-2")), _hooks(*(_hook(name=f"gate-{n}") for n in range(16)))),
+    ),
+    Case(
+        "hook-url",
+        "spec.strategy.hooks.url must be http:// or https://",
+        bad=tuple(
+            _hooks(_hook(url=url))
+            for url in (
+                *("gate.tools.svc", "ftp://gate/x", "file:///etc/passwd", "http://", "http:///x", "HTTP://gate/"),
+                *("http://user:secret@gate/", "http://gate/a b", "http://gate#x", "https://ga te/"),
+            )
+        ),
+        good=tuple(
+            _hooks(_hook(url=url))
+            for url in (
+                "http://gate",
+                "https://gate.example.com:8443/a/b?c=d",
+                "http://[fd00::1]:80/",
+                "http://10.0.0.1/",
+            )
+        ),
+    ),
+    Case(
         "promote",
         "spec.rollout.promote is REVISION/ATTEMPT/STEP",
         bad=_rollout("promote", "", REVISION, f"{REVISION}/1", "ABCDEFGH23/1/2", f"{REVISION}/1/2/3", "short/1/2"),
@@ -338,6 +372,52 @@ SCHEMA_CASES = (
         "spec.strategy.canary.trafficPercent",
         bad=(_canary(trafficPercent=-1), _canary(trafficPercent=101)),
         good=(_canary(trafficPercent=0), _canary(trafficPercent=100)),
+    ),
+    Case(
+        "hooks",
+        "spec.strategy.hooks",
+        bad=(_hooks(*(_hook(name=f"gate-{n}") for n in range(17))), _hooks({"name": "gate"})),
+        good=(_hooks(), _hooks(_hook())),
+    ),
+    Case(
+        "hooks.name",
+        "spec.strategy.hooks[0].name",
+        bad=tuple(_hooks(_hook(name=name)) for name in ("", "-a", "a-", "A", "a b", "a" * 64)),
+        good=tuple(_hooks(_hook(name=name)) for name in ("a", "a-1", "a" * 63)),
+    ),
+    Case(
+        "hooks.type",
+        "spec.strategy.hooks[0].type",
+        bad=(_hooks(_hook(type="confirm")), _hooks(_hook(type="Rollback")), _hooks(_hook(type=None))),
+        good=tuple(
+            _hooks(_hook(type=kind))
+            for kind in (
+                *("confirm-rollout", "pre-rollout", "rollout", "confirm-traffic-increase", "confirm-promotion"),
+                *("post-rollout", "rollback", "event"),
+            )
+        ),
+    ),
+    Case(
+        "hooks.timeoutSeconds",
+        "spec.strategy.hooks[0].timeoutSeconds",
+        bad=(_hooks(_hook(timeoutSeconds=0)), _hooks(_hook(timeoutSeconds=301))),
+        good=(_hooks(_hook(timeoutSeconds=1)), _hooks(_hook(timeoutSeconds=300))),
+    ),
+    Case(
+        "hooks.retries",
+        "spec.strategy.hooks[0].retries",
+        bad=(_hooks(_hook(retries=-1)), _hooks(_hook(retries=6))),
+        good=(_hooks(_hook(retries=0)), _hooks(_hook(retries=5))),
+    ),
+    Case(
+        "hooks.metadata",
+        "spec.strategy.hooks[0].metadata",
+        bad=(
+            _hooks(_hook(metadata={"a": 1})),
+            _hooks(_hook(metadata={"a": "x" * 1025})),
+            _hooks(_hook(metadata={str(n): "" for n in range(17)})),
+        ),
+        good=(_hooks(_hook(metadata={"environment": "test", "cmd": "hey -z 1m"})),),
     ),
     Case("steps", "spec.strategy.canary.steps", bad=(_steps(), _weights(*[1] * 51)), good=(_weights(*[1] * 50),)),
     Case(

@@ -1,10 +1,13 @@
 """What the API server makes of the CRD: defaults, subresources, columns, explain, names (real API server)."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
+from slipway_operator.model.hooks import Ended, HookOutcome, HookState, HookType
+from slipway_operator.model.status import Rollout, State, Status, render
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
 from tests.support.api_server import ROOT, Api
@@ -67,6 +70,17 @@ def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> 
     written = api.merge(path(namespace, "chat", "status"), {"status": {"phase": "Healthy"}, "spec": {"replicas": 7}})
     assert written.body["status"] == {"phase": "Healthy"}
     assert written.body["spec"]["replicas"] == 1
+
+
+def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    state = HookState("a", HookType.ROLLOUT, "step 1, weight 5", "k", HookOutcome.PASSED, now, 2, now, "200 OK")
+    rollout = Rollout(State.SHIFTING, "abcdefgh22", 1, now, now, now, hooks=(state,))
+    status = render(Status(rollout=rollout, ended=Ended("abcdefgh33", 2, 1, True, "promoted", now, (state,))))
+    made = api.post(path(namespace), model_deployment()).body
+    answer = api.put(path(namespace, "chat", "status"), {**made, "status": status}, fieldValidation="Strict")
+    assert answer.ok, answer.message
+    assert answer.body["status"] == status
 
 
 def test_unknown_phase_is_refused(api: Api, namespace: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
+from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, HookType
 from slipway_operator.model.observed import Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.spec import parse_inputs
@@ -66,7 +67,11 @@ class ModelCluster:
     calls_until_crash: int | None = None
     calls: int = 0
     zero_since: dict[str, datetime] = field(default_factory=dict)  # when a revision's weight 0 was acknowledged
-    reached: dict[tuple[str, int, str], int] = field(default_factory=dict)  # highest step of an attempt
+    says: dict[str, bool] = field(
+        default_factory=dict
+    )  # answers of hooks by name; else a rollback hook says no, others yes
+    asked: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
+    reached: dict[tuple[str, int, str, datetime], int] = field(default_factory=dict)  # highest step of an attempt
 
     # --- what a test does ---------------------------------------------------------------------------------------------
 
@@ -109,6 +114,7 @@ class ModelCluster:
             self._call()
             self._evict(evict.pod)
         self.events.extend(decided.events)
+        self._ask(decided.calls)
         return decided
 
     def pass_time(self, seconds: int = 1, *, pods: bool = True, gateways: bool = True) -> None:
@@ -122,6 +128,7 @@ class ModelCluster:
         if gateways:
             for gateway in self.gateways:
                 gateway.generation = self.parsed().traffic.generation if self.parsed().traffic else None  # type: ignore[union-attr]
+        self._answer()
         self._note_zeroes()
 
     def run(self, seconds: int, *, step: int = 1) -> None:
@@ -176,6 +183,7 @@ class ModelCluster:
             gateways=tuple(
                 Gateway(item.name, item.ready, True, item.generation, dict(self.inflight)) for item in self.gateways
             ),
+            hooks=dict(self._answers),
         )
 
     def fixpoint(self) -> dict[str, Any]:
@@ -205,8 +213,25 @@ class ModelCluster:
 
     def _call(self) -> None:
         if self.calls_until_crash is not None and self.calls >= self.calls_until_crash:
+            # Questions on their way and answers that were not written down die with the operator.
+            self._questions, self._answers = {}, {}
             raise Crashed
         self.calls += 1
+
+    def _ask(self, calls: tuple[HookCall, ...]) -> None:
+        wanted = {call.key: call for call in calls}
+        self._answers = {key: answer for key, answer in self._answers.items() if key in wanted}
+        self.asked += [call for key, call in wanted.items() if key not in self._answers and key not in self._questions]
+        self._questions = {key: call for key, call in wanted.items() if key not in self._answers}
+        rollout = self.parsed().rollout
+        passed = {state.key for state in rollout.hooks if state.outcome is HookOutcome.PASSED} if rollout else set()
+        assert not passed & set(wanted), "a hook that passed is not asked again"
+
+    def _answer(self) -> None:
+        for key, call in self._questions.items():
+            ok = self.says.get(call.hook.name, call.hook.type is not HookType.ROLLBACK)
+            self._answers[key] = HookAnswer(ok, "200 OK" if ok else "403 Forbidden: not yet")
+        self._questions = {}
 
     def _workload(self, name: str, item: Pods) -> Workload:
         waiting = item.replicas - item.placed
@@ -260,10 +285,12 @@ class ModelCluster:
     def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
         old = self.parsed()
         self._assert_weights(old.traffic, new.traffic)
+        self._assert_confirmed(old, new)
         if old.stable_revision != new.stable_revision:
             assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"
         if new.rollout:
-            key = (new.rollout.revision, new.rollout.attempt, new.rollout.steps_hash)
+            rollout = new.rollout
+            key = (rollout.revision, rollout.attempt, rollout.steps_hash, rollout.started_at)
             assert new.rollout.step_index >= self.reached.get(key, 0), "I6: a step is never done twice"
             self.reached[key] = new.rollout.step_index
         self.status, self._parsed = rendered, None
@@ -283,6 +310,19 @@ class ModelCluster:
             before = old.weight(backend.revision) if old else 0
             if backend.weight > before:
                 self._assert_carries(backend.revision, backend.weight, new)
+
+    def _assert_confirmed(self, old: Status, new: Status) -> None:
+        """Gates, as written before, are open for every higher weight of a revision under test."""
+        if not (old.stable_revision and old.rollout and new.rollout and new.rollout.in_flight and new.traffic):
+            return
+        before = old.traffic.weight(new.rollout.revision) if old.traffic else 0
+        if new.traffic.weight(new.rollout.revision) <= before or new.rollout.skip_steps:
+            return
+        first = () if before else (HookType.CONFIRM_ROLLOUT, HookType.PRE_ROLLOUT)
+        open_now = {state.name for state in old.rollout.hooks if state.outcome is HookOutcome.PASSED}
+        for hook in self.spec.get("strategy", {}).get("hooks", ()):
+            asked = hook["type"] in (HookType.CONFIRM_TRAFFIC_INCREASE, *first)
+            assert not asked or hook["name"] in open_now, f"{hook['name']} did not confirm the weight"
 
     def _assert_carries(self, revision: str, weight: int, table: Traffic) -> None:
         ready = self.pods[revision].ready if revision in self.pods else 0
@@ -311,6 +351,8 @@ class ModelCluster:
     delays_changed: bool = False
     surge_changed: bool = False
     _parsed: Status | None = None
+    _questions: dict[str, HookCall] = field(default_factory=dict)
+    _answers: dict[str, HookAnswer] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # revisions that ever had weight
 
     def _assert_room(self) -> None:
@@ -359,6 +401,11 @@ def cluster(
             **spec,
         }
     )
+
+
+def hook(kind: str, name: str = "", **fields: Any) -> dict[str, Any]:
+    """An item of spec.strategy.hooks, by default named after its type."""
+    return {"name": name or kind, "type": kind, "url": "http://hooks.tools.svc/", **fields}
 
 
 def model(version: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.model.spec import PodInputs
 
 
@@ -70,6 +71,7 @@ class Observed:
     services: frozenset[str] = frozenset()  # revisions whose headless Service exists
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
+    hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from slipway_operator.model.hooks import HookCall
 from slipway_operator.model.status import Status
 
 
@@ -48,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, then one status write, then deletions, evictions and events."""
+    """Actions in order, then one status write, then deletions, evictions, events and questions to hooks."""
 
     status: Status
     create: tuple[Create, ...] = ()
@@ -56,4 +57,5 @@ class Plan:
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
     events: tuple[Event, ...] = ()
+    calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
     requeue_after_s: float | None = None

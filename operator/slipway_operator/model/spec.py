@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.model.hooks import Hook, parse_hooks
 from slipway_operator.model.strategy import Strategy, parse_strategy
 from slipway_operator.model.wire import parse_time
 
@@ -83,6 +84,7 @@ class Spec:
     rollback_window: int = 0  # former revisions to which a rollout goes without steps
     restart_at: datetime | None = None  # pods made before this moment are replaced
     intents: Intents = field(default_factory=Intents)
+    hooks: tuple[Hook, ...] = ()
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -100,9 +102,15 @@ def parse(obj: Json) -> Spec | Invalid:
             rollback_window=int((spec.get("rollbackWindow") or {}).get("revisions", 0)),
             restart_at=_time(spec.get("restartAt")),
             intents=_intents(spec.get("rollout") or {}),
+            hooks=parse_hooks_of(obj),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")
+
+
+def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
+    """The webhooks of a ModelDeployment object that the schema let through."""
+    return parse_hooks(((obj.get("spec") or {}).get("strategy") or {}).get("hooks") or ())
 
 
 def parse_inputs(spec: Json, default_name: str) -> PodInputs:

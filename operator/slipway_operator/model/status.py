@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from slipway_operator.model import wire
+from slipway_operator.model.hooks import Ended, HookState
 from slipway_operator.model.strategy import HeaderMatch
 
 
@@ -69,6 +70,7 @@ class Rollout:
     capacity_mode: Mode = Mode.SURGE
     capacity_since: datetime | None = None  # when the wait for capacity, or its present mode, began
     abort: Abort | None = None
+    hooks: tuple[HookState, ...] = ()  # of this attempt, at most one of each name
 
     @property
     def attempt_token(self) -> str:
@@ -188,6 +190,7 @@ class Status:
     previous_revision: str | None = None
     canary_revision: str | None = None
     rollout: Rollout | None = None
+    ended: Ended | None = None
     traffic: Traffic | None = None
     revisions: tuple[RevisionStatus, ...] = ()
     aborted_revisions: tuple[str, ...] = ()

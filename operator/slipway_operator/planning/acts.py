@@ -6,7 +6,7 @@ from dataclasses import replace
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Abort, Mode, Rollout, State
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import canary, capacity
+from slipway_operator.planning import canary, capacity, hooks
 from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT
 from slipway_operator.planning.replicas import needed_replicas, room_for_target
 from slipway_operator.planning.revision import in_window, steps_hash
@@ -192,10 +192,11 @@ def note_progress(course: Course, at: Situation) -> Course:
 
 
 def _held(course: Course, at: Situation) -> bool:
-    """Whether the target lacks pods for no fault of its own."""
+    """Whether the target lacks pods, or goes no further, for no fault of its own."""
     workload = at.workload(course.target or "")
     queued = workload is not None and workload.unschedulable > 0
-    return at.spec.paused or queued or room_for_target(course, at) < needed_replicas(course, at)
+    short_of_room = room_for_target(course, at) < needed_replicas(course, at)
+    return at.spec.paused or queued or short_of_room or hooks.holding(course, at) is not None
 
 
 def _normal(reason: str, message: str) -> Event:

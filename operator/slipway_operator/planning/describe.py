@@ -6,7 +6,7 @@ from datetime import datetime
 from slipway_operator.model import wire
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import canary, capacity
+from slipway_operator.planning import canary, capacity, hooks
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -21,12 +21,13 @@ def phase(course: Course, at: Situation) -> Phase:
         return _settled_phase(course, at)
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
-    return Phase.PAUSED if course.state is State.PAUSED or at.spec.paused else Phase.PROGRESSING
+    holds = course.state is State.PAUSED or at.spec.paused or hooks.is_waiting(course, at)
+    return Phase.PAUSED if holds else Phase.PROGRESSING
 
 
 def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
-    sentence = _SENTENCES[course.state](course, at)
+    sentence = _sentence(course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
     return held + sentence + _within(course, at) + _unsynced(course, at) + _draining(course, at)
 
@@ -145,6 +146,11 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
 }
 
 
+def _sentence(course: Course, at: Situation) -> str:
+    """A hook that is waited for explains the state better than the state itself."""
+    return hooks.sentence(course, at) or _SENTENCES[course.state](course, at)
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +210,7 @@ def _progress_reason(course: Course, at: Situation) -> tuple[str, str]:
         return rollout.abort.reason, rollout.abort.message
     if course.state is State.INITIALIZING and _overdue(course, at):
         return "ProgressDeadlineExceeded", _initializing(course, at)
-    return str(rollout.state), _SENTENCES[course.state](course, at)
+    return str(rollout.state), _sentence(course, at)
 
 
 def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:

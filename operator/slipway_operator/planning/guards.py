@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
-from slipway_operator.planning import capacity
+from slipway_operator.planning import capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.revision import steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -97,7 +97,8 @@ def may_step(course: Course, at: Situation) -> bool:
 
 
 def pods_ready(course: Course, at: Situation) -> bool:
-    return may_step(course, at) and at.ready(rollout_of(course).revision) >= enough_replicas(course, at)
+    ready = at.ready(rollout_of(course).revision) >= enough_replicas(course, at)
+    return may_step(course, at) and ready and not gates.holds_shift(course, at)
 
 
 def pods_lost(course: Course, at: Situation) -> bool:
@@ -107,7 +108,7 @@ def pods_lost(course: Course, at: Situation) -> bool:
 def weight_reached(course: Course, at: Situation) -> bool:
     rollout = rollout_of(course)
     reached = at.weight(rollout.revision) == asked_weight(course, at)
-    return may_step(course, at) and reached and at.traffic_synced
+    return may_step(course, at) and reached and at.traffic_synced and not gates.holds_step(course, at)
 
 
 def pause_over(course: Course, at: Situation) -> bool:

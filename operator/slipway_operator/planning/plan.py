@@ -14,7 +14,7 @@ from slipway_operator.model.plan import Create, Delete, Event, Evict, Plan, Scal
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
-from slipway_operator.planning import argo, capacity, conditions, describe, restart, revision, wakeup
+from slipway_operator.planning import argo, capacity, conditions, describe, hooks, restart, revision, wakeup
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
 from slipway_operator.planning.situation import Course, Situation
@@ -41,21 +41,24 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         return _refused(status, spec.message, generation, now)
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
-    at = Situation(spec, wanted, current, status, observed, now)
+    owner = Owner.of(obj)
+    at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
     course, decided = advance(before, at)
+    ended, told = hooks.follow_end(before, course, at)
     traffic = next_traffic(course, at, spec.inputs.model.name)
     desired = desired_replicas(course, at)
     ignored = _ignored_intents(course, at) if generation != status.observed_generation else ()
     evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     return Plan(
-        status=_status(course, at, traffic, desired, settings.endpoint, obj),
-        create=_creations(Owner.of(obj), course, at, desired, settings),
-        scale=_scalings(Owner.of(obj), at, desired),
-        delete=_deletions(Owner.of(obj), course, at, gone),
+        status=replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended),
+        create=_creations(owner, course, at, desired, settings),
+        scale=_scalings(owner, at, desired),
+        delete=_deletions(owner, course, at, gone),
         evict=evicted,
-        events=(*translated, *decided, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
+        events=(*translated, *decided, *told, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
+        calls=hooks.calls(owner, course, ended, at),
         requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
     )
 

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Mode, State
-from slipway_operator.planning import canary, capacity, restart
+from slipway_operator.planning import canary, capacity, gates, restart
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -14,7 +14,10 @@ def needed_replicas(course: Course, at: Situation) -> int:
         return 0
     if rollout.state is State.INITIALIZING:
         return at.replicas
-    if rollout.step_index >= len(at.spec.strategy.steps):
+    if gates.holds_pods(course, at):
+        workload = at.workload(rollout.revision)
+        return workload.desired if workload else 0
+    if gates.past_steps(rollout, at) and not gates.holds_promotion(course, at):
         return capacity.carriers(course, at)
     if _would_end_service(course, at):
         return 0

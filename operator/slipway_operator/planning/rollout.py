@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Decision, State
-from slipway_operator.planning import acts, guards
+from slipway_operator.planning import acts, guards, hooks
 from slipway_operator.planning.acts import Outcome
 from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, STEPPING, WAITING
 from slipway_operator.planning.situation import Course, Situation
@@ -41,6 +41,8 @@ def _remembered(
     course: Course, at: Situation, row: Row, changed: Course, events: tuple[Event, ...]
 ) -> tuple[Decision, ...]:
     """The last decisions with the new one; an event says best what was decided."""
+    if not events and changed.state is course.state:  # a question to a hook, or the same answer again
+        return course.decisions
     text = events[0].message if events else f"{course.state or 'Idle'} -> {changed.state or 'Idle'}"
     return (*course.decisions, Decision(at.now, row.name, text))[-MAX_DECISIONS:]
 
@@ -125,6 +127,20 @@ TABLE: tuple[Row, ...] = (
         acts.abort_because("InsufficientCapacity", "RolloutAborted", acts.capacity_sentence),
     ),
     Row(
+        "hook-rollback",
+        "A rollback hook answered 2xx: the revision is rejected.",
+        IN_FLIGHT,
+        hooks.rollback_asked,
+        acts.abort_because("HookRollback", "RolloutAborted", hooks.rollback_sentence),
+    ),
+    Row(
+        "hook-failed",
+        "A pre-rollout or rollout hook had no 2xx in any of its tries: the revision is rejected.",
+        IN_FLIGHT,
+        hooks.failed,
+        acts.abort_because("HookFailed", "RolloutAborted", hooks.failure_sentence),
+    ),
+    Row(
         "promote-full",
         "spec.rollout.promoteFull names this revision: its remaining steps are skipped. Readiness is still waited for.",
         STEPPING,
@@ -137,6 +153,20 @@ TABLE: tuple[Row, ...] = (
         IN_FLIGHT,
         guards.steps_changed,
         acts.remap,
+    ),
+    Row(
+        "hook-answered",
+        "A hook answered: what it said is written down before anything is done because of it.",
+        IN_FLIGHT,
+        hooks.is_answered,
+        hooks.note,
+    ),
+    Row(
+        "hook-due",
+        "It is the turn of a gate or a check: the question is written down, then put.",
+        IN_FLIGHT,
+        hooks.newly_due,
+        hooks.ask,
     ),
     Row(
         "no-capacity",

@@ -45,6 +45,7 @@ class Situation:
     status: Status
     observed: Observed
     now: datetime
+    uid: str = ""  # of the ModelDeployment
 
     @property
     def replicas(self) -> int:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slipway_operator.model.status import Backend, HeaderRoute, Mode, State, Traffic
 from slipway_operator.model.strategy import Policy
-from slipway_operator.planning import canary, capacity
+from slipway_operator.planning import canary, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.situation import Course, Situation
 
@@ -32,7 +32,7 @@ def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
         target = course.target
         serves = target is not None and (at.ready(target) > 0 or at.weight(target) > 0)
         return (_backend(at, target, 100),) if target and serves else ()
-    weight = target_weight(course, at)
+    weight = gates.ceiling(course, at, target_weight(course, at))
     stable = _backend(at, course.stable, 100 - weight)
     return (_backend(at, course.target, weight), stable) if course.target else (stable,)
 

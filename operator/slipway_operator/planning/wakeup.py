@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import restart
+from slipway_operator.planning import hooks, restart
 from slipway_operator.planning.guards import IN_FLIGHT, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
@@ -44,6 +44,7 @@ def _moments(course: Course, at: Situation) -> Iterator[datetime]:
         limits = at.spec.strategy.capacity
         yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)
         yield rollout.capacity_since + timedelta(seconds=limits.deadline_s)
+    yield from hooks.moments(course, at)
     for name in retired(course, at):
         settled = at.status.scale_down_at(name)
         if settled:

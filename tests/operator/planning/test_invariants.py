@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipway_operator.model.wire import format_time
-from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, model
+from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
 # `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
 FEW = 150
@@ -41,6 +41,10 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     },
     {"canary": {"steps": STEPS[0]}, "capacity": {"policy": "RequireSurge", "deadlineSeconds": 20}},
 )
+KINDS = (
+    *("confirm-rollout", "pre-rollout", "rollout", "confirm-traffic-increase", "confirm-promotion"),
+    *("post-rollout", "rollback"),
+)
 
 ARGO_PATCHES: tuple[dict[str, Any], ...] = (
     {"abort": True},
@@ -52,6 +56,8 @@ ARGO_PATCHES: tuple[dict[str, Any], ...] = (
 ACTS = st.one_of(
     st.tuples(st.just("version"), st.sampled_from(VERSIONS)),
     st.tuples(st.just("strategy"), st.sampled_from(STRATEGIES)),
+    st.tuples(st.just("hooks"), st.lists(st.sampled_from(KINDS), unique=True, max_size=4)),
+    st.tuples(st.just("says"), st.tuples(st.sampled_from(KINDS), st.booleans())),
     st.tuples(st.just("replicas"), st.integers(0, 5)),
     st.tuples(st.just("paused"), st.booleans()),
     st.tuples(st.just("intent"), st.sampled_from(("promote", "promoteFull", "abort", "retry", "rollbackTo"))),
@@ -127,6 +133,8 @@ def crash(world: ModelCluster, calls: int) -> None:
 DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "version": lambda world, value: world.edit(model=model(value)),
     "strategy": lambda world, value: world.edit(strategy=copy.deepcopy(value)),
+    "hooks": lambda world, value: world.edit(strategy__hooks=[hook(kind) for kind in value]),
+    "says": lambda world, value: world.says.update([value]),
     "replicas": lambda world, value: world.edit(replicas=value),
     "paused": lambda world, value: world.edit(paused=value),
     "intent": intend,
@@ -153,7 +161,7 @@ def test_invariants_hold_and_every_history_settles(history: list[tuple[str, Any]
     world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
     for act, value in history:
         do(world, act, value)
-    world.broken, world.inflight, world.places = set(), {}, None
+    world.broken, world.inflight, world.places, world.says = set(), {}, None, {}
     world.edit(paused=False, replicas=3, progressDeadlineSeconds=3600)
     world.run(150)
     settle_at_rest(world)
