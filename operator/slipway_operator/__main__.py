@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 
 from slipway_operator import explain, watch
+from slipway_operator.hooks.post import Poster
+from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
@@ -74,12 +76,25 @@ async def _run(settings: Settings) -> int:
     metrics = Metrics(product_version())
     queue: WorkQueue[Key] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
-    async with Client(await auth.load(), metrics.wrote) as client, aiohttp.ClientSession() as session:
-        return await _serve(settings, client, session, queue, metrics)
+    async with (
+        Client(await auth.load(), metrics.wrote) as client,
+        aiohttp.ClientSession() as session,
+        Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
+    ):
+        hooks = HookRunner(poster, queue.add, metrics.called)
+        try:
+            return await _serve(settings, client, session, queue, metrics, hooks)
+        finally:
+            await hooks.close()
 
 
 async def _serve(
-    settings: Settings, client: Client, session: aiohttp.ClientSession, queue: WorkQueue[Key], metrics: Metrics
+    settings: Settings,
+    client: Client,
+    session: aiohttp.ClientSession,
+    queue: WorkQueue[Key],
+    metrics: Metrics,
+    hooks: HookRunner,
 ) -> int:
     listed = asyncio.Event()
     pulse = health.Pulse()
@@ -95,7 +110,7 @@ async def _serve(
         # Tasks that are born before kopf starts are not its to cancel.
         gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
         planning = PlanSettings(settings.server_image, settings.endpoint)
-        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC))
+        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), hooks)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Stale
@@ -15,12 +16,14 @@ from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import status
 from slipway_operator.model.plan import Event, Plan
+from slipway_operator.planning.hooks import notices
 from slipway_operator.planning.plan import PlanSettings, plan
 from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics
 
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3
+HOOKS_BUSY_PAUSE_S = 5.0
 STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 
 log = logging.getLogger(__name__)
@@ -36,9 +39,10 @@ class Reconciler:
         settings: PlanSettings,
         metrics: Metrics,
         clock: Callable[[], datetime],
+        hooks: HookRunner,
     ) -> None:
         self._client, self._gateways, self._settings = client, gateways, settings
-        self._metrics, self._clock = metrics, clock
+        self._metrics, self._clock, self._hooks = metrics, clock, hooks
 
     async def __call__(self, key: Key, failures: int) -> float | None:
         """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
@@ -62,11 +66,13 @@ class Reconciler:
             obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
         except NotFound:
             self._metrics.rollouts.forget(key)
+            self._hooks.forget(key)
             return None
         if obj["metadata"].get("deletionTimestamp"):
+            self._hooks.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
-        observed = await observe(self._client, self._gateways, obj)
+        observed = replace(await observe(self._client, self._gateways, obj), hooks=self._hooks.answers(key))
         now = self._clock()
         former = status.parse(obj.get("status"))
         planned = plan(obj, former, observed, self._settings, now)
@@ -76,14 +82,24 @@ class Reconciler:
         except apply.CannotCreate as error:
             if failures + 1 >= TOLD_FROM_FAILURE:
                 refused = replace(observed, refusal=error.message)
-                await self._tell(obj, plan(obj, former, refused, self._settings, now), error.message, now)
+                await self._tell(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
             raise
         self._metrics.rollouts.show(key, planned.status)
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
-        return planned.requeue_after_s
+        return self._call_hooks(key, obj, planned, now)
 
-    async def _tell(self, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
+    def _call_hooks(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
+        """Only now: what is asked is written down, and answers that are written down are let go."""
+        self._hooks.tell(key, notices(obj, planned.status, planned.events, now))
+        if self._hooks.follow(key, planned.calls):
+            return planned.requeue_after_s
+        asked = planned.requeue_after_s
+        return HOOKS_BUSY_PAUSE_S if asked is None else min(asked, HOOKS_BUSY_PAUSE_S)
+
+    async def _tell(self, key: Key, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
         """What cannot be created is in the status, so that its deadline runs, and is an Event."""
         await apply.write_status(self._client, obj, refused.status)
-        await events.post(self._client, obj, Event("Warning", "CreateFailed", why), now)
+        event = Event("Warning", "CreateFailed", why)
+        await events.post(self._client, obj, event, now)
+        self._call_hooks(key, obj, replace(refused, events=(event,)), now)

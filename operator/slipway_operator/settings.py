@@ -24,6 +24,8 @@ class Settings:
     workers: int
     admin_port: int
     log_level: str
+    hook_signing_key_file: Path | None = None
+    hook_allow_local: bool = False
     target: str = ""  # explain: a file or the name of a ModelDeployment
     target_namespace: str = "default"
 
@@ -46,6 +48,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         workers=chosen.workers,
         admin_port=chosen.admin_port,
         log_level=chosen.log_level.upper(),
+        hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
+        hook_allow_local=chosen.hook_allow_local == "true",
         target=getattr(chosen, "target", ""),
         target_namespace=getattr(chosen, "namespace", "default"),
     )
@@ -115,6 +119,13 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         type=_seconds,
     )
     add("--workers", 8, "reconciles at the same time (default: %(default)s)", type=_count)
+    add("--hook-signing-key-file", "", "file with the key that calls of webhooks are signed with (default: unsigned)")
+    add(
+        "--hook-allow-local",
+        "false",
+        "true lets webhooks reach loopback and link-local addresses (default: %(default)s)",
+        choices=("true", "false"),
+    )
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
 
 

@@ -173,3 +173,23 @@ def test_notes_name_the_next_three_commands() -> None:
 
 def _container(deployment):
     return deployment["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:
+    secret = {"name": "hook-key", "key": "mine"}
+    rendered = objects(values={"operator": {"hooks": {"signingSecret": secret}}})
+    deployment = find(rendered, "Deployment", "slipway-operator")
+    container = _container(deployment)
+    (flag,) = [argument for argument in container["args"] if argument.startswith("--hook-signing-key-file=")]
+    (mount,) = container["volumeMounts"]
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    (item,) = volume["secret"]["items"]
+    assert (volume["secret"]["secretName"], item["key"]) == ("hook-key", "mine")
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert flag.partition("=")[2] == f"{mount['mountPath']}/{item['path']}"
+
+
+def test_without_a_signing_secret_nothing_is_mounted() -> None:
+    deployment = find(objects(), "Deployment", "slipway-operator")
+    assert "volumes" not in deployment["spec"]["template"]["spec"]
+    assert not [argument for argument in _container(deployment)["args"] if "hook" in argument]

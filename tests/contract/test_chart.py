@@ -56,3 +56,10 @@ def test_service_links_set_no_setting(component: str) -> None:
     """A Service named slipway-gateway would else put SLIPWAY_GATEWAY_PORT=tcp://… into the pods' environment."""
     deployment = find(objects(), "Deployment", f"slipway-{component}")
     assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_operator_parses_the_flags_of_its_hooks() -> None:
+    hooks = {"signingSecret": {"name": "hook-key"}, "allowLocalAddresses": True}
+    settings = operator_settings.parse(_container("default", "operator", operator={"hooks": hooks})["args"], {})
+    assert str(settings.hook_signing_key_file) == "/etc/slipway/hooks/signing-key"
+    assert settings.hook_allow_local is True

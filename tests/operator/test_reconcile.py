@@ -6,6 +6,7 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
+from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.reconcile import Reconciler
 from slipway_operator.telemetry.metrics import Metrics
@@ -57,9 +58,30 @@ class NoGateways:
         return ()
 
 
-async def reconcile(client, failures=0):
+class Hooks:
+    """Remembers what it was handed."""
+
+    def __init__(self, room=True, **answers):
+        self.room, self.known, self.followed, self.told, self.forgotten = room, answers, None, [], []
+
+    def answers(self, key):
+        return {key: HookAnswer(True, "200 OK") for key in self.known}
+
+    def follow(self, key, calls):
+        self.followed = calls
+        return self.room
+
+    def tell(self, key, calls):
+        self.told += calls
+
+    def forget(self, key):
+        self.forgotten.append(key)
+
+
+async def reconcile(client, failures=0, hooks=None):
     metrics = Metrics("test")
-    reconciler = Reconciler(client, NoGateways(), PlanSettings("image", "url"), metrics, lambda: NOW)
+    settings = PlanSettings("image", "url")
+    reconciler = Reconciler(client, NoGateways(), settings, metrics, lambda: NOW, hooks or Hooks())
     try:
         return await reconciler(KEY, failures)
     finally:
@@ -82,9 +104,10 @@ async def test_a_new_model_deployment_gets_its_children_before_its_status():
 
 @pytest.mark.parametrize("obj", [None, chat(deletionTimestamp="2026-01-01T00:00:00Z")], ids=["gone", "leaving"])
 async def test_what_is_gone_or_leaving_is_left_alone(obj):
-    client = FailingClient(obj) if obj else FailingClient(get=NotFound("no"))
-    assert await reconcile(client) is None
+    client, hooks = FailingClient(obj) if obj else FailingClient(get=NotFound("no")), Hooks()
+    assert await reconcile(client, hooks=hooks) is None
     assert client.calls == ["get"]
+    assert hooks.forgotten == [KEY]
 
 
 async def test_stale_means_again_at_once():
@@ -117,3 +140,30 @@ async def test_a_bug_is_counted_and_raised():
     with pytest.raises(KeyError):
         await reconcile(client)
     assert client.result == "error"
+
+
+def with_event_hook():
+    obj = chat()
+    obj["spec"]["strategy"] = {"hooks": [{"name": "log", "type": "event", "url": "http://log.tools.svc/"}]}
+    return obj
+
+
+async def test_hooks_are_called_when_the_status_is_written_and_not_before():
+    client, hooks = FailingClient(with_event_hook(), put_status=Stale("newer")), Hooks()
+    await reconcile(client, hooks=hooks)
+    assert (hooks.followed, hooks.told) == (None, []), "what is not written down is not asked"
+    client = FailingClient(with_event_hook())
+    await reconcile(client, hooks=hooks)
+    assert hooks.followed == ()
+    assert [call.payload["metadata"]["eventReason"] for call in hooks.told] == ["RolloutUpdated"]
+
+
+async def test_a_refusal_is_told_to_event_hooks():
+    client, hooks = FailingClient(with_event_hook(), apply=Refused(403, "exceeded quota")), Hooks()
+    with pytest.raises(Refused):
+        await reconcile(client, 7, hooks)
+    assert [call.payload["metadata"]["eventReason"] for call in hooks.told] == ["CreateFailed"]
+
+
+async def test_questions_that_found_no_room_are_put_again_soon():
+    assert await reconcile(FailingClient(chat()), hooks=Hooks(room=False)) <= 5

@@ -9,6 +9,7 @@ def test_defaults_run_the_whole_cluster():
     settings = parse([], {"POD_NAMESPACE": "slipway"})
     assert (settings.command, settings.namespaces, settings.workers) == ("run", (), 8)
     assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
+    assert (settings.hook_signing_key_file, settings.hook_allow_local) == (None, False)
     assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
 
 
@@ -30,6 +31,7 @@ def test_explain_takes_a_target_and_a_namespace():
         (["--workers", "0"], {}, "--workers: 0 is not a number from 1 to 256"),
         ([], {"SLIPWAY_WORKERS": "many"}, "--workers: many is not a number from 1 to 256"),
         (["--resync-seconds", "0"], {}, "0 is not a number of seconds from 1 on"),
+        (["--hook-allow-local", "maybe"], {}, "invalid choice: 'maybe'"),
         (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
         (["explain"], {}, "required: FILE|NAME"),
         (["dance"], {}, "invalid choice: 'dance'"),

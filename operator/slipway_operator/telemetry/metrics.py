@@ -52,6 +52,16 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self._hook_calls = Counter(
+            "slipway_operator_hook_calls", "Calls of webhooks, each try.", ["type", "outcome"], registry=self.registry
+        )
+        self._hook_seconds = Histogram(
+            "slipway_operator_hook_seconds",
+            "Time of a call of a webhook.",
+            ["type"],
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def reconciled(self, result: str, seconds: float) -> None:
@@ -62,6 +72,12 @@ class Metrics:
     def wrote(self, kind: str, result: str) -> None:
         """A write was tried."""
         self._applies.labels(kind, result).inc()
+
+    def called(self, hook_type: str, outcome: str, seconds: float) -> None:
+        """A webhook was called, or a call was dropped."""
+        self._hook_calls.labels(hook_type, outcome).inc()
+        if outcome != "dropped":
+            self._hook_seconds.labels(hook_type).observe(seconds)
 
     def heard(self, kind: str) -> None:
         """A watch said something."""

@@ -45,11 +45,16 @@ def test_counters_have_the_documented_names():
     metrics.reconciled("ok", 0.1)
     metrics.wrote("Service", "refused")
     metrics.heard("pods")
+    metrics.called("rollback", "refused", 0.1)
+    metrics.called("event", "dropped", 0.0)
     shown = text(metrics)
     for name in (
         'slipway_operator_reconcile_total{result="ok"} 1.0',
         "slipway_operator_reconcile_seconds_count 1.0",
         'slipway_operator_apply_total{kind="Service",result="refused"} 1.0',
+        'slipway_operator_hook_calls_total{outcome="refused",type="rollback"} 1.0',
+        'slipway_operator_hook_calls_total{outcome="dropped",type="event"} 1.0',
+        'slipway_operator_hook_seconds_count{type="rollback"} 1.0',
         'slipway_operator_watch_last_event_timestamp_seconds{kind="pods"}',
     ):
         assert name in shown

@@ -1,0 +1,133 @@
+"""Puts questions in the background, bounded and fair, and keeps answers until they are written down."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from weakref import WeakValueDictionary
+
+from slipway_operator.hooks.post import Poster, Reply
+from slipway_operator.model.hooks import HookAnswer, HookCall
+from slipway_operator.model.wire import format_time
+
+Key = tuple[str, str]  # namespace and name of a ModelDeployment
+Measure = Callable[[str, str, float], None]
+
+QUESTIONS_LIMIT = 4096  # on their way or waiting for their turn; above it a plan's question waits for its next plan
+NOTICES_LIMIT = 1024  # above it an Event is not told to event hooks
+CALLS_AT_A_TIME = 64
+CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace hold up no other
+RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 10.0
+
+log = logging.getLogger(__name__)
+
+
+class HookRunner:
+    """Every question that plans want answered. A question is known by its key and put once at a time."""
+
+    def __init__(
+        self,
+        poster: Poster,
+        wake: Callable[[Key], None],
+        measure: Measure,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`wake` is told whose answer came; `measure` takes type, outcome and seconds of every try."""
+        self._poster, self._wake, self._measure = poster, wake, measure
+        self._clock, self._sleep = clock, sleep
+        self._wanted: dict[Key, frozenset[str]] = {}
+        self._answers: dict[Key, dict[str, HookAnswer]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._notices: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(CALLS_AT_A_TIME)
+        self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def answers(self, key: Key) -> dict[str, HookAnswer]:
+        """The answers that came and are still wanted, by idempotency key."""
+        return dict(self._answers.get(key, {}))
+
+    def follow(self, key: Key, calls: Iterable[HookCall]) -> bool:
+        """Put what was not put yet and forget answers that nobody wants any more; False when some must wait."""
+        wanted = {call.key: call for call in calls}
+        known = self._answers.get(key, {})
+        self._wanted[key], self._answers[key] = frozenset(wanted), {one: known[one] for one in wanted if one in known}
+        if not wanted:
+            self.forget(key)
+        new = [call for one, call in wanted.items() if one not in known and one not in self._questions]
+        room = max(0, QUESTIONS_LIMIT - len(self._questions))
+        for call in new[:room]:
+            task = asyncio.create_task(self._question(key, call), name=f"hook {call.key}")
+            self._questions[call.key] = task
+        return len(new) <= room
+
+    def tell(self, key: Key, calls: Iterable[HookCall]) -> None:
+        """Send and forget; what is beyond the limit is dropped and counted."""
+        for call in calls:
+            if len(self._notices) >= NOTICES_LIMIT:
+                self._measure(call.hook.type, "dropped", 0.0)
+                continue
+            task = asyncio.create_task(self._notice(key, call), name=f"hook {call.key}")
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+    def forget(self, key: Key) -> None:
+        """Nobody wants answers for this ModelDeployment; what is on its way ends by itself."""
+        self._wanted.pop(key, None)
+        self._answers.pop(key, None)
+
+    async def close(self) -> None:
+        """Cut off what is on its way: the next process puts it again, under the same keys."""
+        tasks = [*self._questions.values(), *self._notices]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _question(self, key: Key, call: HookCall) -> None:
+        try:
+            answer = await self._ask(key, call)
+        except Exception:
+            log.exception("a bug: hook %s of %s/%s raised", call.hook.name, *key)
+            answer = HookAnswer(False, "the operator failed to put the question; see its log")
+        finally:
+            del self._questions[call.key]
+        if call.key in self._wanted.get(key, ()):
+            self._answers[key][call.key] = answer
+            self._wake(key)
+
+    async def _notice(self, key: Key, call: HookCall) -> None:
+        answer = await self._ask(key, call)
+        if not answer.ok:
+            log.warning("event hook %s of %s/%s was not reached: %s", call.hook.name, *key, answer.message)
+
+    async def _ask(self, key: Key, call: HookCall) -> HookAnswer:
+        """All tries of one question, under one key and with one body."""
+        asked_at = format_time(self._clock())
+        payload = {**call.payload, "idempotencyKey": call.key, "timestamp": asked_at}
+        body = json.dumps(payload, separators=(",", ":")).encode()
+        for number in range(1, call.hook.tries + 1):
+            reply = await self._try(key, call, body)
+            if reply.ok or not reply.again or number == call.hook.tries:
+                break
+            await self._sleep(min(RETRY_LIMIT_S, RETRY_FIRST_S * 2.0 ** (number - 1)))
+        tries = f" (try {number} of {call.hook.tries})" if number > 1 else ""
+        return HookAnswer(reply.ok, reply.message + tries)
+
+    async def _try(self, key: Key, call: HookCall, body: bytes) -> Reply:
+        async with AsyncExitStack() as turn:
+            # The namespace's turn first: who waits for it must not hold one of everybody's.
+            await turn.enter_async_context(self._turns_in(key[0]))
+            await turn.enter_async_context(self._turns)
+            started = time.monotonic()
+            reply = await self._poster.post(call.hook.url, body, call.key, call.hook.timeout_s)
+            self._measure(call.hook.type, reply.outcome, time.monotonic() - started)
+            return reply
+
+    def _turns_in(self, namespace: str) -> asyncio.Semaphore:
+        found = self._turns_of.get(namespace)
+        if found is None:
+            found = self._turns_of[namespace] = asyncio.Semaphore(CALLS_OF_A_NAMESPACE)
+        return found

@@ -1,0 +1,207 @@
+"""Questions in the background against a real receiver: tries, keys, bounds."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+
+import pytest
+from aiohttp import web
+
+from slipway_operator.hooks import runner as runner_room
+from slipway_operator.hooks.post import Poster
+from slipway_operator.hooks.runner import HookRunner
+from slipway_operator.model.hooks import Hook, HookAnswer, HookCall, HookType
+
+CHAT = ("default", "chat")
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Stage:
+    """A runner with its receiver, and what it told."""
+
+    def __init__(self, receiver, poster):
+        self.receiver, self.woken, self.measured, self.slept = receiver, asyncio.Queue(), [], []
+        self.runner = HookRunner(poster, self.woken.put_nowait, self.measure, lambda: NOW, self.sleep)
+
+    def measure(self, kind, outcome, seconds):
+        self.measured.append((kind, outcome))
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+
+    def call(self, key="u/r/1/0/smoke/1", kind=HookType.PRE_ROLLOUT, retries=2, timeout_s=5):
+        url = str(self.receiver.make_url("/"))
+        return HookCall(key, Hook("smoke", kind, url, timeout_s, retries), {"name": "chat"})
+
+    async def answer(self, call, key=CHAT):
+        """Follow one question to its end."""
+        self.runner.follow(key, [call])
+        assert await asyncio.wait_for(self.woken.get(), 10) == key
+        return self.runner.answers(key)[call.key]
+
+
+@pytest.fixture
+async def stage(receiver):
+    async with Poster(None, True, lambda: 0.0) as poster:
+        stage = Stage(receiver, poster)
+        yield stage
+        await stage.runner.close()
+
+
+def replies(*statuses):
+    left = list(statuses)
+
+    async def reply(request):
+        return web.Response(status=left.pop(0), text="said")
+
+    return reply
+
+
+def held(stage):
+    """Make the receiver hold every answer until it is told."""
+    release = asyncio.Event()
+
+    async def reply(request):
+        await release.wait()
+        return web.Response(text="late")
+
+    stage.receiver.reply = reply
+    return release
+
+
+async def until(condition):
+    """For what has no event to wait for; the deadline is there for failures alone."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("not within the time that it may take")
+
+
+async def test_an_answer_is_kept_until_nobody_wants_it(stage):
+    call = stage.call()
+    assert await stage.answer(call) == HookAnswer(True, "200 OK: fine")
+    assert stage.runner.follow(CHAT, [call])
+    assert len(stage.receiver.got) == 1, "what is answered is not asked again"
+    stage.runner.follow(CHAT, [])
+    assert stage.runner.answers(CHAT) == {}
+    body = json.loads(stage.receiver.got[0][1])
+    assert body == {"name": "chat", "idempotencyKey": call.key, "timestamp": "2026-11-21T12:00:00Z"}
+    assert stage.measured == [("pre-rollout", "ok")]
+
+
+async def test_tries_share_key_and_body_and_back_off(stage):
+    stage.receiver.reply = replies(500, 503, 200)
+    assert await stage.answer(stage.call()) == HookAnswer(True, "200 OK: said (try 3 of 3)")
+    assert len({(headers["Idempotency-Key"], body) for headers, body in stage.receiver.got}) == 1
+    assert stage.slept == [1.0, 2.0]
+    assert stage.measured == [("pre-rollout", "refused")] * 2 + [("pre-rollout", "ok")]
+
+
+async def test_tries_end(stage):
+    stage.receiver.reply = replies(*[500] * 6)
+    answer = await stage.answer(stage.call(retries=5))
+    assert answer == HookAnswer(False, "500 Internal Server Error: said (try 6 of 6)")
+    assert stage.slept == [1.0, 2.0, 4.0, 8.0, 10.0]
+
+
+async def test_a_clear_no_is_not_tried_again(stage):
+    stage.receiver.reply = replies(403)
+    assert await stage.answer(stage.call()) == HookAnswer(False, "403 Forbidden: said")
+
+
+@pytest.mark.parametrize("kind", ["confirm-rollout", "confirm-traffic-increase", "confirm-promotion", "rollback"])
+async def test_what_is_asked_anew_anyway_is_tried_once(stage, kind):
+    stage.receiver.reply = replies(500)
+    answer = await stage.answer(stage.call(kind=HookType(kind)))
+    assert answer == HookAnswer(False, "500 Internal Server Error: said")
+
+
+async def test_a_question_on_its_way_is_not_put_twice(stage):
+    release, call = held(stage), stage.call()
+    stage.runner.follow(CHAT, [call])
+    await until(lambda: stage.receiver.got)
+    stage.runner.follow(CHAT, [call])
+    release.set()
+    await stage.woken.get()
+    assert len(stage.receiver.got) == 1
+
+
+async def test_an_answer_that_nobody_wants_any_more_wakes_nobody(stage):
+    release, call = held(stage), stage.call()
+    stage.runner.follow(CHAT, [call])
+    await until(lambda: stage.receiver.got)
+    stage.runner.forget(CHAT)
+    release.set()
+    await until(lambda: stage.measured)
+    other = stage.call("u/r/1/1/smoke/2")
+    await stage.answer(other)
+    assert set(stage.runner.answers(CHAT)) == {other.key}
+
+
+async def test_a_new_process_puts_the_question_again_under_the_same_key(stage):
+    held(stage)
+    call = stage.call()
+    stage.runner.follow(CHAT, [call])
+    await until(lambda: stage.receiver.got)
+    await stage.runner.close()
+    second = Stage(stage.receiver, stage.runner._poster)
+    stage.receiver.reply = replies(200)
+    assert (await second.answer(call)).ok
+    assert [headers["Idempotency-Key"] for headers, _ in stage.receiver.got] == [call.key] * 2
+
+
+async def test_one_namespace_cannot_hold_up_another(stage):
+    release = asyncio.Event()
+
+    async def reply(request):
+        if b'"slow"' in await request.read():
+            await release.wait()
+        return web.Response()
+
+    stage.receiver.reply = reply
+    slow = HookCall("slow", stage.call().hook, {"name": "slow"})
+    for number in range(runner_room.CALLS_AT_A_TIME + 10):
+        stage.runner.follow(("noisy", f"m{number}"), [HookCall(f"slow/{number}", slow.hook, slow.payload)])
+    await until(lambda: len(stage.receiver.got) == runner_room.CALLS_OF_A_NAMESPACE)
+    assert (await stage.answer(stage.call(), ("quiet", "chat"))).ok
+    assert len(stage.receiver.got) == runner_room.CALLS_OF_A_NAMESPACE + 1
+    release.set()
+
+
+async def test_questions_beyond_the_limit_wait_for_their_next_plan(stage, monkeypatch):
+    monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
+    release = held(stage)
+    calls = [stage.call(f"k/{number}") for number in range(3)]
+    assert not stage.runner.follow(CHAT, calls)
+    await until(lambda: len(stage.receiver.got) == 2)
+    release.set()
+    await until(lambda: len(stage.runner.answers(CHAT)) == 2)
+    assert stage.runner.follow(CHAT, calls)
+    await until(lambda: len(stage.runner.answers(CHAT)) == 3)
+
+
+async def test_notices_are_sent_and_forgotten(stage):
+    stage.runner.tell(CHAT, [stage.call(kind=HookType.EVENT)])
+    await until(lambda: stage.measured == [("event", "ok")])
+    assert stage.runner.answers(CHAT) == {}
+    assert stage.woken.empty()
+
+
+async def test_notices_beyond_the_limit_are_dropped_and_counted(stage, monkeypatch):
+    monkeypatch.setattr(runner_room, "NOTICES_LIMIT", 2)
+    release = held(stage)
+    stage.runner.tell(CHAT, [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)])
+    assert stage.measured == [("event", "dropped")] * 3
+    release.set()
+    await until(lambda: len(stage.measured) == 5)
+
+
+async def test_a_bug_is_an_answer_too(stage, monkeypatch, caplog):
+    async def broken(*_):
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(stage.runner._poster, "post", broken)
+    answer = await stage.answer(stage.call())
+    assert answer == HookAnswer(False, "the operator failed to put the question; see its log")
+    assert "a bug: hook smoke of default/chat raised" in caplog.text
