@@ -8,6 +8,7 @@ import pytest
 from slipway_operator import explain
 from slipway_operator.__main__ import main
 from slipway_operator.model import wire
+from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
 from slipway_operator.planning.plan import PlanSettings
@@ -59,6 +60,7 @@ def test_everything_observed_survives_the_file(manifest, tmp_path):
         workloads={"r1": Workload("r1", 2, 2, 1, (PodTrouble("p", "NotReady", "m"),))},
         services=frozenset({"r1", "r0"}),
         gateways=(Gateway("g", True, True, 4, {"r1": 2}),),
+        hooks={"u/r1/1/0/gate/9-1": HookAnswer(False, "403 Forbidden")},
     )
     obj = explain.from_file(manifest, SETTINGS, NOW)["object"]
     printed = json.loads(explain.to_text(explain._explained(obj, observed, SETTINGS, NOW)))

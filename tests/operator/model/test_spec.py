@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.model.hooks import GATES, Hook, HookType
 from slipway_operator.model.spec import Invalid, Spec, parse
 from slipway_operator.model.strategy import Pause, SetScale, SetWeight, parse_duration_s
 
@@ -67,3 +68,20 @@ def test_nonsense_is_a_value_and_no_exception(spec: dict[str, Any]) -> None:
     parsed = read(**spec)
     assert isinstance(parsed, Invalid)
     assert parsed.message.startswith("the spec cannot be read: ")
+
+
+def test_hooks() -> None:
+    written = {"name": "smoke", "type": "pre-rollout", "url": "http://smoke/"}
+    assert accepted(strategy={"hooks": [written]}).hooks == (
+        Hook("smoke", HookType.PRE_ROLLOUT, "http://smoke/", 10, 2),
+    )
+    more = written | {"timeoutSeconds": 60, "retries": 0, "metadata": {"b": "2", "a": "1"}}
+    (hook,) = accepted(strategy={"canary": {}, "hooks": [more]}).hooks
+    assert (hook.timeout_s, hook.retries, hook.tries, hook.metadata) == (60, 0, 1, (("a", "1"), ("b", "2")))
+    assert isinstance(read(strategy={"hooks": [written | {"type": "confirm"}]}), Invalid)
+
+
+@pytest.mark.parametrize("kind", list(HookType))
+def test_only_what_is_not_asked_anew_is_tried_again(kind: HookType) -> None:
+    asked_anew = kind in (*GATES, HookType.ROLLBACK)
+    assert Hook("a", kind, "http://a/", retries=3).tries == (1 if asked_anew else 4)

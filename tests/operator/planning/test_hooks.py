@@ -501,7 +501,7 @@ def test_killed_before_any_call_it_asks_no_passed_hook_again_and_ends_the_same()
     def run(calls_until_crash: int | None) -> ModelCluster:
         world = world_with(*hooks)
         world.calls_until_crash = None if calls_until_crash is None else world.calls + calls_until_crash
-        for _ in range(60):
+        for _ in range(45):
             try:
                 world.reconcile()
             except Crashed:
