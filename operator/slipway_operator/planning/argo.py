@@ -10,7 +10,7 @@ from typing import Any
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Json, Spec
 from slipway_operator.model.status import PauseCondition, Rollout, State, Status
-from slipway_operator.planning.guards import IN_FLIGHT, STEPPING
+from slipway_operator.planning.guards import IN_FLIGHT
 from slipway_operator.planning.situation import Course
 
 Translation = tuple[Spec, tuple[Event, ...]]
@@ -61,7 +61,7 @@ def _promote_full(raw: Json, status: Status) -> _Said:
     rollout = status.rollout
     if not raw.get("promoteFull"):
         return None
-    if rollout and rollout.state in STEPPING:
+    if rollout and rollout.state in IN_FLIGHT and not rollout.skip_steps:
         return _taken("status.promoteFull", "promote_full", rollout.revision)
     return _ignored("status.promoteFull", "no rollout is in its steps")
 

@@ -53,8 +53,12 @@ def holds_step(course: Course, at: Situation) -> bool:
 def ceiling(course: Course, at: Situation, weight: int) -> int:
     """The weight in percent, or the one in force where a higher one is not confirmed."""
     present = at.weight(course.target)
-    held = weight > present and missing(course, at, before_weight(course, at)) is not None
-    return present if held else weight
+    return present if weight > present and holds_weight(course, at) else weight
+
+
+def holds_weight(course: Course, at: Situation) -> bool:
+    """Whether the new revision may not get more requests yet."""
+    return missing(course, at, before_weight(course, at)) is not None
 
 
 def before_pods(course: Course, at: Situation) -> tuple[Matter, ...]:

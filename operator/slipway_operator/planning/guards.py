@@ -61,6 +61,8 @@ def deadline_passed(course: Course, at: Situation) -> bool:
 def no_node(course: Course, at: Situation) -> bool:
     target = rollout_of(course).revision
     lacking = at.ready(target) < needed_replicas(course, at)
+    if gates.holds_pods(course, at):  # a gate is waited for, and no deadline of capacity runs
+        return False
     return lacking and (capacity.lacks_node(course, at, target) or capacity.may_add_none(course, at))
 
 
@@ -89,7 +91,10 @@ def steps_changed(course: Course, at: Situation) -> bool:
 
 
 def skip_asked(course: Course, at: Situation) -> bool:
-    return at.spec.intents.promote_full == rollout_of(course).revision
+    """While steps are left, or gates that hold the promotion: they are skipped with the steps."""
+    rollout = rollout_of(course)
+    left = rollout.state is not State.PROMOTING or gates.holds_weight(course, at)
+    return at.spec.intents.promote_full == rollout.revision and left and not rollout.skip_steps
 
 
 def may_step(course: Course, at: Situation) -> bool:

@@ -102,7 +102,7 @@ def _least_stable(course: Course, at: Situation, present: int) -> int:
     if not at.traffic_synced or not written_down:
         return min(present, at.replicas)
     if mode is Mode.RECREATE:
-        return 0 if needed_replicas(course, at) else 1
+        return 0 if needed_replicas(course, at) and not gates.holds_pods(course, at) else 1
     return max(1, canary.replicas_for(at.weight(course.stable), capacity.carriers(course, at)))
 
 

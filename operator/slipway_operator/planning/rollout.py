@@ -11,7 +11,7 @@ from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Decision, State
 from slipway_operator.planning import acts, guards, hooks
 from slipway_operator.planning.acts import Outcome
-from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, STEPPING, WAITING
+from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, WAITING
 from slipway_operator.planning.situation import Course, Situation
 
 MAX_DECISIONS = 10
@@ -143,7 +143,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "promote-full",
         "spec.rollout.promoteFull names this revision: its remaining steps are skipped. Readiness is still waited for.",
-        STEPPING,
+        IN_FLIGHT,
         guards.skip_asked,
         acts.skip,
     ),

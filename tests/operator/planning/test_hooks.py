@@ -388,6 +388,16 @@ def test_intents_pass_through_a_closed_gate(way: str) -> None:
     assert world.weights()["v1"] == 100
 
 
+def test_promote_full_passes_the_gate_of_the_promotion() -> None:
+    world = world_with(hook("confirm-promotion", "go"), go=False)
+    world.run(60)
+    assert world.state() == "Promoting"
+    world.edit(rollout__promoteFull=target(world))
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+    assert reasons(world).count("SkipSteps") == 1
+
+
 def test_promote_full_skips_checks_and_keeps_the_red_button() -> None:
     world = world_with(hook("pre-rollout", "smoke"), hook("rollback", "button"), smoke=False, button=False)
     world.reconcile()
@@ -552,7 +562,7 @@ def test_the_only_pod_is_not_replaced_before_every_gate_is_open(kind: str) -> No
     """On a full node the new pod has all requests from its first moment: who must confirm is asked before."""
     world = healthy(replicas=1)
     world.places = 1
-    capacity = {"policy": "AllowRecreate", "surgeTimeoutSeconds": 5, "deadlineSeconds": 1000}
+    capacity = {"policy": "AllowRecreate", "surgeTimeoutSeconds": 5, "deadlineSeconds": 60}
     hooks = [hook(one) for one in ALL_KINDS]
     world.says = {kind: False}
     strategy = {"canary": {"steps": STEPS}, "capacity": capacity, "hooks": hooks}
