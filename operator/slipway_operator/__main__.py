@@ -1,13 +1,17 @@
 """Composition root of the operator: settings → client → queue → admin port → watches; nothing imports it."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import secrets
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -18,6 +22,7 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Reconciler
@@ -76,16 +81,35 @@ async def _run(settings: Settings) -> int:
     metrics = Metrics(product_version())
     queue: WorkQueue[Key] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
+    configuration = await auth.load()
     async with (
-        Client(await auth.load(), metrics.wrote) as client,
+        _lease(settings, configuration, queue, metrics) as lease,
+        Client(configuration, metrics.wrote, may_write=lease.held) as client,
         aiohttp.ClientSession() as session,
         Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
     ):
         hooks = HookRunner(poster, queue.add, metrics.called)
         try:
-            return await _serve(settings, client, session, queue, metrics, hooks)
+            return await _serve(settings, client, session, queue, metrics, lease, hooks)
         finally:
             await hooks.close()
+
+
+@contextlib.asynccontextmanager
+async def _lease(
+    settings: Settings, configuration: Any, queue: WorkQueue[Key], metrics: Metrics
+) -> AsyncIterator[Lease]:
+    """The lease; only its holder works on the queue."""
+
+    def changed(held: bool) -> None:
+        (queue.resume if held else queue.pause)()
+        metrics.leads(held)
+
+    identity = settings.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    terms = Terms(settings.own_namespace, settings.lease_name, identity, settings.lease_s)
+    queue.pause()
+    async with Client(configuration, timeout_s=settings.lease_s * RENEW_EVERY, attempts=1) as client:
+        yield Lease(client, terms, changed)
 
 
 async def _serve(
@@ -94,6 +118,7 @@ async def _serve(
     session: aiohttp.ClientSession,
     queue: WorkQueue[Key],
     metrics: Metrics,
+    lease: Lease,
     hooks: HookRunner,
 ) -> int:
     listed = asyncio.Event()
@@ -102,7 +127,7 @@ async def _serve(
     application = health.application(
         metrics.registry,
         live=[pulse.check, health.tasks_check(tasks), health.run_check(queue.longest_run_s)],
-        ready=[lambda: None if listed.is_set() else "the first list of ModelDeployments is not done"],
+        ready=[lambda: None if listed.is_set() else "the first list of ModelDeployments is not done", lease.check],
     )
     runner = await health.serve(application, settings.admin_port)
     try:
@@ -120,10 +145,12 @@ async def _serve(
         for key in await watch.all_keys(client, settings.namespaces):
             queue.add(key)
         listed.set()
+        tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
         return await _watch(settings, client, queue, metrics, tasks)
     finally:
         await _end(tasks, queue)
+        await lease.release()
         await runner.cleanup()
 
 

@@ -29,6 +29,7 @@ class WorkQueue(Generic[K]):
         self._changed = asyncio.Event()
         self.retries = 0  # since the start
         self.closed = False
+        self._paused = False
 
     def add(self, key: K) -> None:
         """Handle a key as soon as possible, even one that is waiting out a backoff."""
@@ -46,7 +47,7 @@ class WorkQueue(Generic[K]):
 
     def take(self) -> K | None:
         """The key that has been due for longest, now being handled; None when none is due."""
-        if self.closed or self.next_due() > self._clock():
+        if self.closed or self._paused or self.next_due() > self._clock():
             return None
         _, _, key = heapq.heappop(self._heap)
         del self._due[key]
@@ -75,6 +76,15 @@ class WorkQueue(Generic[K]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")
 
+    def pause(self) -> None:
+        """Give out no key until `resume`; what comes meanwhile is kept, and what is being handled goes on."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Give out keys again."""
+        self._paused = False
+        self._changed.set()
+
     def close(self) -> None:
         """Give out no more keys; the workers end when they are done with theirs."""
         self.closed = True
@@ -98,7 +108,7 @@ class WorkQueue(Generic[K]):
         if self.closed:
             return
         self._changed.clear()
-        delay_s = self.next_due() - self._clock()
+        delay_s = float("inf") if self._paused else self.next_due() - self._clock()
         if delay_s <= 0:
             return
         try:

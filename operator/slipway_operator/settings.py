@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
+LEASE_MIN_S = 3.0  # below, a busy machine loses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Settings:
     resync_s: float
     workers: int
     admin_port: int
+    lease_name: str
+    lease_s: float
+    identity: str
     log_level: str
     hook_signing_key_file: Path | None = None
     hook_allow_local: bool = False
@@ -47,6 +51,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         resync_s=chosen.resync_seconds,
         workers=chosen.workers,
         admin_port=chosen.admin_port,
+        lease_name=chosen.lease_name,
+        lease_s=chosen.lease_seconds,
+        identity=chosen.identity,
         log_level=chosen.log_level.upper(),
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
         hook_allow_local=chosen.hook_allow_local == "true",
@@ -127,6 +134,16 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         choices=("true", "false"),
     )
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
+    add(
+        "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"
+    )
+    add(
+        "--lease-seconds",
+        20.0,
+        "time after which the lease of an operator that died is taken over (default: %(default)s)",
+        type=_lease_seconds,
+    )
+    add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
 
 
 class _Adder:
@@ -155,6 +172,12 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 on")
+    return float(text)
+
+
+def _lease_seconds(text: str) -> float:
+    if _seconds(text) < LEASE_MIN_S:
+        raise argparse.ArgumentTypeError(f"{text} is too short: name at least {LEASE_MIN_S:.0f} seconds")
     return float(text)
 
 

@@ -49,6 +49,7 @@ OPERATOR = {
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }
+LEASE = {"get", "create", "update"}  # in its own namespace alone
 GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
@@ -111,6 +112,8 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
     for resource in sorted({*OPERATOR, *GATEWAY, *OTHERS}):
         granted = {verb for verb in (*READ, *WRITE) if may(verb, resource)}
         assert granted == set(allowed.get(resource, ())), resource
+    own = {verb for verb in (*READ, *WRITE) if _may(api, f"{namespace}:{account}", namespace, verb, "leases")}
+    assert own == (LEASE if account == "slipway-operator" else set())
 
 
 def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, teams: None) -> None:
@@ -119,6 +122,8 @@ def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, t
     _wait_for(partial(_may, api, operator, "team-b", "create", "replicasets"))
     _wait_for(partial(_may, api, operator, namespace, "list", "endpointslices"))
     assert _may(api, operator, "team-a", "create", "replicasets")
+    assert {verb for verb in (*READ, *WRITE) if _may(api, operator, namespace, verb, "leases")} == LEASE
+    assert not _may(api, operator, "team-a", "update", "leases")
     for elsewhere in ("default", namespace, ""):
         assert not _may(api, operator, elsewhere, "list", "modeldeployments")
         assert not _may(api, operator, elsewhere, "create", "replicasets")

@@ -14,7 +14,7 @@ import yaml
 
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from tests.operator.integration.conftest import MANIFEST
-from tests.operator.integration.processes import Cluster, limited_kubeconfig, until
+from tests.support.processes import Cluster, limited_kubeconfig, until
 
 from .conftest import SCRIPTS
 

@@ -22,6 +22,7 @@ def test_operator_parses_its_flags(scenario: str) -> None:
     assert settings.own_namespace == NAMESPACE
     assert settings.gateway_service == "slipway-gateway-admin"
     assert settings.endpoint == f"http://slipway-gateway.{NAMESPACE}.svc/v1"
+    assert settings.lease_name == "slipway-operator"
     assert settings.server_image == "slipway-server:0.1.0"
     assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
 

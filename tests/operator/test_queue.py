@@ -252,3 +252,14 @@ async def test_an_idle_worker_wakes_for_a_new_key_and_for_the_end():
     await asyncio.wait_for(handled.wait(), 5)
     queue.close()
     await asyncio.wait_for(worker, 5)
+
+
+async def test_a_paused_queue_keeps_what_comes_and_gives_it_out_when_it_goes_on(queue):
+    queue.pause()
+    queue.add("a")
+    waits = asyncio.create_task(queue.wait())
+    await asyncio.sleep(0)
+    assert (queue.take(), waits.done(), queue.depth()) == (None, False, 1)
+    queue.resume()
+    await waits
+    assert queue.take() == "a"

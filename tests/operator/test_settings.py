@@ -20,6 +20,12 @@ def test_flags_beat_the_environment_beats_defaults():
     assert (settings.workers, settings.namespaces, settings.log_level) == (5, ("a", "b"), "DEBUG")
 
 
+def test_the_identity_is_the_pods_unless_it_is_named():
+    assert parse([], {"POD_ID": "operator-1"}).identity == "operator-1"
+    assert parse(["--identity", "me"], {"POD_ID": "operator-1"}).identity == "me"
+    assert (parse([], {}).identity, parse([], {}).lease_name, parse([], {}).lease_s) == ("", "slipway-operator", 20.0)
+
+
 def test_explain_takes_a_target_and_a_namespace():
     settings = parse(["explain", "chat", "-n", "prod"], {})
     assert (settings.command, settings.target, settings.target_namespace) == ("explain", "chat", "prod")
@@ -32,6 +38,7 @@ def test_explain_takes_a_target_and_a_namespace():
         ([], {"SLIPWAY_WORKERS": "many"}, "--workers: many is not a number from 1 to 256"),
         (["--resync-seconds", "0"], {}, "0 is not a number of seconds from 1 on"),
         (["--hook-allow-local", "maybe"], {}, "invalid choice: 'maybe'"),
+        (["--lease-seconds", "2"], {}, "2 is too short: name at least 3 seconds"),
         (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
         (["explain"], {}, "required: FILE|NAME"),
         (["dance"], {}, "invalid choice: 'dance'"),

@@ -87,7 +87,7 @@ def api_server() -> Iterator[Path]:
     the running kind cluster. Without either the tests fail: who asked for them wanted them to run.
     """
     with controlplane.api_server() as kubeconfig:
-        _install_crd(kubeconfig)
+        install_crd(kubeconfig)
         yield kubeconfig
 
 
@@ -116,7 +116,7 @@ def _body(data: bytes | str | None) -> dict[str, Any]:
         return {"message": data.decode() if isinstance(data, bytes) else data}
 
 
-def _install_crd(kubeconfig: Path) -> None:
+def install_crd(kubeconfig: Path) -> None:
     """Apply the CRD and wait until the API server serves it."""
     crd = yaml.safe_load(CRD_FILE.read_text())
     session = Api(kubeconfig)

@@ -11,7 +11,7 @@ import aiohttp
 from kubernetes.aio import client as kubernetes_client
 
 from slipway_operator.kube import auth
-from slipway_operator.kube.errors import ApiError, Exists, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import PODS, Resource
 from slipway_operator.model import labels
 
@@ -37,12 +37,21 @@ _FIELD_MANAGER = ("fieldManager", labels.FIELD_MANAGER)
 class Client:
     """Calls to one API server. Use it as an async context manager."""
 
-    def __init__(self, configuration: kubernetes_client.Configuration, on_write: OnWrite | None = None) -> None:
-        """`on_write(kind, result)` hears of every write that was tried."""
+    def __init__(
+        self,
+        configuration: kubernetes_client.Configuration,
+        on_write: OnWrite | None = None,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        timeout_s: float = TIMEOUT_S,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        """`on_write(kind, result)` hears of every write that was tried; `may_write` is asked before each attempt."""
         # Parts of the library have annotations and others none.
         self._api: Any = kubernetes_client.ApiClient(configuration)
         self._api.user_agent = labels.FIELD_MANAGER
         self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._may_write, self._timeout_s, self._attempts = may_write, timeout_s, attempts
         self._on_write = on_write or (lambda kind, result: None)
 
     async def __aenter__(self) -> "Client":
@@ -89,6 +98,11 @@ class Client:
         """Change some fields by merge patch."""
         return await self._write(resource, "PATCH", resource.path(namespace, name), [_FIELD_MANAGER], body, _MERGE)
 
+    async def replace(self, resource: Resource, body: Object) -> Object:
+        """Replace an object as it was read; Stale when it has changed since."""
+        path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
+        return await self._write(resource, "PUT", path, [_FIELD_MANAGER], body)
+
     async def put_status(self, resource: Resource, body: Object) -> Object:
         """Replace the status of the object as it was read; Stale when it has changed since."""
         metadata = body["metadata"]
@@ -133,7 +147,7 @@ class Client:
         accept: str = _JSON,
     ) -> Object:
         headers = {"Content-Type": content, "Accept": accept}
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             try:
                 async with self._slots:
                     status, retry_after, answer = await self._once(method, path, query or [], body, dict(headers))
@@ -143,7 +157,7 @@ class Client:
                 failure = Unavailable(f"{method} {path}: {type(error).__name__}: {error}")
             if failure is None:
                 return answer
-            if not isinstance(failure, Unavailable) or attempt == ATTEMPTS:
+            if not isinstance(failure, Unavailable) or attempt == self._attempts:
                 raise failure
             await asyncio.sleep(_pause_s(attempt, retry_after))
         raise AssertionError("the loop returns or raises")
@@ -151,6 +165,9 @@ class Client:
     async def _once(
         self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
     ) -> tuple[int, str | None, Object]:
+        # As late as can be: the process may have been stopped since the write was decided.
+        if method != "GET" and not self._may_write():
+            raise Fenced(f"{method} {path}: not sent, for another operator may hold the lease")
         request = await self._api.param_serialize(
             method=method,
             resource_path=path,
@@ -160,8 +177,8 @@ class Client:
             auth_settings=["BearerToken"],
         )
         # One limit for the whole exchange: the library's own covers neither the body nor a hanging connect reliably.
-        async with asyncio.timeout(TIMEOUT_S):
-            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+        async with asyncio.timeout(self._timeout_s):
+            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=self._timeout_s))
             text = await response.read()
         return response.status, response.headers.get("Retry-After"), _parse(text)
 

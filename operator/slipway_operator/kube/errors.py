@@ -25,5 +25,9 @@ class Refused(ApiError):
         self.status, self.message = status, message
 
 
+class Fenced(ApiError):
+    """We do not hold the lease now: another operator may be writing."""
+
+
 class Unavailable(ApiError):
     """The API server did not answer, or not with an answer; later it may."""

@@ -29,6 +29,7 @@ SERVICES = Resource("v1", "Service", "services")
 PODS = Resource("v1", "Pod", "pods")
 EVENTS = Resource("v1", "Event", "events")
 ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES)
 

@@ -62,6 +62,9 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
+        self._holds_lease = Gauge(
+            "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
+        )
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def reconciled(self, result: str, seconds: float) -> None:
@@ -82,6 +85,10 @@ class Metrics:
     def heard(self, kind: str) -> None:
         """A watch said something."""
         self._last_event.labels(kind).set(time.time())
+
+    def leads(self, held: bool) -> None:
+        """The lease was taken or lost."""
+        self._holds_lease.set(held)
 
     def follow_queue(self, queue: Queue) -> None:
         """Show the queue as it is when it is asked for."""

@@ -9,10 +9,10 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from tests.support.processes import Cluster, limited_kubeconfig, until
 from tests.support.tools import kubectl
 
 from .conftest import MANIFEST
-from .processes import Cluster, limited_kubeconfig, until
 
 pytestmark = pytest.mark.integration
 

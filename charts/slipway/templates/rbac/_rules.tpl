@@ -33,6 +33,16 @@
   verbs: [get, create, patch]
 {{- end -}}
 
+{{- define "slipway.operatorOwnRules" -}}
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+# Who holds the lease may write; see docs/operator.md.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, update]
+{{- end -}}
+
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]

@@ -16,7 +16,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, REPLICA_SETS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 MERGE = "application/merge-patch+json"
 
@@ -49,7 +49,12 @@ class Process:
     def __init__(self, package, arguments, kubeconfig, log):
         self._command = [sys.executable, "-m", package, *arguments]
         paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway"))
-        self._environment = os.environ | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": paths, "POD_NAMESPACE": ""}
+        self._environment = os.environ | {
+            "KUBECONFIG": str(kubeconfig),
+            "PYTHONPATH": paths,
+            "POD_NAMESPACE": "",
+            "POD_ID": "slipway-1",
+        }
         self._log = log
         self.process = None
 
@@ -79,17 +84,23 @@ class Process:
         return self._log.read_text()
 
 
+def operator_rules():
+    """What docs/operator.md says that the operator must be allowed."""
+    blocks = re.findall(r"```yaml\n(rules:.*?)```", (ROOT / "docs" / "operator.md").read_text(), re.DOTALL)
+    return [rule for block in blocks for rule in yaml.safe_load(block)["rules"]]
+
+
 async def limited_kubeconfig(client, namespace, admin, folder):
     """A service account that may do what docs/operator.md lists, and nothing else."""
-    blocks = re.findall(r"```yaml\n(rules:.*?)```", (ROOT / "docs" / "operator.md").read_text(), re.DOTALL)
-    rules = [rule for block in blocks for rule in yaml.safe_load(block)["rules"]]
     rbac, metadata = "/apis/rbac.authorization.k8s.io/v1", {"name": "operator", "namespace": namespace}
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     subject = {"kind": "ServiceAccount", **metadata}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
     binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
     await client._call("POST", account, [], {"metadata": metadata})
-    await client._call("POST", f"{rbac}/namespaces/{namespace}/roles", [], {"metadata": metadata, "rules": rules})
+    await client._call(
+        "POST", f"{rbac}/namespaces/{namespace}/roles", [], {"metadata": metadata, "rules": operator_rules()}
+    )
     await client._call("POST", f"{rbac}/namespaces/{namespace}/rolebindings", [], binding)
     request = {"spec": {"audiences": [], "expirationSeconds": 3600}}
     token = (await client._call("POST", f"{account}/operator/token", [], request))["status"]["token"]

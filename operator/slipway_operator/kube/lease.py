@@ -1,0 +1,134 @@
+"""The Lease that says which operator writes: taken, renewed in time, and given back at the end."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists, NotFound, Stale
+from slipway_operator.kube.resources import LEASES
+
+Object = dict[str, Any]
+
+# Of the lease's duration. Who could not renew stops writing at two fifths; another one takes over at the whole. What
+# lies between is longer than any call of ours takes (client.TIMEOUT_S), so none arrives after another one took over.
+RENEW_EVERY = 1 / 6
+HELD_FOR = 0.4
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Which lease, for whom, and for how long a holder that says nothing is believed to live."""
+
+    namespace: str
+    name: str
+    identity: str  # the next process of the same pod has the same: its predecessor is dead, so it need not wait
+    duration_s: float
+
+
+class Lease:
+    """This process's part in the lease. Without it nothing is written, and nothing else changes: watches go on."""
+
+    def __init__(
+        self,
+        client: Client,
+        terms: Terms,
+        on_change: Callable[[bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`client` is the lease's own, so that a renewal waits behind no other call."""
+        self._client, self._terms, self._on_change, self._clock = client, terms, on_change, clock
+        self._held_until = float("-inf")
+        self._told = False
+        self._seen: tuple[str, str] = ("", "")  # holder and time of the last renewal of another one
+        self._seen_at = float("-inf")
+        self._why_not = "the lease was not asked for yet"
+
+    def held(self) -> bool:
+        """Whether this process may write at this moment; false soon after a renewal failed or did not happen."""
+        return self._clock() < self._held_until
+
+    def check(self) -> str | None:
+        """None while it is held; else why not."""
+        return None if self.held() else self._why_not
+
+    async def run(self) -> None:
+        """Take and renew until cancelled."""
+        while True:
+            await self.renew()
+            await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
+
+    async def renew(self) -> None:
+        """Ask once. What goes wrong is told by `check`, and by `held` when the time is over."""
+        try:
+            await self._ask()
+        except (Stale, Exists):
+            self._why_not = "another operator was faster"
+        except ApiError as error:
+            self._why_not = f"the lease {self._terms.namespace}/{self._terms.name} cannot be renewed: {error}"
+            log.warning("%s", self._why_not)
+        self._tell()
+
+    async def release(self) -> None:
+        """Let the next one begin at once. Best effort: without it the next one waits until the lease is over."""
+        if not self.held():
+            return
+        with contextlib.suppress(ApiError):
+            live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
+            self._held_until = float("-inf")
+            if live["spec"].get("holderIdentity") == self._terms.identity:
+                await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
+
+    async def _ask(self) -> None:
+        # From before the question on: the others count from the moment at which they see the answer.
+        asked_at = self._clock()
+        try:
+            live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
+        except NotFound:
+            await self._client.create(LEASES, self._renewed({}))
+        else:
+            if not self._is_free(live.get("spec") or {}):
+                self._held_until = float("-inf")
+                return
+            await self._client.replace(LEASES, self._renewed(live))
+        self._held_until = asked_at + self._terms.duration_s * HELD_FOR
+
+    def _is_free(self, spec: Object) -> bool:
+        """Ours, given back, or not renewed for its duration: by our own clock, whatever the holder's says."""
+        holder = spec.get("holderIdentity") or ""
+        if holder in ("", self._terms.identity):
+            return True
+        seen = (holder, str(spec.get("renewTime")))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock()
+        self._why_not = f"operator {holder} holds the lease {self._terms.namespace}/{self._terms.name}; this one waits"
+        return self._clock() - self._seen_at >= float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
+
+    def _renewed(self, live: Object) -> Object:
+        """The lease with us as its holder; the resourceVersion that was read makes the write conditional."""
+        former = live.get("spec") or {}
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        ours = former.get("holderIdentity") == self._terms.identity
+        spec = {
+            "holderIdentity": self._terms.identity,
+            "leaseDurationSeconds": max(1, round(self._terms.duration_s)),
+            "acquireTime": former.get("acquireTime", now) if ours else now,
+            "renewTime": now,
+            "leaseTransitions": int(former.get("leaseTransitions") or 0) + (bool(former) and not ours),
+        }
+        metadata = live.get("metadata") or {"name": self._terms.name, "namespace": self._terms.namespace}
+        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+
+    def _tell(self) -> None:
+        held = self.held()
+        if held != self._told:
+            self._told = held
+            log.info("%s", "holds the lease" if held else f"writes nothing: {self._why_not}")
+            self._on_change(held)
