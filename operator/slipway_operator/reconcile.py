@@ -10,12 +10,13 @@ from typing import Any
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError, NotFound, Stale
+from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import status
 from slipway_operator.model.plan import Event, Plan
+from slipway_operator.model.status import Decision, Status
 from slipway_operator.planning.hooks import notices
 from slipway_operator.planning.plan import PlanSettings, plan
 from slipway_operator.telemetry import logs
@@ -43,6 +44,8 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._settings = client, gateways, settings
         self._metrics, self._clock, self._hooks = metrics, clock, hooks
+        self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
+        self._told: dict[Key, Decision | None] = {}  # the last decision that this process knows to be told
 
     async def __call__(self, key: Key, failures: int) -> float | None:
         """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
@@ -66,28 +69,40 @@ class Reconciler:
             obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
         except NotFound:
             self._metrics.rollouts.forget(key)
-            self._hooks.forget(key)
+            self._forget(key)
             return None
-        if obj["metadata"].get("deletionTimestamp"):
+        if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
             self._hooks.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
         observed = replace(await observe(self._client, self._gateways, obj), hooks=self._hooks.answers(key))
         now = self._clock()
         former = status.parse(obj.get("status"))
+        await self._tell_what_was_not(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
         logs.add(revision=planned.status.current_revision)
         try:
             await apply.execute(self._client, obj, planned, now)
+        except Leaving:
+            # A namespace that is being deleted never comes back; a later one of its name holds another object.
+            log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
+            self._leaving[key] = obj["metadata"]["uid"]
+            return None
         except apply.CannotCreate as error:
             if failures + 1 >= TOLD_FROM_FAILURE:
                 refused = replace(observed, refusal=error.message)
                 await self._tell(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
             raise
+        self._told[key] = planned.status.last_decision
         self._metrics.rollouts.show(key, planned.status)
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
         return self._call_hooks(key, obj, planned, now)
+
+    def _forget(self, key: Key) -> None:
+        self._hooks.forget(key)
+        self._told.pop(key, None)
+        self._leaving.pop(key, None)
 
     def _call_hooks(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Only now: what is asked is written down, and answers that are written down are let go."""
@@ -96,6 +111,12 @@ class Reconciler:
             return planned.requeue_after_s
         asked = planned.requeue_after_s
         return HOOKS_BUSY_PAUSE_S if asked is None else min(asked, HOOKS_BUSY_PAUSE_S)
+
+    async def _tell_what_was_not(self, key: Key, obj: dict[str, Any], former: Status, now: datetime) -> None:
+        """A decision was written and its writer died, or did not hear that it was written, or failed right after."""
+        if self._told.get(key) != former.last_decision:
+            await events.tell_again(self._client, obj, former.decisions, now)
+            self._told[key] = former.last_decision
 
     async def _tell(self, key: Key, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
         """What cannot be created is in the status, so that its deadline runs, and is an Event."""

@@ -1,10 +1,11 @@
 """What a reconcile does when the API server does not do its part; the good paths run against a real one."""
 
-from datetime import UTC, datetime
+import contextlib
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slipway_operator.kube.errors import NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
@@ -167,3 +168,56 @@ async def test_a_refusal_is_told_to_event_hooks():
 
 async def test_questions_that_found_no_room_are_put_again_soon():
     assert await reconcile(FailingClient(chat()), hooks=Hooks(room=False)) <= 5
+
+
+class Remembering(FailingClient):
+    """Keeps the status that was written, and the events."""
+
+    def __init__(self, obj, **failures):
+        super().__init__(obj, **failures)
+        self.told = []
+
+    async def put_status(self, resource, body):
+        self.obj = {**self.obj, "status": body["status"]}
+        return self._call("put_status", body)
+
+    async def create(self, resource, body):
+        self.told.append(body["reason"])
+        return self._call("create", body)
+
+
+def reconciler(client, seconds=0):
+    planning = PlanSettings("image", "http://gateway/v1")
+    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: NOW + timedelta(seconds=seconds), Hooks())
+
+
+@pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])
+async def test_a_decision_whose_writer_never_heard_that_it_was_written_is_told_once(failure):
+    client = Remembering(chat(), put_status=failure)
+    with contextlib.suppress(Unavailable, KeyboardInterrupt):
+        await reconciler(client)(KEY, 0)
+    assert client.told == []
+    del client.failures["put_status"]
+    following = reconciler(client)
+    for _ in range(3):
+        await following(KEY, 0)
+    assert client.told == ["RolloutUpdated"]
+
+
+async def test_an_old_decision_is_no_news_for_an_operator_that_starts():
+    client = Remembering(chat())
+    await reconciler(client)(KEY, 0)
+    assert client.told == ["RolloutUpdated"]
+    await reconciler(client, seconds=3600)(KEY, 0)
+    assert client.told == ["RolloutUpdated"]
+
+
+async def test_in_a_namespace_that_is_being_deleted_nothing_is_tried_twice():
+    client = Remembering(chat(), apply=Leaving(403, "unable to create new content: it is being terminated"))
+    reconcile_it = reconciler(client)
+    for _ in range(3):
+        assert await reconcile_it(KEY, 0) is None
+    assert client.calls.count("apply") == 1
+    client.obj = chat(uid="u2")  # one of the same name, in a later namespace of the same name
+    await reconcile_it(KEY, 0)
+    assert client.calls.count("apply") == 2

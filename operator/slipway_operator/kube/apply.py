@@ -6,7 +6,7 @@ from typing import Any
 
 from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.observe import is_owned
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, child
 from slipway_operator.model import labels
@@ -28,6 +28,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> Non
     Raises:
         Stale: when the ModelDeployment or a child changed since it was read.
         CannotCreate: when quota, admission or permissions forbid a child.
+        Leaving: when the namespace is being deleted.
     """
     for create in plan.create:
         await _create(client, create)
@@ -46,6 +47,8 @@ async def _create(client: Client, create: Create) -> None:
     manifest = create.manifest
     try:
         await client.apply(child(manifest["apiVersion"], manifest["kind"]), manifest)
+    except Leaving:
+        raise
     except Refused as error:
         what = f"{manifest['kind']} {manifest['metadata']['name']}"
         raise CannotCreate(error.status, f"{what} cannot be created: {error.message}") from error

@@ -11,7 +11,7 @@ import aiohttp
 from kubernetes.aio import client as kubernetes_client
 
 from slipway_operator.kube import auth
-from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import PODS, Resource
 from slipway_operator.model import labels
 
@@ -201,7 +201,12 @@ def _failure(status: int, answer: Object) -> ApiError | None:
         return Exists(message) if answer.get("reason") == "AlreadyExists" else Stale(message)
     if status == 429 or status >= 500:
         return Unavailable(f"{status}: {message}")
-    return Refused(status, message)
+    return Leaving(status, message) if _namespace_leaves(answer) else Refused(status, message)
+
+
+def _namespace_leaves(answer: Object) -> bool:
+    causes = (answer.get("details") or {}).get("causes") or ()
+    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
 
 def _pause_s(attempt: int, retry_after: str | None) -> float:

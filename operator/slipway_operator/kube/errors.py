@@ -25,6 +25,10 @@ class Refused(ApiError):
         self.status, self.message = status, message
 
 
+class Leaving(Refused):
+    """The namespace is being deleted: nothing can be created in it ever again."""
+
+
 class Fenced(ApiError):
     """We do not hold the lease now: another operator may be writing."""
 

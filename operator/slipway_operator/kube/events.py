@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +11,26 @@ from slipway_operator.kube.errors import ApiError, Exists
 from slipway_operator.kube.resources import EVENTS
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Event
+from slipway_operator.model.status import Decision
 from slipway_operator.model.wire import format_time
 
 Object = dict[str, Any]
 
 MESSAGE_LIMIT = 1024  # the API server's
+NEWS_S = 600.0
 
 log = logging.getLogger(__name__)
+
+
+async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> None:
+    """Tell what may have been decided and not told: the last decisions that were written at the same moment.
+
+    One told already stays as it is; an old one is no news any more, and its Event may have expired.
+    """
+    last = decisions[-1].at if decisions else now
+    for item in decisions:
+        if item.reason and item.at == last and (now - item.at).total_seconds() < NEWS_S:
+            await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
 
 
 async def post(client: Client, obj: Object, event: Event, now: datetime) -> None:
@@ -62,5 +76,7 @@ async def _post(client: Client, body: Object) -> None:
     except Exists:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         known = await client.get(EVENTS, namespace, name)
+        if (known.get("lastTimestamp") or "") >= body["lastTimestamp"]:
+            return  # this very one: its answer was lost, or the one who posted it
         again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": body["lastTimestamp"]}
         await client.patch(EVENTS, namespace, name, again)

@@ -156,11 +156,16 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A transition of the rollout: which row of its table was taken, and what it said."""
+    """A transition of the rollout: which row of its table was taken, and what it said.
+
+    With a reason it is an Event too: one that was not told before the operator died is told by the next one.
+    """
 
     at: datetime
     row: str
     message: str
+    reason: str | None = None
+    type: str | None = None  # Normal | Warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,11 @@ class Status:
     pause_conditions: tuple[PauseCondition, ...] = ()
     controller_pause: bool | None = None
     conditions: tuple[Condition, ...] = ()
+
+    @property
+    def last_decision(self) -> Decision | None:
+        """The newest one."""
+        return self.decisions[-1] if self.decisions else None
 
     def scale_down_at(self, revision: str) -> datetime | None:
         """When the pods of a retired revision may leave; None when that is not settled."""

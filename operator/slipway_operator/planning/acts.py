@@ -27,7 +27,7 @@ def start(course: Course, at: Situation) -> Outcome:
     rollout = _entering(replace(rollout, skip_steps=_goes_back(course, at)), at, 0)
     way = "without steps" if rollout.skip_steps else f"in {rollout.steps} steps"
     text = f"revision {at.wanted} goes out {way}, attempt {rollout.attempt}; {course.stable} is stable"
-    return replace(course, rollout=rollout), (_normal("RolloutUpdated", text),)
+    return replace(course, rollout=rollout), (_normal("RolloutUpdated", text), *_pausing(rollout))
 
 
 def _goes_back(course: Course, at: Situation) -> bool:
@@ -41,7 +41,7 @@ def _goes_back(course: Course, at: Situation) -> bool:
 def retry(course: Course, at: Situation) -> Outcome:
     started, _ = start(course, at)
     text = f"revision {at.wanted} is tried again, attempt {rollout_of(started).attempt}"
-    return started, (_normal("RolloutRetry", text),)
+    return started, (_normal("RolloutRetry", text), *_pausing(rollout_of(started)))
 
 
 def promote(course: Course, at: Situation) -> Outcome:
@@ -110,7 +110,8 @@ def remap(course: Course, at: Situation) -> Outcome:
         index = len(strategy.steps)
     renewed = replace(rollout, steps=len(strategy.steps), steps_hash=steps_hash(strategy.steps))
     text = f"the steps were edited: going on at step {min(index + 1, renewed.steps)} of {renewed.steps}"
-    return replace(course, rollout=_entering(renewed, at, index)), (_normal("StepsChanged", text),)
+    entered = _entering(renewed, at, index)
+    return replace(course, rollout=entered), (_normal("StepsChanged", text), *_pausing(entered))
 
 
 def shift(course: Course, at: Situation) -> Outcome:
@@ -126,8 +127,15 @@ def next_step(course: Course, at: Situation) -> Outcome:
     rollout = rollout_of(course)
     text = f"step {rollout.step_index + 1} of {rollout.steps} of revision {rollout.revision} is done"
     entered = _entering(rollout, at, rollout.step_index + 1)
-    paused = (_normal("RolloutPaused", f"revision {rollout.revision} pauses"),) if entered.state is State.PAUSED else ()
-    return replace(course, rollout=entered), (_normal("RolloutStepCompleted", text), *paused)
+    return replace(course, rollout=entered), (_normal("RolloutStepCompleted", text), *_pausing(entered))
+
+
+def _pausing(entered: Rollout) -> tuple[Event, ...]:
+    """Each pause is told once, whichever way it was reached: the text names it, and equal texts are one Event."""
+    if entered.state is not State.PAUSED:
+        return ()
+    where = f"step {entered.step_index + 1} of {entered.steps}, attempt {entered.attempt}"
+    return (_normal("RolloutPaused", f"revision {entered.revision} pauses at {where}"),)
 
 
 def settle(course: Course, at: Situation) -> Outcome:

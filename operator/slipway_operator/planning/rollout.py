@@ -14,7 +14,8 @@ from slipway_operator.planning.acts import Outcome
 from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, WAITING
 from slipway_operator.planning.situation import Course, Situation
 
-MAX_DECISIONS = 10
+MAX_DECISIONS = 20  # ten and more transitions: some are told by two Events
+MESSAGE_LIMIT = 1024  # the API server's, of an Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,12 @@ def advance(course: Course, at: Situation) -> Outcome:
 def _remembered(
     course: Course, at: Situation, row: Row, changed: Course, events: tuple[Event, ...]
 ) -> tuple[Decision, ...]:
-    """The last decisions with the new one; an event says best what was decided."""
+    """The last decisions with the new one; events say best what was decided."""
     if not events and changed.state is course.state:  # a question to a hook, or the same answer again
         return course.decisions
-    text = events[0].message if events else f"{course.state or 'Idle'} -> {changed.state or 'Idle'}"
-    return (*course.decisions, Decision(at.now, row.name, text))[-MAX_DECISIONS:]
+    told = (Decision(at.now, row.name, item.message[:MESSAGE_LIMIT], item.reason, item.type) for item in events)
+    silent = Decision(at.now, row.name, f"{course.state or 'Idle'} -> {changed.state or 'Idle'}")
+    return (*course.decisions, *(told if events else (silent,)))[-MAX_DECISIONS:]
 
 
 def matching_row(course: Course, at: Situation) -> Row | None:

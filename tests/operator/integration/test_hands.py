@@ -8,7 +8,7 @@ import pytest
 
 from slipway_operator import explain
 from slipway_operator.kube import apply, events
-from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale
+from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
@@ -176,6 +176,22 @@ async def test_repeated_events_count_up(client, chat):
     assert found[0]["firstTimestamp"] == "2026-11-21T12:00:00Z"
     assert found[0]["lastTimestamp"] == "2026-11-21T12:02:00Z"
     assert found[0]["involvedObject"]["uid"] == chat["metadata"]["uid"]
+
+
+async def test_the_same_event_posted_again_is_no_second_one(client, chat):
+    """As after an answer that was lost, or by an operator that does not know what its predecessor told."""
+    namespace = chat["metadata"]["namespace"]
+    for _ in range(2):
+        await events.post(client, chat, Event("Normal", "Promoted", "rev1 is stable"), NOW)
+    [found] = await client.list(EVENTS, namespace)
+    assert found["count"] == 1
+
+
+async def test_in_a_namespace_that_is_being_deleted_creating_is_given_up(client, chat):
+    namespace = chat["metadata"]["namespace"]
+    await client._call("DELETE", f"/api/v1/namespaces/{namespace}", [], {})
+    with pytest.raises(Leaving):
+        await made(client, chat)
 
 
 async def test_an_event_that_cannot_be_posted_stops_nothing(client, chat, caplog):

@@ -96,9 +96,8 @@ async def test_nobody_listens(api):
         await api.client.get(PODS, "x", "a")
 
 
-async def test_a_hanging_server_is_left(api, monkeypatch):
-    monkeypatch.setattr(client_module, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(client_module, "ATTEMPTS", 2)
+async def test_a_hanging_server_is_left(api):
+    api.client._timeout_s, api.client._attempts = 0.05, 2
 
     class Silent(web.Response):
         async def prepare(self, request):

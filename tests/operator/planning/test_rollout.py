@@ -406,3 +406,11 @@ def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
         world.pass_time()
     assert world.state() == "Aborted"
     assert world.parsed().message.endswith("exceeded quota")
+
+
+def test_each_pause_is_told_once_whichever_way_it_is_reached():
+    world = healthy(steps=[{"pause": {"duration": "2s"}}, {"setWeight": 50}, {"pause": {"duration": "2s"}}])
+    world.edit(model=model("v2"))
+    world.run_until(None)
+    told = [event.message.partition(" pauses ")[2] for event in world.events if event.reason == "RolloutPaused"]
+    assert told == ["at step 1 of 3, attempt 1", "at step 3 of 3, attempt 1"]
