@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test tools unit histories integration e2e demo up down status train docs lock clean
+.PHONY: help setup fmt check test tools unit histories integration e2e crash demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -54,6 +54,9 @@ integration: tools ## against real components: a kube-apiserver on loopback, our
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e tests/devcluster -m e2e
+
+crash: tools ## kill the operator before and after each of its API calls (QUICK=1: a sample)
+	$(PY) -m tests.crash
 
 demo: setup ## the main job, live: serve, canary, promote, roll back, abort, scale
 	$(PY) -m examples.demo

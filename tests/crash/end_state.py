@@ -1,0 +1,62 @@
+"""What must not depend on how the operator came to the end; pure."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+# They count writes and looks, of which a disturbed history has more.
+_COUNTERS = frozenset({"generation", "observedGeneration", "progress"})
+
+Object = dict[str, Any]
+
+
+def end_state(obj: Object, children: dict[str, list[Object]], events: list[Object]) -> Object:
+    """The status without times and counters, the children with what they are to be, and which Events were told."""
+    namespace = obj["metadata"]["namespace"]
+    state = {
+        "status": _without_history(obj.get("status") or {}),
+        "children": {
+            kind: sorted(map(_child, items), key=lambda item: item["name"]) for kind, items in children.items()
+        },
+        "events": sorted({(event["type"], event["reason"]) for event in events}),
+    }
+    found: Object = json.loads(json.dumps(state).replace(namespace, "NAMESPACE"))
+    return found
+
+
+def _without_history(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without_history(item) for key, item in value.items() if key not in _COUNTERS and not _is_time(item)
+        }
+    if isinstance(value, list):
+        return [_without_history(item) for item in value]
+    return value
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, str) and _TIME.fullmatch(value) is not None
+
+
+def _child(item: Object) -> Object:
+    """Name, replicas, and a digest of all that is ours in it."""
+    spec = item.get("spec") or {}
+    content = [
+        spec.get("template"),
+        spec.get("ports"),
+        item.get("data"),
+        item.get("revision"),
+        item["metadata"]["labels"],
+    ]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    return {"name": item["metadata"]["name"], "replicas": spec.get("replicas"), "content": digest}
+
+
+def differences(expected: Any, found: Any, where: str = "") -> list[str]:
+    """Where two end states differ, a line each."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = sorted(expected.keys() | found.keys())
+        return [line for key in keys for line in differences(expected.get(key), found.get(key), f"{where}.{key}")]
+    return [] if expected == found else [f"{where[1:]}: {expected!r} became {found!r}"]

@@ -1,0 +1,93 @@
+"""Two operators at once, and one that sleeps past its lease: one writes, the other waits, and the end is the same."""
+
+import asyncio
+import contextlib
+import signal
+
+import pytest
+
+from tests.crash.calls import Point
+from tests.crash.history import Seat, history, play, seated
+from tests.crash.scenarios import SCENARIOS
+from tests.support.processes import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+LEASE = "--lease-seconds=4"
+# In the middle of what one reconcile does, and between two.
+STOPS = (
+    Point("APPLY controllerrevisions", 1),
+    Point("APPLY replicasets", 2),
+    Point("UPDATE modeldeployments/status", 6),
+    Point("LIST pods", 8),
+    Point("PATCH replicasets", 1),
+    Point("CREATE events", 7),
+)
+
+
+@contextlib.asynccontextmanager
+async def two_seats(world):
+    """A ModelDeployment to come, and two operators for it that are no processes of one pod."""
+    async with history(world) as chat:
+        seats = [Seat(world, chat.namespace, f"{chat.namespace}-{letter}", LEASE) for letter in "ab"]
+        yield chat, *seats
+
+
+async def test_of_two_that_start_at_once_one_writes_and_the_other_takes_over_when_its_node_is_lost(world):
+    expected, _ = await play(world, "rollout")
+    async with two_seats(world) as (chat, *seats), seated(seats[0]), seated(seats[1]):
+        story = asyncio.create_task(SCENARIOS["rollout"](chat))
+        await chat.sees("the first revision serves", lambda now: now.get("phase") == "Healthy")
+        [winner] = [seat for seat in seats if seat.writes()]
+        [loser] = [seat for seat in seats if seat is not winner]
+        assert (await winner.readiness())[0] == 200
+        code, why = await loser.readiness()
+        assert (code, f"operator {winner.name} holds the lease" in why) == (503, True)
+
+        await winner.leave()
+        await story
+        await chat.ends_like(expected)
+        assert loser.writes()
+        assert (await loser.readiness(), loser.exits) == ((200, "ok\n"), [])
+
+
+async def test_one_that_sleeps_past_its_lease_wakes_up_and_writes_nothing(world):
+    expected, _ = await play(world, "rollout")
+    await asyncio.gather(*(sleeps(world, point, expected) for point in STOPS))
+
+
+async def sleeps(world, point, expected):
+    """The first operator stops at a call; the second goes on; the first wakes up in the middle of its work."""
+    async with two_seats(world) as (chat, first, second), seated(first):
+
+        def stop(kind):
+            if first.tap.counts[kind] == point.occurrence and kind == point.kind and first.operator:
+                first.operator.send(signal.SIGSTOP)
+
+        first.tap.on_call = stop
+        await until(lambda: holds(first), "the first holds the lease")
+        async with seated(second):
+            story = asyncio.create_task(SCENARIOS["rollout"](chat))
+            await until(lambda: has_written(second), f"the second took over after {point}")
+            written = first.writes()
+            assert written
+            assert first.operator
+            first.operator.send(signal.SIGCONT)
+            await until(lambda: waits(first, second), f"after {point} the first waits for the second")
+            await story
+            await chat.ends_like(expected)
+            assert first.writes() == written, point
+            assert first.exits == second.exits == []
+
+
+async def holds(seat):
+    return (await seat.readiness())[0] == 200
+
+
+async def has_written(seat):
+    return bool(seat.writes())
+
+
+async def waits(seat, holder):
+    code, why = await seat.readiness()
+    return code == 503 and f"operator {holder.name} holds the lease" in why
