@@ -16,6 +16,7 @@ PREFIXES = {
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Service": ("/api/v1", "services"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
@@ -49,7 +50,7 @@ OPERATOR = {
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }
-LEASE = {"get", "create", "update"}  # in its own namespace alone
+LEASE = {"get", "update"}  # its own one, in its own namespace
 GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
@@ -112,8 +113,9 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
     for resource in sorted({*OPERATOR, *GATEWAY, *OTHERS}):
         granted = {verb for verb in (*READ, *WRITE) if may(verb, resource)}
         assert granted == set(allowed.get(resource, ())), resource
-    own = {verb for verb in (*READ, *WRITE) if _may(api, f"{namespace}:{account}", namespace, verb, "leases")}
-    assert own == (LEASE if account == "slipway-operator" else set())
+    for lease, verbs in (("slipway-operator", LEASE if account == "slipway-operator" else set()), ("another", set())):
+        own = partial(_may, api, f"{namespace}:{account}", namespace)
+        assert {verb for verb in (*READ, *WRITE) if own(verb, "leases", lease)} == verbs
 
 
 def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, teams: None) -> None:
@@ -122,7 +124,9 @@ def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, t
     _wait_for(partial(_may, api, operator, "team-b", "create", "replicasets"))
     _wait_for(partial(_may, api, operator, namespace, "list", "endpointslices"))
     assert _may(api, operator, "team-a", "create", "replicasets")
-    assert {verb for verb in (*READ, *WRITE) if _may(api, operator, namespace, verb, "leases")} == LEASE
+    assert {
+        verb for verb in (*READ, *WRITE) if _may(api, operator, namespace, verb, "leases", "slipway-operator")
+    } == LEASE
     assert not _may(api, operator, "team-a", "update", "leases")
     for elsewhere in ("default", namespace, ""):
         assert not _may(api, operator, elsewhere, "list", "modeldeployments")
@@ -149,10 +153,10 @@ def _install_rbac(api: Api, scenario: str, namespace: str) -> None:
         assert applied.ok, applied.message
 
 
-def _may(api: Api, account: str, namespace: str, verb: str, resource: str) -> bool:
+def _may(api: Api, account: str, namespace: str, verb: str, resource: str, name: str = "") -> bool:
     """Ask the API server whether a service account (NAMESPACE:NAME) may do this."""
     plural, _, subresource = resource.partition("/")
-    attributes = {"verb": verb, "resource": plural, "subresource": subresource, "namespace": namespace}
+    attributes = {"verb": verb, "resource": plural, "subresource": subresource, "namespace": namespace, "name": name}
     attributes["group"] = GROUPS.get(plural, "")
     spec = {"user": f"system:serviceaccount:{account}", "resourceAttributes": attributes}
     body: dict[str, Any] = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}

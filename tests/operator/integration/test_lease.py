@@ -40,6 +40,12 @@ async def test_the_first_holds_it_and_the_second_waits_and_says_for_whom(candida
     assert "operator a holds the lease" in second.lease.check()
 
 
+async def test_one_that_the_chart_made_is_taken(candidate, client, namespace):
+    await client.create(LEASES, {"metadata": {"name": "operator", "namespace": namespace}})
+    assert await candidate("a").asks()
+    assert not await candidate("b").asks()
+
+
 async def test_two_that_ask_at_the_same_time_get_one_lease(candidate):
     many = [candidate(f"operator-{number}") for number in range(6)]
     for _ in range(3):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from slipway_operator.kube.errors import NotFound
-from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.resources import EVENTS, LEASES, MODEL_DEPLOYMENTS, REPLICA_SETS
 from tests.support.processes import Cluster, limited_kubeconfig, until
 from tests.support.tools import kubectl
 
@@ -203,3 +203,5 @@ async def test_sigterm_ends_the_process_cleanly(cluster):
     assert (code, seconds < 25) == (0, True), cluster.operator.log()
     assert '"error"' not in cluster.operator.log()
     assert '"warning"' not in cluster.operator.log()
+    lease = await cluster.client.get(LEASES, cluster.namespace, "slipway-operator")
+    assert lease["spec"]["holderIdentity"] == "", "the next operator would wait"

@@ -40,7 +40,8 @@
 # Who holds the lease may write; see docs/operator.md.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, create, update]
+  resourceNames: [{{ include "slipway.fullname" . }}-operator]
+  verbs: [get, update]
 {{- end -}}
 
 {{- define "slipway.gatewayRules" -}}
