@@ -1,4 +1,4 @@
-"""Writes what is derived: docs/crd.md and the chart's copy of the CRD, docs/cli.md. `--check` only compares."""
+"""Writes what is derived: the pages crd, cli and rollouts, the chart's copy of the CRD. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import rollouts_page
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +46,7 @@ def outputs() -> dict[Path, str]:
     return {
         ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
+        ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         CHART_CRD: source,
     }
 

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
+from tests.support.processes import Cluster, free_port, limited_kubeconfig, own_address, until
 
 from .conftest import MANIFEST
-from .processes import Cluster, free_port, limited_kubeconfig, own_address, until
 
 pytestmark = pytest.mark.integration
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from slipway_operator.model.wire import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
 # `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
-FEW = 150
+FEW = 60
 HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", FEW))
 VERSIONS = ("v1", "v2", "v3")
 STEPS: tuple[list[dict[str, Any]], ...] = (
@@ -153,6 +154,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
 }
 
 
+@pytest.mark.timeout(0 if HISTORIES > FEW else 600)
 @settings(max_examples=HISTORIES, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ACTS, min_size=3, max_size=30))
 def test_invariants_hold_and_every_history_settles(history: list[tuple[str, Any]]) -> None:
