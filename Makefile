@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test tools unit histories integration e2e crash demo up down status train docs lock clean
+.PHONY: help setup fmt check test tools unit histories integration e2e crash chaos demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -60,6 +60,9 @@ crash: tools ## kill the operator before and after each of its API calls (QUICK=
 
 demo: setup ## the main job, live: serve, canary, promote, roll back, abort, scale
 	$(PY) -m examples.demo
+
+chaos: setup ## ten rollouts on a real cluster under load, with kill -9 at random (about 20 minutes; QUICK=1: two)
+	$(PY) -m bench.chaos
 
 up: setup ## bring the development cluster up
 	$(PY) -m devcluster up

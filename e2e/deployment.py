@@ -11,6 +11,7 @@ Json = dict[str, Any]
 MODELS = "file:///opt/slipway/models"  # these ship in the server image
 LABEL = "slipway.dev/modeldeployment"
 REVISION_LABEL = "slipway.dev/revision"
+CHILDREN = "replicasets,services,controllerrevisions,pods"
 START_S = 120.0  # for pods to become ready, on two cores that others use too
 NOTICE_S = 30.0  # for the operator and the gateways to follow an edit that starts no pod
 
@@ -117,6 +118,13 @@ class Deployment:
 
     def pod_uids(self, revision: str | None = None) -> set[str]:
         return {pod["metadata"]["uid"] for pod in self.pods(revision)}
+
+    def objects(self) -> dict[str, str]:
+        """Kind and name → uid of everything that belongs to it and is not on its way out."""
+        chosen = ("--namespace", self.namespace, "--selector", f"{LABEL}={self.name}")
+        found = self.kube.json("get", CHILDREN, *chosen)["items"]
+        present = [item for item in found if "deletionTimestamp" not in item["metadata"]]
+        return {f"{item['kind']} {item['metadata']['name']}": item["metadata"]["uid"] for item in present}
 
     def event_reasons(self) -> set[str]:
         """Reasons of the Events about it."""

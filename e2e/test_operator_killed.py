@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from e2e.deployment import LABEL, Deployment, Json, canary, state_of, weights_of
+from e2e.deployment import Deployment, Json, canary, state_of, weights_of
 from e2e.installation import Installation
 from examples.demo.load import Load
-
-CHILDREN = "replicasets,services,controllerrevisions,pods"
 
 
 def test_operator_killed_in_every_state_of_a_canary(
@@ -58,18 +56,18 @@ def test_operator_killed_in_every_state_of_a_canary(
         f"ControllerRevision {chat.name}-{canary_revision}",
         f"ControllerRevision {chat.name}-{stable}",
     }
-    chat.kube.wait_until(lambda: kinds_of(children(chat)) == left, 60, "what the retired revision had is gone")
+    chat.kube.wait_until(lambda: kinds_of(chat.objects()) == left, 60, "what the retired revision had is gone")
 
 
 def assert_survives_a_kill(slipway: Installation, chat: Deployment) -> None:
     """After a kill the next operator finds the same decisions and the same objects, and changes neither."""
-    before, objects = chat.status, children(chat)
+    before, objects = chat.status, chat.objects()
     slipway.kill_operator()
     # An edit that decides nothing: its generation in the status proves that the new operator has looked.
     chat.edit(revisionHistoryLimit=before["observedGeneration"] % 5 + 3)
     after = chat.until(f"the next operator finds it {state_of(before)}", lambda status: state_of(status) is not None)
     assert decisions_of(after) == decisions_of(before)
-    assert objects.items() <= children(chat).items(), "the new operator replaced objects"
+    assert objects.items() <= chat.objects().items(), "the new operator replaced objects"
 
 
 def decisions_of(status: Json) -> Json:
@@ -78,15 +76,6 @@ def decisions_of(status: Json) -> Json:
     remembered = ("stableRevision", "previousRevision", "canaryRevision", "abortedRevisions", "step", "weight")
     rollout: dict[str, Any] = {**status["rollout"], "progress": None, "progressAt": None}
     return {"traffic": traffic, "rollout": rollout} | {key: status.get(key) for key in remembered}
-
-
-def children(chat: Deployment) -> dict[str, str]:
-    """Kind and name → uid of everything that belongs to it and is not on its way out."""
-    found = chat.kube.json("get", CHILDREN, "--namespace", chat.namespace, "--selector", f"{LABEL}={chat.name}")[
-        "items"
-    ]
-    present = [item for item in found if "deletionTimestamp" not in item["metadata"]]
-    return {f"{item['kind']} {item['metadata']['name']}": item["metadata"]["uid"] for item in present}
 
 
 def kinds_of(objects: dict[str, str]) -> set[str]:

@@ -65,8 +65,9 @@ class Images:
 class Kube:
     """One cluster, by its kubeconfig."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, poll_s: float = POLL_S) -> None:
         self.kubeconfig = kubeconfig
+        self._poll_s = poll_s  # each look is a kubectl, and that costs a tenth of a second of a core
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
         return run([tool("kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments], stdin, timeout_s)
@@ -123,7 +124,7 @@ class Kube:
             if reason or time.monotonic() > end:
                 why = reason or f"not within {deadline_s:.0f} s"
                 raise WaitFailed(f"waited for: {what}; {why}\n{diagnosis(self, name, namespace)}")
-            time.sleep(POLL_S)
+            time.sleep(self._poll_s)
 
     def wait_until(self, holds: Callable[[], bool], deadline_s: float, what: str) -> None:
         """Polls anything else."""
@@ -131,7 +132,7 @@ class Kube:
         while not holds():
             if time.monotonic() > end:
                 raise WaitFailed(f"waited for: {what}; not within {deadline_s:.0f} s")
-            time.sleep(POLL_S)
+            time.sleep(self._poll_s)
 
 
 # --- the release ------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def as_json(outcome: Outcome, total_s: float, root: Path) -> Json:
     shares = by_version(report, outcome.versions).items()
     return {
         "name": "demo",
-        "commit": _commit(root),
+        "commit": commit(root),
         "machine": machine(),
         "rows": [
             *({"phase": name, "seconds": round(value, 2)} for name, value in outcome.seconds.items()),
@@ -115,7 +115,7 @@ def _cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _commit(root: Path) -> str:
+def commit(root: Path) -> str:
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

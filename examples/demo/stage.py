@@ -47,10 +47,10 @@ def set_up(wish: Wish, screen: Screen) -> Stage:
     """Everything up to the first `kubectl apply`; a demo that was killed at any point is cleaned up after."""
     seconds: dict[str, float] = {}
     began = time.monotonic()
-    kube = _cluster(wish, screen)
+    kube = cluster(wish, screen)
     seconds["cluster"] = time.monotonic() - began
     began = time.monotonic()
-    images = wish.images or _images(kube, screen)
+    images = wish.images or built_images(screen)
     seconds["images"] = time.monotonic() - began
     began = time.monotonic()
     _release(kube, images, screen)
@@ -67,7 +67,7 @@ def clear(kube: Kube) -> None:
     kube.remove(NAME, NAMESPACE)
 
 
-def _cluster(wish: Wish, screen: Screen) -> Kube:
+def cluster(wish: Wish, screen: Screen) -> Kube:
     if wish.kubeconfig is None or is_devcluster(Kube(wish.kubeconfig)):
         screen.command(["python", "-m", "devcluster", "up"])
         _devcluster("up")
@@ -83,7 +83,7 @@ def _cluster(wish: Wish, screen: Screen) -> Kube:
     return Kube(wish.kubeconfig)
 
 
-def _images(kube: Kube, screen: Screen) -> Images:
+def built_images(screen: Screen) -> Images:
     screen.command(["python", "-m", "devcluster", "images"])
     named = dict(line.split("=", 1) for line in _devcluster("images").splitlines() if "=" in line)
     try:

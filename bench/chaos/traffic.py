@@ -1,0 +1,147 @@
+"""Streams that are always open and short requests at a fixed rate; how each of them ended."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import aiohttp
+
+from bench.chaos.asking import FAILED, Client, Ending, Question, ending
+
+MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as not sent
+STAGGER_S = 0.5  # between the first streams: so they do not end together
+LAST_S = 900.0  # for what still runs when the traffic stops
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much traffic."""
+
+    streams: int
+    rate: float  # short requests per second
+    long: tuple[Question, ...]
+    short: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """For the line on the terminal."""
+
+    ended: int = 0
+    short_ended: int = 0
+    open_streams: int = 0
+    kinds: Mapping[str, int] | None = None
+
+
+class Traffic:
+    """Runs in a thread of its own from `start` to `stop`."""
+
+    def __init__(self, url: str, model: str, shape: Shape, references: Mapping[Question, str]) -> None:
+        self._url, self._model, self._shape, self._references = url, model, shape, references
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
+        self._crash: BaseException | None = None
+        self._kinds: Counter[str] = Counter()
+        self._open = self._number = 0
+        self.endings: list[Ending] = []
+        self.unsent = 0
+        self.began = self.stopped = 0.0
+
+    def start(self) -> "Traffic":
+        self.began = time.time()
+        self._thread.start()
+        return self
+
+    def stop(self) -> list[Ending]:
+        """No new requests; those that run may end."""
+        self.stopped = self.stopped or time.time()
+        self._stopping.set()
+        self._thread.join(LAST_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"requests still run {LAST_S:.0f} s after the last one was sent")
+        self.glance()
+        return self.endings
+
+    def glance(self) -> Glance:
+        if self._crash:
+            raise RuntimeError("the traffic itself failed") from self._crash
+        with self._lock:
+            short = sum(count for name, count in self._kinds.items() if name.startswith("short "))
+            kinds: Counter[str] = Counter()
+            for name, count in self._kinds.items():
+                kinds[name.partition(" ")[2]] += count
+            return Glance(len(self.endings), short, self._open, kinds)
+
+    def recent(self, last: int = 20) -> list[Ending]:
+        """The last failed ones."""
+        with self._lock:
+            return [item for item in self.endings if item.kind == FAILED][-last:]
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._flow())
+        except BaseException as error:
+            self._crash = error
+
+    async def _flow(self) -> None:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
+        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+            client = Client(session, self._url, self._model)
+            for number in range(self._shape.streams):
+                group.create_task(self._streams(client, number))
+            await self._pulse(client, group)
+
+    async def _streams(self, client: Client, number: int) -> None:
+        await asyncio.sleep(number * STAGGER_S)
+        turn = number
+        while not self._stopping.is_set():
+            await self._once(client, self._shape.long[turn % len(self._shape.long)], stream=True)
+            turn += 1
+
+    async def _pulse(self, client: Client, group: asyncio.TaskGroup) -> None:
+        """An open loop: what is slow does not slow the rate down."""
+        questions, running, due = cycle(self._shape.short), set[asyncio.Task[None]](), time.monotonic()
+        while not self._stopping.is_set():
+            due += 1 / self._shape.rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if len(running) >= MOST_AT_ONCE:
+                self.unsent += 1
+                continue
+            task = group.create_task(self._once(client, next(questions), stream=False))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    async def _once(self, client: Client, question: Question, *, stream: bool) -> None:
+        self._open += stream
+        self._number += 1
+        answer, asked = await client.ask(question, f"chaos-{int(self.began)}-{self._number}", stream=stream)
+        self._open -= stream
+        ended = ending(answer, question, self._references[question], asked)
+        with self._lock:
+            self._kinds[f"{'stream' if stream else 'short'} {ended.kind}"] += 1
+            self.endings.append(ended)
+
+
+async def _ask_all(url: str, model: str, questions: Sequence[Question], at_once: int) -> dict[Question, str]:
+    places = asyncio.Semaphore(at_once)
+    async with aiohttp.ClientSession() as session:
+        client = Client(session, url, model)
+
+        async def one(question: Question) -> tuple[Question, str]:
+            async with places:
+                answer, _ = await client.ask(question, "chaos-reference", stream=True)
+            if not answer.done or answer.breaks:
+                raise RuntimeError(f"the undisturbed run was disturbed: {answer.breaks}")
+            return question, answer.text
+
+        return dict(await asyncio.gather(*map(one, questions)))
+
+
+def references(url: str, model: str, questions: Sequence[Question], at_once: int = 6) -> dict[Question, str]:
+    """What each question is answered with when nothing happens."""
+    return asyncio.run(_ask_all(url, model, questions, at_once))
