@@ -45,7 +45,7 @@ LINE_S = 5.0
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--seed", default=1, show_default=True, help="Of the kills and of the story.")
-@click.option("--streams", default=34, show_default=True, help="Open streams at any time.")
+@click.option("--streams", default=64, show_default=True, help="Open streams at any time.")
 @click.option("--tokens", default=480, show_default=True, help="Of each stream.")
 @click.option("--rate", default=21.0, show_default=True, help="Short requests per second.")
 @click.option(
