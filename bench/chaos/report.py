@@ -8,9 +8,10 @@ from bench.chaos.asking import FAILED, GOOD, SAVED, UNSAVABLE, Ending
 from bench.chaos.killer import Kill
 from bench.chaos.meters import Process
 from bench.chaos.story import Round
+from bench.chaos.traffic import LONG_S
 from examples.demo.report import Bar, Json
 
-LEAST_RATE, LEAST_STREAMS, LONG_S = 20.0, 30, 60.0
+LEAST_RATE, LEAST_STREAMS = 20.0, 30
 # A gateway's death is seen by its clients at once; until its successor is in the Service, doors are shut.
 EXCUSED_S = (-1.0, 15.0)
 KEPT = 200  # endings that are told one by one

@@ -1,6 +1,11 @@
-"""Streams that are always open and short requests at a fixed rate; how each of them ended."""
+"""Streams that are always open and short requests at a fixed rate; how each of them ended.
+
+A tiny model is quick and its context is short, so one stream alone would last a second. Many at a time share what the
+machine can compute: as long as streams end sooner than they should, more are opened beside them.
+"""
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -14,6 +19,9 @@ from bench.chaos.asking import FAILED, Client, Ending, Question, ending
 
 MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as not sent
 STAGGER_S = 0.5  # between the first streams: so they do not end together
+MOST_STREAMS = 240
+LONG_S = 60.0  # a stream that counts
+AIM_S = 1.3 * LONG_S
 LAST_S = 900.0  # for what still runs when the traffic stops
 
 
@@ -21,7 +29,7 @@ LAST_S = 900.0  # for what still runs when the traffic stops
 class Shape:
     """How much traffic."""
 
-    streams: int
+    streams: int  # at first and at least
     rate: float  # short requests per second
     long: tuple[Question, ...]
     short: tuple[Question, ...]
@@ -34,6 +42,7 @@ class Glance:
     ended: int = 0
     short_ended: int = 0
     open_streams: int = 0
+    streams_ended: int = 0
     kinds: Mapping[str, int] | None = None
 
 
@@ -47,7 +56,7 @@ class Traffic:
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
         self._crash: BaseException | None = None
         self._kinds: Counter[str] = Counter()
-        self._open = self._number = 0
+        self._open = self._number = self._rows = 0
         self.endings: list[Ending] = []
         self.unsent = 0
         self.began = self.stopped = 0.0
@@ -72,10 +81,11 @@ class Traffic:
             raise RuntimeError("the traffic itself failed") from self._crash
         with self._lock:
             short = sum(count for name, count in self._kinds.items() if name.startswith("short "))
+            streams = len(self.endings) - short
             kinds: Counter[str] = Counter()
             for name, count in self._kinds.items():
                 kinds[name.partition(" ")[2]] += count
-            return Glance(len(self.endings), short, self._open, kinds)
+            return Glance(len(self.endings), short, self._open, streams, kinds)
 
     def recent(self, last: int = 20) -> list[Ending]:
         """The last failed ones."""
@@ -93,14 +103,19 @@ class Traffic:
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
             client = Client(session, self._url, self._model)
             for number in range(self._shape.streams):
-                group.create_task(self._streams(client, number))
+                group.create_task(self._streams(client, group, number))
             await self._pulse(client, group)
 
-    async def _streams(self, client: Client, number: int) -> None:
-        await asyncio.sleep(number * STAGGER_S)
+    async def _streams(self, client: Client, group: asyncio.TaskGroup, number: int) -> None:
+        """One after another; beside a quick one another row begins."""
+        await asyncio.sleep(number * STAGGER_S if number < self._shape.streams else 0)
+        self._rows += 1
         turn = number
         while not self._stopping.is_set():
+            rows, began = self._rows, time.monotonic()
             await self._once(client, self._shape.long[turn % len(self._shape.long)], stream=True)
+            if self._rows < enough(rows, time.monotonic() - began) and not self._stopping.is_set():
+                group.create_task(self._streams(client, group, number + self._rows))
             turn += 1
 
     async def _pulse(self, client: Client, group: asyncio.TaskGroup) -> None:
@@ -125,6 +140,11 @@ class Traffic:
         with self._lock:
             self._kinds[f"{'stream' if stream else 'short'} {ended.kind}"] += 1
             self.endings.append(ended)
+
+
+def enough(rows: int, seconds: float) -> int:
+    """So many streams at a time would have lasted long enough, when so many lasted that long."""
+    return min(MOST_STREAMS, math.ceil(rows * AIM_S / max(seconds, 0.1)))
 
 
 async def _ask_all(url: str, model: str, questions: Sequence[Question], at_once: int) -> dict[Question, str]:
