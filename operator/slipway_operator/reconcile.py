@@ -25,6 +25,7 @@ from slipway_operator.telemetry.metrics import Key, Metrics
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3
 HOOKS_BUSY_PAUSE_S = 5.0
+TELL_AGAIN_S = 5.0
 STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Reconciler:
         planned = plan(obj, former, observed, self._settings, now)
         logs.add(revision=planned.status.current_revision)
         try:
-            await apply.execute(self._client, obj, planned, now)
+            told = await apply.execute(self._client, obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
@@ -93,11 +94,13 @@ class Reconciler:
                 refused = replace(observed, refusal=error.message)
                 await self._tell(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
             raise
-        self._told[key] = planned.status.last_decision
+        if told:
+            self._told[key] = planned.status.last_decision
         self._metrics.rollouts.show(key, planned.status)
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
-        return self._call_hooks(key, obj, planned, now)
+        again_after_s = self._call_hooks(key, obj, planned, now)
+        return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
     def _forget(self, key: Key) -> None:
         self._hooks.forget(key)
@@ -109,13 +112,13 @@ class Reconciler:
         self._hooks.tell(key, notices(obj, planned.status, planned.events, now))
         if self._hooks.follow(key, planned.calls):
             return planned.requeue_after_s
-        asked = planned.requeue_after_s
-        return HOOKS_BUSY_PAUSE_S if asked is None else min(asked, HOOKS_BUSY_PAUSE_S)
+        return _at_latest(planned.requeue_after_s, HOOKS_BUSY_PAUSE_S)
 
     async def _tell_what_was_not(self, key: Key, obj: dict[str, Any], former: Status, now: datetime) -> None:
         """A decision was written and its writer died, or did not hear that it was written, or failed right after."""
-        if self._told.get(key) != former.last_decision:
-            await events.tell_again(self._client, obj, former.decisions, now)
+        if self._told.get(key) != former.last_decision and await events.tell_again(
+            self._client, obj, former.decisions, now
+        ):
             self._told[key] = former.last_decision
 
     async def _tell(self, key: Key, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
@@ -124,3 +127,7 @@ class Reconciler:
         event = Event("Warning", "CreateFailed", why)
         await events.post(self._client, obj, event, now)
         self._call_hooks(key, obj, replace(refused, events=(event,)), now)
+
+
+def _at_latest(asked_s: float | None, limit_s: float) -> float:
+    return limit_s if asked_s is None else min(asked_s, limit_s)

@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+# Told once the deed is done and nowhere remembered: one that a crash swallows is lost. What they tell is in the status.
+_BEST_EFFORT = frozenset({"ScalingReplicaSet", "TrafficWeightUpdated"})
 # They count writes and looks, of which a disturbed history has more.
 _COUNTERS = frozenset({"generation", "observedGeneration", "progress"})
 
@@ -20,7 +22,7 @@ def end_state(obj: Object, children: dict[str, list[Object]], events: list[Objec
         "children": {
             kind: sorted(map(_child, items), key=lambda item: item["name"]) for kind, items in children.items()
         },
-        "events": sorted({(event["type"], event["reason"]) for event in events}),
+        "events": sorted({(event["type"], event["reason"]) for event in events if event["reason"] not in _BEST_EFFORT}),
     }
     found: Object = json.loads(json.dumps(state).replace(namespace, "NAMESPACE"))
     return found

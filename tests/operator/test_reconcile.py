@@ -9,7 +9,7 @@ from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unav
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
-from slipway_operator.reconcile import Reconciler
+from slipway_operator.reconcile import TELL_AGAIN_S, Reconciler
 from slipway_operator.telemetry.metrics import Metrics
 
 KEY = ("default", "chat")
@@ -201,6 +201,17 @@ async def test_a_decision_whose_writer_never_heard_that_it_was_written_is_told_o
     following = reconciler(client)
     for _ in range(3):
         await following(KEY, 0)
+    assert client.told == ["RolloutUpdated"]
+
+
+async def test_an_event_that_could_not_be_posted_is_posted_soon():
+    client = Remembering(chat(), create=Unavailable("reset"))
+    reconcile_it = reconciler(client)
+    assert 0 <= await reconcile_it(KEY, 0) <= TELL_AGAIN_S
+    del client.failures["create"]
+    client.told.clear()
+    for _ in range(2):
+        await reconcile_it(KEY, 0)
     assert client.told == ["RolloutUpdated"]
 
 

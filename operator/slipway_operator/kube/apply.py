@@ -22,8 +22,10 @@ class CannotCreate(Refused):
     """The API server does not let us have a child; the message is for the user."""
 
 
-async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> None:
-    """Do what the plan says. Every step may be repeated: after a crash the next reconcile plans the same again.
+async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> bool:
+    """Do what the plan says; False when only an Event could not be told.
+
+    Every step may be repeated: after a crash the next reconcile plans the same again.
 
     Raises:
         Stale: when the ModelDeployment or a child changed since it was read.
@@ -39,8 +41,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> Non
         await _delete(client, obj, delete)
     for evict in plan.evict:
         await _evict(client, obj, evict)
-    for event in plan.events:
-        await events.post(client, obj, event, now)
+    return all([await events.post(client, obj, event, now) for event in plan.events])
 
 
 async def _create(client: Client, create: Create) -> None:

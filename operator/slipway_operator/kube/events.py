@@ -22,23 +22,27 @@ NEWS_S = 600.0
 log = logging.getLogger(__name__)
 
 
-async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> None:
+async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> bool:
     """Tell what may have been decided and not told: the last decisions that were written at the same moment.
 
-    One told already stays as it is; an old one is no news any more, and its Event may have expired.
+    One told already stays as it is; an old one is no news any more, and its Event may have expired. False when one
+    could not be told.
     """
-    last = decisions[-1].at if decisions else now
+    last, told = decisions[-1].at if decisions else now, True
     for item in decisions:
         if item.reason and item.at == last and (now - item.at).total_seconds() < NEWS_S:
-            await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
+            told &= await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
+    return told
 
 
-async def post(client: Client, obj: Object, event: Event, now: datetime) -> None:
-    """Tell the user. An event that cannot be posted is logged and forgotten: the work does not depend on it."""
+async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool:
+    """Tell the user. An event that cannot be posted is logged, and False: the work does not depend on it."""
     try:
         await _post(client, render(obj, event, now))
     except ApiError as error:
         log.warning("event %s was not posted: %s", event.reason, error)
+        return False
+    return True
 
 
 def render(obj: Object, event: Event, now: datetime) -> Object:
