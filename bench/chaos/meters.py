@@ -33,12 +33,14 @@ class Meters:
 
     def look(self) -> None:
         with self._lock:
+            # What later lives counted, they counted in this run.
+            before = not self._first
             for gateway in self._slipway.ready("gateway"):
                 try:
                     life, process = self._read(gateway)
                 except (KubeError, ValueError, StopIteration):
                     continue  # it is just dying; the last look holds
-                self._first.setdefault(life, process if not self._first else Process({}, {}, 0))
+                self._first.setdefault(life, process if before else Process({}, {}, 0))
                 self._last[life] = process
 
     def alive(self) -> set[str]:

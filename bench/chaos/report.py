@@ -53,7 +53,8 @@ def bars(outcome: Outcome) -> list[Bar]:
     planned = sum(not item.trouble for item in outcome.rounds)
     killed = struck(outcome)
     failed, strange = len(outcome.of(FAILED)), len(unexcused(outcome))
-    refused = errors_of(outcome.all_gateways)
+    refused, counted = errors_of(outcome.all_gateways), outcome.all_gateways.outcomes.get("ok", 0)
+    whole = len(outcome.of(GOOD)) + len(outcome.of(SAVED))
     seen = sum(not item.lost for ending in outcome.endings for item in ending.breaks)
     return [
         Bar("rollouts and rollbacks that ended as planned", planned, f"{outcome.planned}", planned == outcome.planned),
@@ -66,6 +67,7 @@ def bars(outcome: Outcome) -> list[Bar]:
         Bar("characters duplicated or foreign", added, "0", added == 0),
         Bar("lost connections that no killed gateway explains", strange, "0", strange == 0),
         Bar("errors that gateways counted and no client saw", max(0, refused - seen), "0", refused <= seen),
+        Bar("answers that gateways counted and no client has", max(0, counted - whole), "0", counted <= whole),
         Bar("objects left over", len(outcome.left), "0", not outcome.left),
         Bar("Healthy at the end", outcome.phase == "Healthy", "yes", outcome.phase == "Healthy"),
     ]

@@ -21,7 +21,7 @@ MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as
 STAGGER_S = 0.5  # between the first streams: so they do not end together
 MOST_STREAMS = 240
 LONG_S = 60.0  # a stream that counts
-AIM_S = 1.3 * LONG_S
+AIM_S, TOO_MANY = 1.3 * LONG_S, 1.5
 LAST_S = 900.0  # for what still runs when the traffic stops
 
 
@@ -107,16 +107,20 @@ class Traffic:
             await self._pulse(client, group)
 
     async def _streams(self, client: Client, group: asyncio.TaskGroup, number: int) -> None:
-        """One after another; beside a quick one another row begins."""
+        """One after another; beside quick ones another row begins, and after far too slow ones this row ends."""
         await asyncio.sleep(number * STAGGER_S if number < self._shape.streams else 0)
         self._rows += 1
         turn = number
         while not self._stopping.is_set():
             rows, began = self._rows, time.monotonic()
             await self._once(client, self._shape.long[turn % len(self._shape.long)], stream=True)
-            if self._rows < enough(rows, time.monotonic() - began) and not self._stopping.is_set():
+            wanted = enough(rows, time.monotonic() - began)
+            if self._rows < wanted and not self._stopping.is_set():
                 group.create_task(self._streams(client, group, number + self._rows))
+            if self._rows > max(self._shape.streams, wanted * TOO_MANY):
+                break
             turn += 1
+        self._rows -= 1
 
     async def _pulse(self, client: Client, group: asyncio.TaskGroup) -> None:
         """An open loop: what is slow does not slow the rate down."""

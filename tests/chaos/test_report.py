@@ -46,6 +46,7 @@ def test_perfect_run_holds_every_bar() -> None:
         ({"left": ["ReplicaSet old"]}, "objects left over"),
         ({"phase": "Degraded"}, "Healthy at the end"),
         ({"all_gateways": Process({"no_endpoint": 1}, {}, 0)}, "errors that gateways counted and no client saw"),
+        ({"all_gateways": Process({"ok": 2431}, {}, 0)}, "answers that gateways counted and no client has"),
     ],
 )
 def test_each_bar_falls_for_its_own_reason(change: dict[str, object], bar: str) -> None:
