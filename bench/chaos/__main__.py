@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import click
 from rich.console import Console
@@ -176,6 +177,9 @@ class Run:
         status = chat.status
         outcome.phase = str(status.get("phase", ""))
         outcome.left = surplus(chat.objects(), f"{chat.name}-{status.get('stableRevision')}")
+        if outcome.phase == "Healthy" and not outcome.left:  # else it stays, to be looked at
+            with suppress(KubeError):
+                chat.kube.kubectl("delete", "mdep", NAME, "-n", NAMESPACE, "--wait=false")
 
     def _say(self, text: str) -> None:
         self._console.out(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
