@@ -42,7 +42,7 @@ LONG_PROMPTS = (
 SHORT_PROMPTS = (("And God said", False), ("Hear, O Israel:", False), ("Who is like unto thee", True))
 SHORT_TOKENS = 3
 LINE_S = 5.0
-OPEN_S, WARM_S = 180.0, 90.0
+OPEN_S, WARM_S, EACH_S = 180.0, 90.0, 180.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -124,6 +124,7 @@ class Run:
             watcher.start()
             killer.start()
             story.tell(self._kinds)
+            killer.struck_each.wait(EACH_S)  # a short story may end before the first hand is played
         finally:
             outcome.ended = time.time()
             outcome.kills = killer.stop() if watcher.ident else ()

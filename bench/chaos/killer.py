@@ -63,7 +63,9 @@ class Node:
 
 
 def deck(chance: random.Random) -> Iterator[str]:
-    """Cards in a random order, each as often as it is in the deck."""
+    """One of each kind first, then each as often as it is in the deck; all in random orders."""
+    kinds = sorted(set(DECK))
+    yield from chance.sample(kinds, len(kinds))
     while True:
         yield from chance.sample(DECK, len(DECK))
 
@@ -87,6 +89,7 @@ class Killer:
         self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
         self._crash: BaseException | None = None
         self.kills: list[Kill] = []
+        self.struck_each = threading.Event()  # there was a kill of every kind
 
     def start(self) -> "Killer":
         self._thread.start()
@@ -134,6 +137,8 @@ class Killer:
         else:
             self._node.kill(container_of(pod), child=card == "engine")
         self.kills.append(Kill(at, card, name))
+        if self.counted().keys() >= set(DECK):
+            self.struck_each.set()
         self._say(f"kill {len(self.kills)}: {card} of {name}")
         if card in ("operator", "gateway") and restarts_of(pod):
             self._slipway.kill(name)

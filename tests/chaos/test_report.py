@@ -1,11 +1,13 @@
 """The bars: each one falls for its own reason."""
 
+import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from bench.chaos.asking import FAILED, GOOD, SAVED, Break, Difference, Ending
-from bench.chaos.killer import DECK, Kill, expendable
+from bench.chaos.killer import DECK, Kill, deck, expendable
 from bench.chaos.meters import Process, read
 from bench.chaos.report import KINDS, Outcome, as_json, bars, fewest, summary
 from bench.chaos.story import Round
@@ -96,8 +98,12 @@ def test_the_last_pod_that_requests_can_go_to_is_spared() -> None:
     assert expendable([old, new], {"old", "new"}) == [old, new]
 
 
-def test_every_kind_of_kill_is_in_the_deck() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_first_hand_has_every_kind_of_kill(seed: int) -> None:
     assert set(DECK) == set(KINDS)
+    cards = list(islice(deck(random.Random(seed)), len(KINDS) + len(DECK)))
+    assert sorted(cards[: len(KINDS)]) == sorted(KINDS)
+    assert sorted(cards[len(KINDS) :]) == sorted(DECK)
 
 
 def test_counters_are_read_by_life_and_model() -> None:
