@@ -1,4 +1,4 @@
-"""Writes what is derived: the pages crd, cli and rollouts, the chart's copy of the CRD. `--check` only compares."""
+"""Writes what is derived: four reference pages and the chart's copy of the CRD. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import cli_reference  # beside this file
 import rollouts_page
+import status_page
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +48,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
+        ROOT / "docs" / "status.md": status_page.page(),
         CHART_CRD: source,
     }
 

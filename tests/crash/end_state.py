@@ -7,7 +7,10 @@ from typing import Any
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 # Told once the deed is done and nowhere remembered: one that a crash swallows is lost. What they tell is in the status.
-_BEST_EFFORT = frozenset({"ScalingReplicaSet", "TrafficWeightUpdated"})
+_BEST_EFFORT = frozenset(
+    {"ScalingReplicaSet", "TrafficWeightUpdated", "DrainStarted", "DrainCompleted", "DrainTimedOut"}
+    | {"StableUnavailable", "AbortBlocked", "PodRestarted"}
+)
 # They count writes and looks, of which a disturbed history has more.
 _COUNTERS = frozenset({"generation", "observedGeneration", "progress"})
 

@@ -7,7 +7,10 @@ invariants of a rollout (I1-I7) on every write.
 import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
@@ -22,6 +25,7 @@ from slipway_operator.planning.plan import PlanSettings, plan
 
 SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://slipway-gateway.slipway-system.svc/v1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+WORDS = yaml.safe_load((Path(__file__).parents[2] / "docs" / "status.yaml").read_text())
 
 
 class Crashed(Exception):
@@ -284,6 +288,8 @@ class ModelCluster:
 
     def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
         old = self.parsed()
+        for item in new.conditions:
+            assert item.reason in WORDS["conditions"][item.type]["reasons"], f"docs/status.yaml lacks {item.reason}"
         self._assert_weights(old.traffic, new.traffic)
         self._assert_confirmed(old, new)
         if old.stable_revision != new.stable_revision:

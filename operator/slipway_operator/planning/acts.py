@@ -130,12 +130,22 @@ def next_step(course: Course, at: Situation) -> Outcome:
     return replace(course, rollout=entered), (_normal("RolloutStepCompleted", text), *_pausing(entered))
 
 
+def resume(course: Course, at: Situation) -> Outcome:
+    rollout = rollout_of(course)
+    text = f"revision {rollout.revision} goes on after the pause at {_place(rollout)}"
+    entered, events = next_step(course, at)
+    return entered, (_normal("RolloutResumed", text), *events)
+
+
 def _pausing(entered: Rollout) -> tuple[Event, ...]:
     """Each pause is told once, whichever way it was reached: the text names it, and equal texts are one Event."""
     if entered.state is not State.PAUSED:
         return ()
-    where = f"step {entered.step_index + 1} of {entered.steps}, attempt {entered.attempt}"
-    return (_normal("RolloutPaused", f"revision {entered.revision} pauses at {where}"),)
+    return (_normal("RolloutPaused", f"revision {entered.revision} pauses at {_place(entered)}"),)
+
+
+def _place(rollout: Rollout) -> str:
+    return f"step {rollout.step_index + 1} of {rollout.steps}, attempt {rollout.attempt}"
 
 
 def settle(course: Course, at: Situation) -> Outcome:

@@ -10,11 +10,12 @@ from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Observed, Snapshot
-from slipway_operator.model.plan import Create, Delete, Event, Evict, Plan, Scale
+from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
 from slipway_operator.planning import argo, capacity, conditions, describe, hooks, restart, revision, wakeup
+from slipway_operator.planning.news import news
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
 from slipway_operator.planning.situation import Course, Situation
@@ -51,13 +52,15 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     ignored = _ignored_intents(course, at) if generation != status.observed_generation else ()
     evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
+    renewed = replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended)
+    moved = news(course, at, desired, traffic, renewed.revisions, evicted)
     return Plan(
-        status=replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended),
+        status=renewed,
         create=_creations(owner, course, at, desired, settings),
         scale=_scalings(owner, at, desired),
         delete=_deletions(owner, course, at, gone),
         evict=evicted,
-        events=(*translated, *decided, *told, *_restarted(evicted), *_movements(at, desired, traffic), *ignored),
+        events=(*translated, *decided, *told, *moved, *ignored),
         calls=hooks.calls(owner, course, ended, at),
         requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
     )
@@ -240,24 +243,6 @@ def _deletions(owner: Owner, course: Course, at: Situation, gone: list[str]) -> 
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
-
-
-def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
-    """Scalings and weight changes."""
-    scaled = tuple(
-        Event("Normal", "ScalingReplicaSet", f"revision {name} goes from {workload.desired} to {desired[name]} pods")
-        for name, workload in sorted(at.observed.workloads.items())
-        if workload.desired != desired[name]
-    )
-    before = at.status.traffic
-    if traffic is None or (before and before.generation == traffic.generation):
-        return scaled
-    shares = ", ".join(f"{backend.revision} {backend.weight}%" for backend in traffic.backends)
-    return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
-
-
-def _restarted(evicted: tuple[Evict, ...]) -> tuple[Event, ...]:
-    return tuple(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted)
 
 
 def _ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:

@@ -208,10 +208,10 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "pause-over",
-        "The pause lasted as long as it acts.says, or spec.rollout.promote names it: the next step begins.",
+        "The pause lasted as long as it says, or spec.rollout.promote names it: the next step begins.",
         frozenset({State.PAUSED}),
         guards.pause_over,
-        acts.next_step,
+        acts.resume,
     ),
     Row(
         "promoted",

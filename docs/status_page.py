@@ -1,0 +1,86 @@
+"""The page docs/status.md: phases, states, conditions with their reasons, and Events."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slipway_operator.model.status import Phase, State
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = ROOT / "docs" / "status.yaml"
+SOURCES = ROOT / "operator" / "slipway_operator"
+
+_HEADER = """\
+# What a ModelDeployment says of itself
+
+Generated from `docs/status.yaml` and the operator's source by `python docs/generate.py`; do not edit. The fields of the
+status are in [the CRD's reference](crd.md), the transitions between states in [rollouts](rollouts.md).
+"""
+# Where the reason stands among the arguments of the functions that make an Event.
+_MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}
+
+
+def page() -> str:
+    """The whole page.
+
+    Raises:
+        LookupError: when the words and the source do not name the same phases or Events.
+    """
+    words: dict[str, Any] = yaml.safe_load(WORDS.read_text())
+    _same("phase", set(words["phases"]), {str(phase) for phase in Phase})
+    _same("Event", set(words["events"]), set(events()))
+    return "\n".join([_HEADER, *_phases(words), *_conditions(words), *_events(words)]) + "\n"
+
+
+def events() -> dict[str, str]:
+    """Reason of each Event that the source tells → its type."""
+    calls = (
+        node
+        for path in sorted(SOURCES.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+    )
+    return dict(sorted(found for call in calls if (found := _told(call))))
+
+
+def _told(call: ast.Call) -> tuple[str, str] | None:
+    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
+    place = _MAKERS.get(name)
+    reason = call.args[place] if place is not None and len(call.args) > place else None
+    if not isinstance(reason, ast.Constant):
+        return None
+    kind = call.args[0].value if name == "Event" and isinstance(call.args[0], ast.Constant) else None
+    return str(reason.value), str(kind or ("Normal" if name == "_normal" else "Warning"))
+
+
+def _same(what: str, written: set[str], told: set[str]) -> None:
+    if written != told:
+        raise LookupError(f"{WORDS.name}: {what} without words: {told - written}; words without: {written - told}")
+
+
+def _phases(words: dict[str, Any]) -> Iterator[str]:
+    yield "## Phases\n\n`status.phase` is one word for people, derived from the rest; nothing is decided by it.\n"
+    yield "| phase | when |\n|---|---|"
+    yield from (f"| {phase} | {when} |" for phase, when in words["phases"].items())
+    states = ", ".join(f"`{state}`" for state in State)
+    yield f"\n`status.rollout.state` is where a rollout is: {states}. Without a rollout there is none.\n"
+
+
+def _conditions(words: dict[str, Any]) -> Iterator[str]:
+    yield "## Conditions\n\nAll are `True` when all is well.\n"
+    yield "| condition | says | reason | meaning |\n|---|---|---|---|"
+    for kind, told in words["conditions"].items():
+        for index, (reason, meaning) in enumerate(told["reasons"].items()):
+            head = f"`{kind}` | {told['says']}" if index == 0 else " | "
+            yield f"| {head} | {reason} | {meaning} |"
+    yield ""
+
+
+def _events(words: dict[str, Any]) -> Iterator[str]:
+    types = events()
+    yield "## Events\n\nOn transitions only; the same one again counts up. `kubectl describe mdep NAME` shows them.\n"
+    yield "| reason | type | tells |\n|---|---|---|"
+    yield from (f"| `{reason}` | {types[reason]} | {tells} |" for reason, tells in words["events"].items())
