@@ -15,7 +15,7 @@ LOOK_S = (4.0, 12.0)  # how long a person looks at a canary before deciding
 BROKEN_DEADLINE_S, DEADLINE_S = 30, 600
 SCALE_DOWN_S = 5
 # All streams and what is short beside them find room in one pod: else a stream's minute would be everybody's queue.
-SLOTS = 256
+SLOTS = 512
 
 ROUNDS = (
     "canary", "abort", "broken", "blue-green", "rollback", "canary", "abort", "broken", "blue-green", "canary",

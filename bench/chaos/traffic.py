@@ -19,7 +19,7 @@ from bench.chaos.asking import FAILED, Client, Ending, Question, ending
 
 MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as not sent
 STAGGER_S = 0.5  # between the first streams: so they do not end together
-MOST_STREAMS = 240
+MOST_STREAMS = 480
 LONG_S = 60.0  # a stream that counts
 AIM_S, TOO_MANY = 1.3 * LONG_S, 1.5
 LAST_S = 900.0  # for what still runs when the traffic stops
