@@ -42,7 +42,7 @@ LONG_PROMPTS = (
 SHORT_PROMPTS = (("And God said", False), ("Hear, O Israel:", False), ("Who is like unto thee", True))
 SHORT_TOKENS = 3
 LINE_S = 5.0
-OPEN_S, WARM_S, EACH_S = 180.0, 90.0, 180.0
+OPEN_S, WARM_S, EACH_S = 180.0, 300.0, 180.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -137,13 +137,13 @@ class Run:
         outcome.lives, outcome.rounds = meters.lives, story.rounds
 
     def _until_open(self, traffic: Traffic) -> None:
-        """All streams run, and as many have ended as it takes to know how long they last."""
+        """All streams run, and there are as many as it takes to make each of them last."""
         began = time.monotonic()
         while traffic.glance().open_streams < self._shape.streams:
             if time.monotonic() - began > OPEN_S:
                 raise WaitFailed(f"waited for: {self._shape.streams} open streams; not within {OPEN_S:.0f} s")
             time.sleep(0.5)
-        while time.monotonic() - began < WARM_S and traffic.glance().streams_ended < self._shape.streams:
+        while time.monotonic() - began < WARM_S and not traffic.settled:
             time.sleep(0.5)
         self._say(f"{traffic.glance().open_streams} streams and {self._shape.rate:.0f} short requests per second run")
 

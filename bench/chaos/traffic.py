@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from statistics import median
 
 import aiohttp
 
@@ -19,9 +20,9 @@ from bench.chaos.asking import FAILED, Client, Ending, Question, ending
 
 MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as not sent
 STAGGER_S = 0.5  # between the first streams: so they do not end together
-MOST_STREAMS = 480
+MOST_STREAMS = 320
 LONG_S = 60.0  # a stream that counts
-AIM_S, TOO_MANY = 1.7 * LONG_S, 1.5
+AIM_S, TOO_MANY = 1.3 * LONG_S, 1.5
 LAST_S = 900.0  # for what still runs when the traffic stops
 
 
@@ -42,7 +43,6 @@ class Glance:
     ended: int = 0
     short_ended: int = 0
     open_streams: int = 0
-    streams_ended: int = 0
     kinds: Mapping[str, int] | None = None
 
 
@@ -81,11 +81,17 @@ class Traffic:
             raise RuntimeError("the traffic itself failed") from self._crash
         with self._lock:
             short = sum(count for name, count in self._kinds.items() if name.startswith("short "))
-            streams = len(self.endings) - short
             kinds: Counter[str] = Counter()
             for name, count in self._kinds.items():
                 kinds[name.partition(" ")[2]] += count
-            return Glance(len(self.endings), short, self._open, streams, kinds)
+            return Glance(len(self.endings), short, self._open, kinds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough streams at a time: most of the last ones lasted as long as they should."""
+        with self._lock:
+            ended = [item.seconds for item in self.endings if item.stream][-self._shape.streams :]
+        return len(ended) == self._shape.streams and median(ended) >= LONG_S
 
     def recent(self, last: int = 20) -> list[Ending]:
         """The last failed ones."""
