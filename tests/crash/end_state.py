@@ -10,6 +10,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _BEST_EFFORT = frozenset(
     {"ScalingReplicaSet", "TrafficWeightUpdated", "DrainStarted", "DrainCompleted", "DrainTimedOut"}
     | {"StableUnavailable", "AbortBlocked", "PodRestarted"}
+    | {"CreateFailed"}  # tells of the disturbance itself: that the API server refused something three times in a row
 )
 # They count writes and looks, of which a disturbed history has more.
 _COUNTERS = frozenset({"generation", "observedGeneration", "progress"})
