@@ -10,18 +10,22 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv)
 VENV := .venv
 PY := $(VENV)/bin/python
+KERNELS := server/slipway_server/kernels/libslipway.so
 export PYTHONPATH := operator:gateway:server:cli:.
 export UV_LINK_MODE ?= hardlink
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(VENV)/.ready ## install the locked dependencies into .venv
+setup: $(VENV)/.ready $(KERNELS) ## install the locked dependencies into .venv, build the engine's kernels
 
 $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "installing the locked dependencies into $(VENV) (torch is big: the first time takes some minutes)"
 	$(UV) sync --frozen --all-extras --python-preference only-system
 	@touch $@
+
+$(KERNELS): $(KERNELS:%/libslipway.so=%/native.c) $(KERNELS:%/libslipway.so=%/build.py) | $(VENV)/.ready
+	$(PY) $(dir $@)build.py
 
 $(UV):
 	@echo "installing uv $(UV_VERSION) into the cache"

@@ -52,18 +52,26 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
 
     def on_ready() -> None:
         health.loaded = True
-        metrics.loaded(time.monotonic() - began)
-        log.info("ready", extra={"model": settings.served_model_name, "seconds": round(time.monotonic() - began, 2)})
+        assert engine.ready is not None, "the engine says so"
+        seconds = round(time.monotonic() - began, 2)
+        metrics.loaded(seconds, engine.ready)
+        told = {"model": settings.served_model_name, "seconds": seconds, "kernels": engine.ready.kernels}
+        log.info("ready", extra=told | {"dtype": engine.ready.dtype, "kv_tokens": engine.ready.kv_tokens})
 
     start = Start(
         model=str(checkpoint.folder),
         task=checkpoint.task,
         dtype=settings.dtype,
+        quantization=settings.quantization,
         device=settings.device,
         context_tokens=context_tokens,
         slots=settings.max_num_seqs,
         step_tokens=settings.max_num_batched_tokens,
+        step_s=settings.max_step_s,
         kv_tokens=settings.max_kv_tokens,
+        prefix_cache=settings.prefix_caching == "on",
+        revision=settings.model_version,
+        trace=settings.step_trace,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_life = asyncio.create_task(engine.run(start, machine.cores(), on_ready))

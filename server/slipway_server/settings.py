@@ -8,6 +8,7 @@ from pathlib import Path
 
 TASKS = ("auto", "generate", "embed")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("none", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Settings:
     model_version: str
     task: str
     dtype: str
+    quantization: str
     device: str
     max_model_len: int | None
     host: str
@@ -26,10 +28,13 @@ class Settings:
     stall_timeout_s: float
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_step_s: float
+    prefix_caching: str
     max_kv_tokens: int
     max_queue_requests: int
     max_queue_tokens: int
     max_body_bytes: int
+    step_trace: str
     log_level: str
 
 
@@ -68,6 +73,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--model-version", "", "the version that answers tell", metavar="VERSION")
     add("--task", "auto", "what the model does", choices=TASKS)
     add("--dtype", "auto", "type of the weights; auto is the folder's own", choices=DTYPES)
+    add(
+        "--quantization",
+        "none",
+        "at load: none, or int8",
+        choices=QUANTIZATIONS,
+    )
     add("--device", "auto", "auto, cpu, cuda or cuda:N", type=_device)
     add("--max-model-len", None, "longest context in tokens; the model's own when not given", type=_at_least(1))
     add("--host", "0.0.0.0", "address to listen on")
@@ -79,10 +90,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--stall-timeout", 60, "seconds without a step until /healthz fails", type=_seconds, dest="stall_timeout_s")
     add("--max-num-seqs", 32, "requests that run at once", type=_at_least(1))
     add("--max-num-batched-tokens", 0, "tokens of one step; 0: what suits the device", type=_at_least(0))
+    add(
+        "--max-step", 0, "seconds that a step may take while prompts wait: as many of their tokens go in; "
+        "0: what suits the device", type=_seconds, dest="max_step_s",
+    )  # fmt: skip
+    add("--prefix-caching", "on", "whether equal beginnings of prompts are computed once", choices=("on", "off"))
     add("--max-kv-tokens", 0, "tokens of all running requests together; 0: what fits into memory", type=_at_least(0))
     add("--max-queue-requests", 256, "requests that may wait; more get 429", type=_at_least(0))
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
+    add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
     add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     return parser
 

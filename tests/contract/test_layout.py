@@ -15,7 +15,7 @@ FILE_LINES = 400
 PARAMETERS = 7
 FOLDER_DEPTH = 5
 # transformers calls it with these.
-FOREIGN_SIGNATURES = {"server/slipway_server/engine/runner.py:attend"}
+FOREIGN_SIGNATURES = {"server/slipway_server/models/foreign.py:attend"}
 FORBIDDEN_FILES = {
     "utils",
     "util",

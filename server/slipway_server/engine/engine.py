@@ -1,67 +1,90 @@
 """The step loop's body: schedule, run, publish; one request's trouble stays its own."""
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 
+from .budget import Budget
 from .messages import Step
-from .request import Event, Request, Work
-from .scheduler import Result, Scheduler
+from .request import Event, FinishReason, Request, Sampled, Work
+from .scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+
+OUT_OF_MEMORY = "The server ran out of memory on this request."
 
 
 class Runner(Protocol):
     """What computes a batch: the decoder of `runner.py` or the encoder of `models/encoder.py`."""
 
-    def run(self, batch: list[Work]) -> Iterable[Result]: ...
+    def run(self, batch: list[Work]) -> Iterable[Sampled]: ...
 
-    def release(self, slot: int) -> None: ...
+    def clear(self, blocks: list[int]) -> None: ...
 
 
 class Engine:
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        budget: Budget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
         self._runner = runner
+        self._budget = budget or Budget(least=limit, most=limit, target_s=0.0)
+        self._clock = clock
+        self._told = (0, 0, 0)
 
-    def submit(self, request: Request) -> None:
-        self.scheduler.submit(request)
+    def submit(self, request: Request) -> list[Event]:
+        """Nothing, or the end of a request that can never run; the HTTP process knows the limits and asks for none."""
+        try:
+            self.scheduler.submit(request, self._clock())
+        except ValueError as error:
+            return [Event(request.id, finish=FinishReason.ERROR, error=f"{error}.")]
+        return []
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
-        self._release()
 
     def step(self) -> Step:
-        batch = self.scheduler.schedule()
+        began = self._clock()
+        events = self.scheduler.expire(began)
+        batch = self.scheduler.schedule(began, self._budget.tokens())
         started = self.scheduler.take_started()
-        events: list[Event] = []
-        results: list[Result] | None = None
-        while batch and results is None:
+        batch, results, failed = self._run(batch)
+        events += failed + self.scheduler.complete(batch, results)
+        if spoiled := self.scheduler.take_spoiled():
+            self._runner.clear(spoiled)
+        tokens, seconds = sum(work.tokens for work in batch), self._clock() - began
+        if batch:
+            self._budget.observe(tokens, seconds)
+        return self._report(started, events, tokens, seconds)
+
+    def _run(self, batch: list[Work]) -> tuple[list[Work], list[Sampled], list[Event]]:
+        """A step is repeatable, its writes to the cache are by position: running out of memory costs one request."""
+        failed: list[Event] = []
+        while batch:
             try:
-                results = list(self._runner.run(batch))
+                return batch, list(self._runner.run(batch)), failed
             except torch.OutOfMemoryError:
-                batch, event = self._without_largest(batch)
-                events.append(event)
-        events += self.scheduler.complete(batch, results or [])
-        self._release()
-        return self._report(started, events, tokens=sum(work.end - work.start for work in batch))
+                largest = max(batch, key=lambda work: (work.tokens, work.end))
+                log.error(
+                    "out of memory: the largest request of the step ends", extra={"id": largest.sequence.request.id}
+                )
+                failed.append(self.scheduler.fail(largest.sequence, OUT_OF_MEMORY))
+                batch = [work for work in batch if work is not largest]
+                torch.cuda.empty_cache()
+        return [], [], failed
 
-    def _report(self, started: list[str], events: list[Event], tokens: int) -> Step:
+    def _report(self, started: list[str], events: list[Event], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
-        usage = scheduler.kv_tokens_reserved / scheduler.limits.kv_tokens
-        return Step(started, events, len(scheduler.running), scheduler.waiting, usage, tokens)
-
-    def _without_largest(self, batch: list[Work]) -> tuple[list[Work], Event]:
-        """A step is repeatable (its writes to the cache are by position), so the others lose nothing."""
-        largest = max(batch, key=lambda work: (work.end - work.start, work.end))
-        log.error("out of memory: the largest request of the step is ended", extra={"id": largest.sequence.request.id})
-        event = self.scheduler.fail(largest.sequence, "The server ran out of memory on this request.")
-        self._release()
-        torch.cuda.empty_cache()
-        return [work for work in batch if work is not largest], event
-
-    def _release(self) -> None:
-        for slot in self.scheduler.take_released():
-            self._runner.release(slot)
+        counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
+        news = [now - before for now, before in zip(counts, self._told, strict=True)]
+        self._told = counts
+        running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
+        return Step(started, events, running, waiting, usage, tokens, seconds, *news)

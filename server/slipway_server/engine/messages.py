@@ -15,11 +15,16 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     model: str
     task: str
     dtype: str
+    quantization: str
     device: str
     context_tokens: int
     slots: int
     step_tokens: int  # 0: what suits the device
+    step_s: float  # that a step should take at most; 0: whatever it takes
     kv_tokens: int  # 0: what fits into memory
+    prefix_cache: bool = True
+    revision: str = ""  # of the model: what is cached belongs to it alone
+    trace: str = ""  # file that gets a line of JSON for each step
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
@@ -33,9 +38,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: weights are loaded and the self-test passed."""
 
     kv_tokens: int
+    block_tokens: int
     load_seconds: float
     dtype: str
     device: str
+    kernels: str  # native, torch, or transformers: what computes the model
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -53,7 +60,11 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     waiting: int
     kv_usage: float
     tokens: int  # that went through the model in this step
+    seconds: float = 0.0
+    # Since the step before:
     preemptions: int = 0
+    prefix_queries: int = 0  # tokens
+    prefix_hits: int = 0
 
 
 ToEngine = Start | Commands

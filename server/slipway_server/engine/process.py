@@ -9,16 +9,19 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import torch
-from transformers import PreTrainedModel
 
-from ..models.encoder import EncoderRunner
-from ..models.loader import LoadError, load, pick_device
+from ..kernels.api import BLOCK_TOKENS, Kernels
+from ..machine import free_memory_bytes
+from ..models import checkpoint
+from ..models.devices import LoadError, pick_device
+from ..models.generator import load_generator, self_test
 from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
+from .budget import Budget
 from .engine import Engine
-from .kv_cache import tokens_that_fit
-from .messages import LENGTH_BYTES, Commands, Failed, FromEngine, Ready, Start, encode, to_engine
+from .messages import LENGTH_BYTES, Commands, Failed, FromEngine, Ready, Start, Step, encode, to_engine
 from .runner import DecoderRunner
 from .scheduler import Limits, Scheduler
 
@@ -26,6 +29,10 @@ log = logging.getLogger("slipway.engine")
 
 IDLE_BEAT_S = 0.5
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
+CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
+LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine
+# Of what is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.
+CPU_SHARE, GPU_SHARE = 0.5, 0.85
 
 
 class HungUp(Exception):
@@ -83,31 +90,98 @@ def main() -> None:
 
 def serve(wire: Wire, heartbeat: Heartbeat, start: Start) -> None:
     began = time.monotonic()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    torch.set_num_threads(threads)
     try:
-        device = pick_device(start.device)
-        model = load(Path(start.model), task=start.task, dtype=start.dtype, device=device)
-        runner = DecoderRunner(model) if start.task == "generate" else EncoderRunner(model, Path(start.model))
-        runner.self_test()
+        engine, told = (generating if start.task == "generate" else embedding)(start, threads)
     except LoadError as error:
         wire.send(Failed(str(error)))
         sys.exit(1)
-    limits = limits_for(model, start)
-    seconds = round(time.monotonic() - began, 3)
-    wire.send(Ready(limits.kv_tokens, seconds, str(model.dtype).removeprefix("torch."), device))
-    step_until_hang_up(wire, heartbeat, Engine(Scheduler(limits), runner))
+    wire.send(msgspec.structs.replace(told, load_seconds=round(time.monotonic() - began, 3)))
+    step_until_hang_up(wire, heartbeat, engine, Trace(start.trace))
 
 
-def limits_for(model: PreTrainedModel, start: Start) -> Limits:
-    suits = CPU_STEP_TOKENS if model.device.type == "cpu" else GPU_STEP_TOKENS
-    most = start.slots * start.context_tokens
-    kv_tokens = min(most, start.kv_tokens or tokens_that_fit(model))
+def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
+    folder = Path(start.model)
+    config = checkpoint.read_config(folder)
+    decoder = load_generator(
+        folder,
+        config,
+        dtype=start.dtype,
+        quantization=start.quantization,
+        device=start.device,
+        context_tokens=start.context_tokens,
+        threads=threads,
+    )
+    kernels = decoder.kernels
+    limits = limits_for(start, kernels.device, blocks_that_fit(kernels))
+    runner = DecoderRunner(
+        decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
+    )
+    self_test(decoder, config.get("vocab_size") or BLOCK_TOKENS)
+    scope = f"{start.revision}/{kernels.dtype}/{start.quantization}"
+    least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
+    suits_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
+    budget = Budget(least, limits.step_tokens, start.step_s or suits_s)
+    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(kernels.dtype), str(kernels.device), kernels.name)
+    return Engine(Scheduler(limits, scope=scope), runner, budget), told
+
+
+def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
+    # With transformers, which a decoder of ours does without: it takes seconds to import.
+    from ..models.encoder import EncoderRunner
+    from ..models.loader import load
+
+    device = pick_device(start.device)
+    model = load(Path(start.model), task="embed", dtype=start.dtype, device=device)
+    runner = EncoderRunner(model, Path(start.model))
+    runner.self_test()
+    limits = limits_for(start, model.device, 0)
+    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers")
+    return Engine(Scheduler(limits), runner), told
+
+
+def limits_for(start: Start, device: torch.device, blocks: int) -> Limits:
+    suits = CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS
+    wanted = start.kv_tokens or start.slots * start.context_tokens
     # Every running sequence decodes in every step, so that a step holds one more at least: a prefill's.
     step_tokens = max(start.step_tokens or suits, start.slots + 1)
-    return Limits(start.slots, step_tokens, kv_tokens, chunked=start.task == "generate")
+    return Limits(
+        slots=start.slots,
+        step_tokens=step_tokens,
+        kv_tokens=min(max(1, wanted // BLOCK_TOKENS), blocks) * BLOCK_TOKENS if blocks else 0,
+        block_tokens=BLOCK_TOKENS,
+        chunked=start.task == "generate",
+        prefix_cache=start.prefix_cache,
+    )
 
 
-def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine) -> None:
+def blocks_that_fit(kernels: Kernels) -> int:
+    """In the memory that is left beside the weights. Pages are only taken when they are written to."""
+    if kernels.device.type == "cuda":
+        free_bytes = torch.cuda.mem_get_info()[0] * GPU_SHARE
+    else:
+        free_bytes = free_memory_bytes() * CPU_SHARE
+    return max(1, int(free_bytes) // kernels.bytes_per_block)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Trace:
+    """One line of JSON for each step, when a file is named."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("a", buffering=1) if path else None  # noqa: SIM115 - as long as the process
+
+    def write(self, step: Step) -> None:
+        if self._file:
+            told = msgspec.structs.asdict(step) | {"events": len(step.events), "at": time.time()}
+            self._file.write(msgspec.json.encode(told).decode() + "\n")
+
+
+def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: Trace) -> None:
     steps = 0
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
@@ -115,7 +189,9 @@ def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine) -> None
         # After a cancel there may be nothing to run, and still something to report.
         if news or engine.scheduler.busy:
             steps += 1
-            wire.send(engine.step())
+            step = engine.step()
+            wire.send(step)
+            trace.write(step)
 
 
 def take_commands(wire: Wire, engine: Engine, timeout_s: float) -> bool:

@@ -8,33 +8,53 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
+    DEADLINE = "deadline"  # its time was over before its end
     LOST = "lost"  # this server cannot go on; another one could
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
+    """How tokens are chosen. Names and meanings are vLLM's."""
+
     max_tokens: int
-    temperature: float = 1.0
+    temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
     top_k: int = 0  # 0: all of the vocabulary
+    min_p: float = 0.0  # of the likeliest token's probability
     seed: int = 0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # over the prompt too
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
+    min_tokens: int = 0  # before which no stop token is chosen
     stop_token_ids: tuple[int, ...] = ()
+    logprobs: int = -1  # alternatives told for each token; -1: not even the token's own
+    prompt_logprobs: int = -1
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether anything but temperature and truncation changes the distribution."""
+        return bool(
+            self.frequency_penalty
+            or self.presence_penalty
+            or self.repetition_penalty != 1.0
+            or self.logit_bias
+            or self.allowed_token_ids
+            or self.bad_words
+            or self.min_tokens
+        )
 
     def finish_after(self, token: int, tokens: int) -> FinishReason | None:
         """Whether an answer of so many tokens ends with this one."""
         if token in self.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if tokens >= self.max_tokens else None
-
-    @property
-    def penalised(self) -> bool:
-        return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,9 @@ class Request:
     sampling: SamplingParams | None = None  # None: the answer is an embedding of the prompt
     priority: int = 0  # lower runs earlier
     resumed: tuple[int, ...] = ()  # tokens of the answer that are there already: the first one sampled comes after them
+    tenant: str = ""  # between whom the engine is fair, and whose prompts share a cache
+    weight: float = 1.0  # of the tenant
+    timeout_s: float | None = None  # from its arrival to its end
 
     @property
     def known_tokens(self) -> int:
@@ -52,18 +75,26 @@ class Request:
 
     @property
     def kv_tokens(self) -> int:
-        """The most tokens that this request can ever keep in the KV cache."""
-        return len(self.prompt) + self.sampling.max_tokens if self.sampling else 0
+        """The most tokens that this request can ever keep in the KV cache; the last one of an answer is not put in."""
+        return len(self.prompt) + self.sampling.max_tokens - 1 if self.sampling else 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
-    """A request that holds a slot, and how far it has come."""
+    """A request that was admitted, and how far it has come."""
 
     request: Request
-    slot: int
+    arrival: int = 0
+    deadline_s: float = float("inf")
+    slot: int = -1  # -1: it waits, for the first time or again
+    rank: int = 0  # class of priority that it was admitted with: its own, or a higher one after a long wait
     computed: int = 0  # tokens whose keys and values are in the cache
+    charged: int = 0  # tokens that its tenant has paid for
+    cached: int = 0  # prompt tokens that the prefix cache spared, at its first admission
+    blocks: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they are named
     output: list[int] = field(default_factory=list)
+    started: bool = False
 
     def __post_init__(self) -> None:
         self.output = self.output or list(self.request.resumed)
@@ -93,6 +124,28 @@ class Work:
     end: int
     samples: bool
 
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+
+# Token ids with their log probabilities, the chosen one first, then the likeliest; and the chosen one's rank from 1.
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    tokens: tuple[int, ...]
+    values: tuple[float, ...]
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a step computed for one work: a token, an embedding, or neither: then the numbers were not finite."""
+
+    token: int | None = None
+    embedding: bytes | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt tokens (start, end] of this work that exist
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -103,3 +156,5 @@ class Event:
     embedding: bytes | None = None
     finish: FinishReason | None = None
     error: str | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[Logprobs, ...] = ()

@@ -1,149 +1,128 @@
-"""A batch of ragged sequences through a transformers decoder, packed into one row: batch in, sampled tokens out."""
+"""A scheduler's batch to tensors, through the decoder, to sampled tokens."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
+import numpy
 import torch
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
 
-from ..models.loader import LoadError
-from .kv_cache import KVCache
-from .request import Request, SamplingParams, Sequence, Work
-from .sampler import sample
+from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
+from .request import Logprobs, Sampled, Sequence, Work
+from .sampler import Sampler, prompt_logprobs
+from .scheduler import wants_prompt_logprobs
 
-ATTENTION = "slipway"
-SELF_TEST_TOKENS = 24
-SELF_TEST_TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+Ints = numpy.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Where one sequence's tokens lie in the packed row, and in its own context."""
+class Model(Protocol):
+    """A decoder: ours, or one of transformers'."""
 
-    slot: int
-    offset: int
-    start: int
-    count: int
+    kernels: Kernels
 
-
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    cache: KVCache
-    spans: tuple[Span, ...]
-
-
-def attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    packed: PackedBatch | None = None,
-    **rest: Any,
-) -> tuple[torch.Tensor, None]:
-    """Each sequence attends to its own slab. Models call it as they call transformers' own attention functions."""
-    if packed is None:
-        raise LoadError("The model does not hand the batch to its attention layers; this engine cannot run it.")
-    if rest.get("softcap") is not None or rest.get("s_aux") is not None:
-        raise LoadError("The model uses attention soft-capping or sinks; this engine does not know them.")
-    answer = query.new_empty((1, query.shape[2], query.shape[1], value.shape[-1]))
-    for span in packed.spans:
-        part = slice(span.offset, span.offset + span.count)
-        keys, values = packed.cache.write(span.slot, module.layer_idx, span.start, key[0, :, part], value[0, :, part])
-        mask = _mask(span, sliding_window, query.device)
-        heads = scaled_dot_product_attention(
-            query[:, :, part],
-            keys[None],
-            values[None],
-            attn_mask=mask,
-            is_causal=mask is None and span.count > 1,
-            scale=scaling,
-            enable_gqa=True,
-        )
-        answer[:, part] = heads.transpose(1, 2)
-    return answer, None
-
-
-def _mask(span: Span, window: int | None, device: torch.device) -> torch.Tensor | None:
-    """None where plain causality says it all: a whole prompt, or one token that sees everything before it."""
-    end = span.start + span.count
-    windowed = window is not None and end > window
-    if not windowed and (span.start == 0 or span.count == 1):
-        return None
-    rows = torch.arange(span.start, end, device=device)[:, None]
-    columns = torch.arange(end, device=device)[None, :]
-    allowed = columns <= rows
-    return allowed & (columns > rows - window) if window is not None and windowed else allowed
-
-
-AttentionInterface.register(ATTENTION, attend)
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """float32 [R, vocabulary] of the batch's wanted rows."""
+        ...
 
 
 class DecoderRunner:
-    """Holds the model and the cache; knows nothing of queues."""
+    """Knows the model, its cache and the sampler; nothing of queues."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Model, *, slots: int, context_tokens: int, blocks: int) -> None:
         self._model = model
-        self._cache = KVCache()
-        model.set_attn_implementation(ATTENTION)
+        self._device = model.kernels.device
+        self._sampler = Sampler()
+        self._tables = _Tables(slots, -(-context_tokens // BLOCK_TOKENS))
+        model.kernels.reserve(blocks)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._model.dtype
+    def run(self, batch: list[Work]) -> list[Sampled]:
+        """One result for each work that samples or was asked for its prompt, in order."""
+        wanted = [_wanted_rows(work) for work in batch]
+        logits = self._model.logits(self._pack(batch, wanted))
+        return self._results(batch, wanted, logits) if any(wanted) else []
 
-    def release(self, slot: int) -> None:
-        self._cache.release(slot)
+    def clear(self, blocks: list[int]) -> None:
+        """Nothing of what is in there is used again."""
+        self._model.kernels.clear(blocks)
 
-    @torch.inference_mode()
-    def run(self, batch: list[Work]) -> list[int | None]:
-        """A token for each work that samples, in order."""
-        logits = self._logits(batch)
-        return sample(logits, [work.sequence for work in batch if work.samples]) if len(logits) else []
+    def _pack(self, batch: list[Work], wanted: list[range]) -> Batch:
+        counts = numpy.fromiter((work.tokens for work in batch), numpy.int32, len(batch))
+        starts = numpy.fromiter((work.start for work in batch), numpy.int32, len(batch))
+        first = numpy.cumsum(counts, dtype=numpy.int32) - counts
+        total = int(counts.sum())
+        span = numpy.repeat(numpy.arange(len(batch), dtype=numpy.int32), counts)
+        positions = numpy.arange(total, dtype=numpy.int32) - (first - starts)[span]
+        tables = self._tables.of(batch)
+        places = tables[span, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
+        ids = [token for work in batch for token in work.sequence.tokens(work.start, work.end)]
+        rows = [
+            int(row) + position - work.start
+            for work, row, asked in zip(batch, first, wanted, strict=True)
+            for position in asked
+        ]
+        return Batch(
+            ids=self._tensor(numpy.array(ids, numpy.int64)),
+            positions=self._tensor(positions),
+            places=self._tensor(places),
+            first=self._tensor(first),
+            counts=self._tensor(counts),
+            starts=self._tensor(starts),
+            tables=self._tensor(tables),
+            rows=self._tensor(numpy.array(rows, numpy.int64)),
+        )
 
-    def self_test(self) -> None:
-        """A short text in two chunks must give the logits that the model gives by its stock attention."""
-        prompt = tuple(token % self._model.config.vocab_size for token in range(5, 5 + SELF_TEST_TOKENS))
-        sequence = Sequence(Request("self-test", prompt, SamplingParams(max_tokens=1, temperature=0.0)), slot=0)
-        middle = SELF_TEST_TOKENS // 2
-        self._logits([Work(sequence, 0, middle, samples=False)])
-        ours = self._logits([Work(sequence, middle, SELF_TEST_TOKENS, samples=True)])[0].float()
-        self.release(0)
-        reference = self._reference(prompt)
-        if not torch.isfinite(ours).all():
-            raise LoadError("The self-test failed: the model's logits are not finite.")
-        if (ours - reference).abs().max() > SELF_TEST_TOLERANCE[self.dtype] * max(1.0, reference.abs().max().item()):
-            raise LoadError("The self-test failed: the engine's logits are not those of the model itself.")
+    def _tensor(self, values: Ints) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device, non_blocking=True)
 
-    @torch.inference_mode()
-    def _reference(self, prompt: tuple[int, ...]) -> torch.Tensor:
-        self._model.set_attn_implementation("sdpa")
-        ids = torch.tensor([prompt], device=self._model.device)
-        logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits[0, -1].float()
-        self._model.set_attn_implementation(ATTENTION)
-        return logits
+    def _results(self, batch: list[Work], wanted: list[range], logits: torch.Tensor) -> list[Sampled]:
+        ends = numpy.cumsum([len(asked) for asked in wanted])
+        sampling = [(work, int(end) - 1) for work, end in zip(batch, ends, strict=True) if work.samples]
+        rows = [row for _, row in sampling]
+        chosen = logits if len(rows) == len(logits) else logits[rows]
+        tokens = iter(self._sampler.sample(chosen, [work.sequence for work, _ in sampling]))
+        results = []
+        for work, asked, end in zip(batch, wanted, ends, strict=True):
+            if not asked:
+                continue
+            told: tuple[Logprobs, ...] = ()
+            if wants_prompt_logprobs(work):
+                told = prompt_logprobs(logits[int(end) - len(asked) : int(end)], work)
+            result = next(tokens) if work.samples else Sampled()
+            results.append(Sampled(result.token, None, result.logprobs, told))
+        return results
 
-    @torch.inference_mode()
-    def _logits(self, batch: list[Work]) -> torch.Tensor:
-        tokens: list[int] = []
-        positions: list[int] = []
-        spans: list[Span] = []
-        sampled: list[int] = []
+
+def _wanted_rows(work: Work) -> range:
+    """Positions whose logits are needed."""
+    if wants_prompt_logprobs(work):
+        return range(work.start, work.end if work.samples else min(work.end, len(work.sequence.request.prompt) - 1))
+    return range(work.end - 1, work.end) if work.samples else range(0)
+
+
+@dataclass(slots=True)
+class _Row:
+    blocks: list[int]
+    known: int = 0
+
+
+class _Tables:
+    """The block table of each slot, written on as its sequence grows."""
+
+    def __init__(self, slots: int, width: int) -> None:
+        self._tables = numpy.zeros((slots, width), numpy.int32)
+        self._rows: dict[int, _Row] = {}
+
+    def of(self, batch: list[Work]) -> Ints:
+        """[spans, blocks of the longest sequence]"""
         for work in batch:
-            self._cache.reserve(work.sequence.slot, work.sequence.request.kv_tokens)
-            spans.append(Span(work.sequence.slot, len(tokens), work.start, work.end - work.start))
-            tokens += work.sequence.tokens(work.start, work.end)
-            positions += range(work.start, work.end)
-            if work.samples:
-                sampled.append(len(tokens) - 1)
-        device = self._model.device
-        logits: torch.Tensor = self._model(
-            input_ids=torch.tensor([tokens], device=device),
-            position_ids=torch.tensor([positions], device=device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(sampled, dtype=torch.long, device=device),
-            packed=PackedBatch(self._cache, tuple(spans)),
-        ).logits
-        return logits[0]
+            self._follow(work.sequence)
+        width = max(-(-work.end // BLOCK_TOKENS) for work in batch)
+        return self._tables[[work.sequence.slot for work in batch], :width]
+
+    def _follow(self, sequence: Sequence) -> None:
+        row = self._rows.get(sequence.slot)
+        # A sequence that takes a slot, for the first time or again, does so with a new list of blocks.
+        if row is None or row.blocks is not sequence.blocks:
+            row = self._rows[sequence.slot] = _Row(sequence.blocks)
+        if row.known < len(sequence.blocks):
+            self._tables[sequence.slot, row.known : len(sequence.blocks)] = sequence.blocks[row.known :]
+            row.known = len(sequence.blocks)

@@ -1,62 +1,166 @@
 """Logits to token ids, each row by its own request's rules, whatever else is in the batch."""
 
+from collections.abc import Sequence as Rows
+
 import numpy
 import torch
 
-from .request import SamplingParams, Sequence
+from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
+
+# Candidates to draw from are looked for among so many of the likeliest first; more are looked at when they do not do.
+CANDIDATES = 1024
 
 
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int | None]:
-    """One token for each row; None where the logits are not finite."""
-    logits = logits.float()
-    finite = torch.isfinite(logits).all(dim=-1)
-    params = [_sampling(sequence) for sequence in sequences]
-    for row, sequence in enumerate(sequences):
-        if params[row].penalised and sequence.output:
-            _penalise(logits[row], sequence.output, params[row])
-    tokens = logits.argmax(dim=-1)
-    drawn = [row for row, p in enumerate(params) if not p.greedy and finite[row]]
-    if drawn:
-        tokens[drawn] = _draw(
-            logits[drawn], [params[row] for row in drawn], [len(sequences[row].output) for row in drawn]
-        )
-    return [token if ok else None for token, ok in zip(tokens.tolist(), finite.tolist(), strict=True)]
+class Sampler:
+    """Stateless but for what it keeps of running sequences to save time: counts of their tokens."""
+
+    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
+        """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite.
+
+        Log probabilities are those of the model, before any rule, as in OpenAI's and vLLM's APIs.
+        """
+        if not sequences:
+            return []
+        params = [params_of(sequence) for sequence in sequences]
+        finite = _finite(logits)
+        told = _raw_for_logprobs(logits, params)
+        edited = _edit(logits, sequences, params)
+        tokens = edited.argmax(dim=-1).tolist()
+        for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
+            if not p.greedy and finite[row]:
+                tokens[row] = _draw(edited[row], p, len(sequence.output))
+        return [
+            Sampled(token, None, told[row](token) if row in told else None) if finite[row] else Sampled()
+            for row, token in enumerate(tokens)
+        ]
 
 
-def _sampling(sequence: Sequence) -> SamplingParams:
+def params_of(sequence: Sequence) -> SamplingParams:
     assert sequence.request.sampling is not None, "an embedding was sent to the sampler"
     return sequence.request.sampling
 
 
-def _penalise(row: torch.Tensor, output: list[int], params: SamplingParams) -> None:
-    tokens, counts = torch.unique(torch.tensor(output, device=row.device), return_counts=True)
-    row[tokens] -= params.frequency_penalty * counts + params.presence_penalty
+def _finite(logits: torch.Tensor) -> list[bool]:
+    # A sum is finite only when no number is infinite or none at all, and costs one pass.
+    return torch.isfinite(logits.sum(dim=-1)).tolist()
 
 
-def _draw(logits: torch.Tensor, params: list[SamplingParams], positions: list[int]) -> torch.Tensor:
-    """Exponential race: argmax of p/noise draws from p without a cumulative sum over the vocabulary."""
-    temperature = torch.tensor([p.temperature for p in params], device=logits.device)
-    probabilities = torch.softmax(logits / temperature[:, None], dim=-1)
-    if any(p.top_k or p.top_p < 1.0 for p in params):
-        probabilities = _truncate(probabilities, params)
-    rows = [_noise(p.seed, position, logits.shape[-1]) for p, position in zip(params, positions, strict=True)]
-    noise = torch.from_numpy(numpy.stack(rows)).to(logits.device)
-    return (probabilities / noise).argmax(dim=-1)
+# --- rules that change logits -----------------------------------------------------------------------------------------
 
 
-def _truncate(probabilities: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """Keeps the top_k likeliest tokens, then the smallest head of them that holds top_p of what is left."""
-    device, vocabulary = probabilities.device, probabilities.shape[-1]
-    top_k = torch.tensor([p.top_k or vocabulary for p in params], device=device)[:, None]
-    top_p = torch.tensor([p.top_p for p in params], device=device)[:, None]
-    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
-    before = ordered.cumsum(dim=-1) - ordered
-    ordered = ordered.masked_fill(before > top_p * ordered.sum(dim=-1, keepdim=True), 0.0)
-    return torch.zeros_like(probabilities).scatter_(-1, order, ordered)
+def _edit(logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[SamplingParams]) -> torch.Tensor:
+    """A copy where something changes, else the logits themselves."""
+    changed = [row for row, p in enumerate(params) if p.edits_logits]
+    if not changed:
+        return logits
+    edited = logits.clone()
+    for row in changed:
+        edit(edited[row], sequences[row], params[row])
+    return edited
 
 
-def _noise(seed: int, position: int, size: int) -> numpy.ndarray:
+def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
+    """In place, in vLLM's order: what is allowed, bad words, least length, bias, then penalties."""
+    if p.allowed_token_ids:
+        allowed = torch.tensor(p.allowed_token_ids, device=row.device)
+        kept = row[allowed]
+        row.fill_(-torch.inf)
+        row[allowed] = kept
+    for words in p.bad_words:
+        *before, last = words
+        if sequence.output[len(sequence.output) - len(before) :] == before:
+            row[last] = -torch.inf
+    if len(sequence.output) < p.min_tokens and p.stop_token_ids:
+        row[list(p.stop_token_ids)] = -torch.inf
+    for token, bias in p.logit_bias:
+        row[token] += bias
+    _penalise(row, sequence, p)
+
+
+def _penalise(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
+    if p.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted({*sequence.request.prompt, *sequence.output}), device=row.device)
+        values = row[seen]
+        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+    if (p.frequency_penalty or p.presence_penalty) and sequence.output:
+        tokens, counts = torch.unique(torch.tensor(sequence.output, device=row.device), return_counts=True)
+        row[tokens] -= p.frequency_penalty * counts + p.presence_penalty
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _draw(row: torch.Tensor, p: SamplingParams, position: int) -> int:
+    """Exponential race: argmax of probability / noise draws from the probabilities, and noise is the seed's own."""
+    if not (p.top_k or p.top_p < 1.0 or p.min_p):
+        weights = torch.softmax(row / p.temperature, dim=-1)
+        return int((weights / _noise(p.seed, position, len(row)).to(row.device)).argmax())
+    tokens, weights = _candidates(row, p)
+    noise = _noise(p.seed, position, len(row))[tokens.cpu()].to(row.device)
+    return int(tokens[(weights / noise).argmax()])
+
+
+def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids, likeliest first, and their probabilities: of the top_k, the head that holds top_p, above min_p.
+
+    Only a part of the vocabulary is sorted, as long as that part holds all that is asked for.
+    """
+    scaled = row / p.temperature
+    total = torch.logsumexp(scaled, dim=-1)
+    size = min(len(row), p.top_k or CANDIDATES)
+    while True:
+        values, tokens = scaled.topk(size)
+        weights = torch.exp(values - total)
+        enough = p.top_k or size == len(row) or _reaches(weights, p)
+        if enough:
+            break
+        size = min(len(row), size * 8)
+    if p.top_k:
+        weights = weights / weights.sum()
+    before = weights.cumsum(dim=-1) - weights
+    kept = (before <= p.top_p * (weights.sum() if p.top_k else 1.0)) & (weights >= p.min_p * weights[0])
+    return tokens[kept], weights[kept]
+
+
+def _reaches(weights: torch.Tensor, p: SamplingParams) -> bool:
+    """Whether every candidate is among these, the likeliest ones."""
+    by_share = p.top_p < 1.0 and float(weights.sum()) > p.top_p
+    by_least = p.min_p > 0.0 and float(weights[-1]) < p.min_p * float(weights[0])
+    return by_share or by_least
+
+
+def _noise(seed: int, position: int, size: int) -> torch.Tensor:
     """Keyed by seed and position only: the same draw alone, batched, or resumed on another pod."""
     generator = numpy.random.Generator(numpy.random.Philox(key=seed % 2**64, counter=position << 64))
-    return numpy.maximum(generator.standard_exponential(size, dtype=numpy.float32), numpy.float32(1e-30))
+    noise = generator.standard_exponential(size, dtype=numpy.float32)
+    return torch.from_numpy(numpy.maximum(noise, numpy.float32(1e-30)))
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+class _Told:
+    """Log probabilities of one row; the row is read before any rule changes it."""
+
+    def __init__(self, row: torch.Tensor, count: int) -> None:
+        self._row, self._count = row, count
+        self._total = torch.logsumexp(row, dim=-1)
+
+    def __call__(self, token: int) -> Logprobs:
+        values, tokens = self._row.topk(self._count)
+        own = float(self._row[token])
+        pairs = [(token, own), *zip(tokens.tolist(), values.tolist(), strict=True)]
+        rank = int((self._row > own).sum()) + 1
+        total = float(self._total)
+        return Logprobs(tuple(t for t, _ in pairs), tuple(v - total for _, v in pairs), rank)
+
+
+def _raw_for_logprobs(logits: torch.Tensor, params: Rows[SamplingParams]) -> dict[int, _Told]:
+    return {row: _Told(logits[row], p.logprobs) for row, p in enumerate(params) if p.logprobs >= 0}
+
+
+def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
+    """Of the prompt's tokens after each of these rows, in order; the first row is that of `work.start`."""
+    prompt, count = work.sequence.request.prompt, params_of(work.sequence).prompt_logprobs
+    following = prompt[work.start + 1 : work.end + 1]
+    return tuple(_Told(row, count)(token) for row, token in zip(logits, following, strict=False))

@@ -1,12 +1,19 @@
-"""Continuous batching: which sequences run in the next step, with how many tokens, and when they end."""
+"""Continuous batching: which sequences run in the next step, with how many tokens, and when they end.
 
-import heapq
-from collections.abc import Iterable
+Pure: no tensors, no clock, no I/O. Each step decodes first, then shares what is left of its tokens between prefills.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .request import Event, FinishReason, Request, Sequence, Work
+from .blocks import Blocks, Digests
+from .fairness import Fairness
+from .request import Event, FinishReason, Request, Sampled, Sequence, Work
 
-Result = int | bytes | None  # a token, an embedding, or None: the numbers were not finite
+AGEING_S = 30.0  # of waiting raise a request by one class of priority: the lowest class is served at last
+OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
+TOO_LATE = "The request's time was over."
+NOT_FINITE = "The model computed numbers that are not finite."
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +21,33 @@ class Limits:
     slots: int
     step_tokens: int
     kv_tokens: int
+    block_tokens: int = 32
     chunked: bool = True  # False for encoders: they see the whole input at once
+    prefix_cache: bool = True
 
 
 class Scheduler:
-    """Requests wait by priority, then arrival; they join and leave the running batch between steps."""
+    """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, scope: str = "", digest_key: bytes | None = None) -> None:
+        """`scope` names what cached blocks are of: revision, dtype and adapter of the model."""
         self.limits = limits
         self.running: dict[str, Sequence] = {}
-        self.kv_tokens_reserved = 0
-        self._waiting: list[tuple[int, int, Request]] = []
-        self._free_slots = list(range(limits.slots))
+        self.blocks = Blocks(limits.kv_tokens // limits.block_tokens)
+        self.fairness = Fairness()
+        self.preemptions = 0
+        self.prefix_queries = self.prefix_hits = 0  # tokens
+        self._digests = Digests(limits.block_tokens, digest_key)
+        self._scope = scope
+        self._roots: dict[str, bytes] = {}
+        self._waiting: dict[str, Sequence] = {}
+        self._since: dict[str, float] = {}
+        self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: list[str] = []
-        self._released: list[int] = []
+        self._spoiled: list[int] = []
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -38,50 +57,60 @@ class Scheduler:
     def busy(self) -> bool:
         return bool(self.running or self._waiting)
 
-    def can_ever_run(self, request: Request) -> bool:
-        return request.kv_tokens <= self.limits.kv_tokens
+    @property
+    def kv_usage(self) -> float:
+        return self.blocks.held / self.blocks.count if self.blocks.count else 0.0
 
-    def submit(self, request: Request) -> None:
+    def can_ever_run(self, request: Request) -> bool:
+        return self._blocks_for(request.kv_tokens) <= self.blocks.count
+
+    def submit(self, request: Request, now_s: float = 0.0) -> None:
+        """Raises ValueError for a request that could never run: the HTTP process refuses those before."""
         if not self.can_ever_run(request):
             raise ValueError(f"request {request.id} needs {request.kv_tokens} of {self.limits.kv_tokens} KV tokens")
         self._arrivals += 1
-        heapq.heappush(self._waiting, (request.priority, self._arrivals, request))
+        deadline_s = now_s + request.timeout_s if request.timeout_s is not None else float("inf")
+        self._waiting[request.id] = Sequence(request, self._arrivals, deadline_s)
+        self._since[request.id] = now_s
+        self.fairness.enter(request.tenant)
 
     def cancel(self, request_id: str) -> bool:
         """Ends a request wherever it is; False when it has ended already, which is no mistake of the caller's."""
-        if request_id in self.running:
-            self._leave(self.running[request_id])
-            return True
-        kept = [entry for entry in self._waiting if entry[2].id != request_id]
-        found = len(kept) < len(self._waiting)
-        heapq.heapify(kept)
-        self._waiting = kept
-        return found
+        sequence = self.running.get(request_id) or self._waiting.get(request_id)
+        if sequence:
+            self._leave(sequence)
+        return sequence is not None
 
-    def schedule(self) -> list[Work]:
-        """Decodes first, one token each; then prefills, oldest first, share what is left of the step's tokens."""
-        self._admit()
-        decodes = [s for s in self.running.values() if s.decoding]
-        prefills = [s for s in self.running.values() if not s.decoding]
-        batch = [Work(s, s.computed, s.length, samples=True) for s in decodes]
-        budget = self.limits.step_tokens - len(batch)
-        for sequence in prefills:
-            tokens = self._prefill_tokens(sequence, budget, alone=not batch)
-            if tokens == 0:
-                break
-            end = sequence.computed + tokens
-            batch.append(Work(sequence, sequence.computed, end, samples=end == sequence.length))
-            budget -= tokens
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def expire(self, now_s: float) -> list[Event]:
+        """Ends what would come too late, before any more is computed for it."""
+        late = [item for item in self._everyone() if item.deadline_s <= now_s]
+        for sequence in late:
+            self._leave(sequence)
+        return [Event(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
+
+    def schedule(self, now_s: float = 0.0, step_tokens: int | None = None) -> list[Work]:
+        """The next step's work, of at most `step_tokens` tokens; every block that it writes to is there."""
+        budget = self.limits.step_tokens if step_tokens is None else step_tokens
+        self._admit(now_s)
+        batch = self._decodes()
+        batch += self._prefills(budget - len(batch), alone=not batch)
+        while not batch and len(self.running) > 1:
+            # Prefills that hold all blocks between them, and none has enough: one starts over.
+            self._preempt_someone()
+            batch = self._prefills(budget, alone=True)
         return batch
 
-    def complete(self, batch: Iterable[Work], results: Iterable[Result]) -> list[Event]:
-        """Takes in what the step computed for each `work.samples`, in order."""
+    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[Event]:
+        """Takes in what the step computed: a result for each work that samples or tells of its prompt, in order."""
         outcomes = iter(results)
         events = []
         for work in batch:
             work.sequence.computed = work.end
-            if work.samples:
-                event = self._advance(work.sequence, next(outcomes))
+            self._name_blocks(work.sequence)
+            if work.samples or wants_prompt_logprobs(work):
+                event = self._advance(work, next(outcomes))
                 events.append(event)
                 if event.finish:
                     self._leave(work.sequence)
@@ -92,43 +121,251 @@ class Scheduler:
         return Event(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
     def take_started(self) -> list[str]:
-        """Requests that got a slot since the last call."""
+        """Requests that run for the first time since the last call."""
         started, self._started = self._started, []
         return started
 
-    def take_released(self) -> list[int]:
-        """Slots that were given back since the last call: their cache can go."""
-        released, self._released = self._released, []
-        return released
+    def take_spoiled(self) -> list[int]:
+        """Blocks with numbers that are not finite: to be cleared before the next step."""
+        spoiled, self._spoiled = self._spoiled, []
+        return spoiled
 
-    def _admit(self) -> None:
-        # The head of the queue is never overtaken: a large request would starve behind a stream of small ones.
-        while self._waiting and self._free_slots:
-            request = self._waiting[0][2]
-            if self.kv_tokens_reserved + request.kv_tokens > self.limits.kv_tokens:
+    def check(self) -> None:
+        """Raises AssertionError when the books do not balance."""
+        self.blocks.check([item.blocks for item in self._everyone()])
+        slots = [item.slot for item in self.running.values()] + self._free_slots
+        assert sorted(slots) == list(range(self.limits.slots)), "a slot is lost or held twice"
+
+    # --- who runs -----------------------------------------------------------------------------------------------------
+
+    def _admit(self, now_s: float) -> None:
+        """In turn while there is room; who is next and does not fit is not overtaken by smaller ones of its class."""
+        while self._waiting:
+            sequence = self._next(now_s)
+            if not self._free_slots and not self._make_way(sequence):
                 return
-            heapq.heappop(self._waiting)
-            self.kv_tokens_reserved += request.kv_tokens
-            self.running[request.id] = Sequence(request, self._free_slots.pop())
-            self._started.append(request.id)
+            if not self._start(sequence, now_s):
+                return
 
-    def _prefill_tokens(self, sequence: Sequence, budget: int, *, alone: bool) -> int:
-        remaining = sequence.length - sequence.computed
-        if self.limits.chunked:
-            return max(0, min(remaining, budget))
-        return remaining if remaining <= budget or alone else 0
+    def _next(self, now_s: float) -> Sequence:
+        first = min(self._class_of(item, now_s) for item in self._waiting.values())
+        peers = [item for item in self._waiting.values() if self._class_of(item, now_s) == first]
+        tenant = self.fairness.least({item.request.tenant for item in peers})
+        return min((item for item in peers if item.request.tenant == tenant), key=lambda item: item.arrival)
 
-    def _advance(self, sequence: Sequence, result: Result) -> Event:
-        request_id, sampling = sequence.request.id, sequence.request.sampling
-        if result is None:
-            return Event(request_id, finish=FinishReason.ERROR, error="The model computed numbers that are not finite.")
-        if isinstance(result, bytes) or sampling is None:
-            return Event(request_id, embedding=bytes(result), finish=FinishReason.STOP)
-        sequence.output.append(result)
-        return Event(request_id, token=result, finish=sampling.finish_after(result, len(sequence.output)))
+    def _class_of(self, sequence: Sequence, now_s: float) -> int:
+        waited_s = now_s - self._since[sequence.request.id] if sequence.request.id in self._since else 0.0
+        return sequence.request.priority - int(waited_s / AGEING_S)
+
+    def _start(self, sequence: Sequence, now_s: float) -> bool:
+        """Gives it a slot and the blocks of its prompt's known beginning, when the rest of its prompt fits too."""
+        known, request = self._known_beginning(sequence), sequence.request
+        missing = self._blocks_for(sequence.length) - len(known) if request.sampling else 0
+        if missing > self.blocks.available - self.blocks.idle(known) - self._owed():
+            return False
+        self.blocks.hold(known)
+        sequence.blocks = known
+        sequence.computed = len(known) * self.limits.block_tokens
+        sequence.charged = max(sequence.charged, sequence.computed)
+        sequence.slot, sequence.rank = self._free_slots.pop(), self._class_of(sequence, now_s)
+        del self._waiting[request.id]
+        self.running[request.id] = sequence
+        self._count_start(sequence)
+        return True
+
+    def _count_start(self, sequence: Sequence) -> None:
+        if sequence.started:
+            return
+        sequence.started, sequence.cached = True, min(sequence.computed, len(sequence.request.prompt))
+        self._started.append(sequence.request.id)
+        if sequence.request.sampling:
+            self.prefix_queries += sequence.request.known_tokens
+            self.prefix_hits += sequence.computed
+
+    def _known_beginning(self, sequence: Sequence) -> list[int]:
+        """Blocks that hold it already. Its last token is computed in any case: something must be sampled from."""
+        request = sequence.request
+        if not self.limits.prefix_cache or request.sampling is None or request.sampling.prompt_logprobs >= 0:
+            sequence.digests = []
+            return []
+        tokens = sequence.tokens(0, sequence.length - 1)
+        digests = list(self._digests.chain(self._root(request.tenant), tokens))
+        known = self.blocks.find(digests)
+        sequence.digests = digests[: len(known)]
+        return known
+
+    def _root(self, tenant: str) -> bytes:
+        if tenant not in self._roots:
+            if len(self._roots) >= 10_000:
+                self._roots.clear()
+            self._roots[tenant] = self._digests.root(scope=self._scope, tenant=tenant)
+        return self._roots[tenant]
+
+    def _owed(self) -> int:
+        """Blocks that running sequences still need for what is known of them."""
+        running = (item for item in self.running.values() if item.request.sampling)
+        return sum(max(0, self._blocks_for(item.length) - len(item.blocks)) for item in running)
+
+    def _make_way(self, newcomer: Sequence) -> bool:
+        """A slot for a request of a higher class than one that runs. Having waited long gives no right to it."""
+        victim = self._victim()
+        if victim is None or victim.rank <= newcomer.request.priority:
+            return False
+        self._preempt(victim)
+        return True
+
+    # --- with how many tokens -----------------------------------------------------------------------------------------
+
+    def _decodes(self) -> list[Work]:
+        """One token for each that has its prompt behind it. Where a block is missing, one of them starts over."""
+        for sequence in [item for item in self.running.values() if item.decoding]:
+            while sequence.slot >= 0 and not self._extend(sequence, sequence.length):
+                self._preempt_someone()
+        return [self._work(sequence, 1) for sequence in self.running.values() if sequence.decoding]
+
+    def _prefills(self, budget: int, *, alone: bool) -> list[Work]:
+        """Several share what is left of the step."""
+        waiting = [s for s in self.running.values() if not s.decoding]
+        return self._chunks(waiting, budget) if self.limits.chunked else self._wholes(waiting, budget, alone=alone)
+
+    def _chunks(self, prefills: list[Sequence], budget: int) -> list[Work]:
+        """Shortest rest first, but a share for the one that began first: a long prompt is slow, and never stuck."""
+        if not prefills:
+            return []
+        oldest = min(prefills, key=lambda item: (item.rank, item.arrival))
+        order = sorted(prefills, key=lambda item: (item.rank, item.length - item.computed, item.arrival))
+        kept_back = min(int(budget * OLDEST_SHARE), oldest.length - oldest.computed)
+        batch: list[Work] = []
+        for sequence in order:
+            kept_back = 0 if sequence is oldest else kept_back
+            tokens = min(sequence.length - sequence.computed, budget - kept_back, self._room(sequence))
+            if tokens > 0:
+                self._extend(sequence, sequence.computed + tokens)
+                batch.append(self._work(sequence, tokens))
+                budget -= tokens
+        return batch
+
+    def _wholes(self, prefills: list[Sequence], budget: int, *, alone: bool) -> list[Work]:
+        """In order of arrival; one that is larger than a step has a step of its own."""
+        batch: list[Work] = []
+        for sequence in sorted(prefills, key=lambda item: (item.rank, item.arrival)):
+            if sequence.length > budget and (batch or not alone):
+                break
+            batch.append(self._work(sequence, sequence.length))
+            budget -= sequence.length
+        return batch
+
+    def _work(self, sequence: Sequence, tokens: int) -> Work:
+        end = sequence.computed + tokens
+        work = Work(sequence, sequence.computed, end, samples=end == sequence.length)
+        self._charge(work)
+        return work
+
+    def _charge(self, work: Work) -> None:
+        """A tenant pays once for each token: what is computed again after a preemption was not its fault."""
+        sequence, prompt = work.sequence, len(work.sequence.request.prompt)
+        fresh = range(max(work.start, sequence.charged), work.end)
+        if not fresh:
+            return
+        sequence.charged = work.end
+        of_prompt = max(0, min(prompt, fresh.stop) - fresh.start)
+        request = sequence.request
+        self.fairness.charge(request.tenant, request.weight, prompt=of_prompt, output=len(fresh) - of_prompt)
+
+    # --- blocks -------------------------------------------------------------------------------------------------------
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.limits.block_tokens)
+
+    def _room(self, sequence: Sequence) -> int:
+        """Tokens that its blocks and the available ones take beyond those computed."""
+        return (len(sequence.blocks) + self.blocks.available) * self.limits.block_tokens - sequence.computed
+
+    def _extend(self, sequence: Sequence, tokens: int) -> bool:
+        """Blocks for so many tokens in all; False when there are not enough."""
+        missing = self._blocks_for(tokens) - len(sequence.blocks)
+        if missing > self.blocks.available:
+            return False
+        sequence.blocks.extend(self.blocks.take() for _ in range(missing))
+        return True
+
+    def _name_blocks(self, sequence: Sequence) -> None:
+        """Full blocks can be shared from now on."""
+        request, size, named = sequence.request, self.limits.block_tokens, len(sequence.digests)
+        full = sequence.computed // size
+        if not self.limits.prefix_cache or request.sampling is None or full <= named:
+            return
+        parent = sequence.digests[-1] if named else self._root(request.tenant)
+        for digest in self._digests.chain(parent, sequence.tokens(named * size, full * size)):
+            self.blocks.name(sequence.blocks[len(sequence.digests)], digest)
+            sequence.digests.append(digest)
+
+    # --- who leaves ---------------------------------------------------------------------------------------------------
+
+    def _victim(self) -> Sequence | None:
+        """The lowest class first, then the tenant that was served most, then who loses least."""
+        return max(
+            self.running.values(),
+            key=lambda s: (s.rank, self.fairness.served(s.request.tenant), -s.computed, s.arrival),
+            default=None,
+        )
+
+    def _preempt_someone(self) -> None:
+        victim = self._victim()
+        assert victim is not None, "there is one that runs"
+        self._preempt(victim)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the head of its class. What it computed stays known as long as nobody needs the blocks."""
+        self.preemptions += 1
+        self._retire(sequence)
+        sequence.computed = 0
+        self._waiting[sequence.request.id] = sequence
 
     def _leave(self, sequence: Sequence) -> None:
+        if sequence.slot >= 0:
+            self._retire(sequence)
+        else:
+            del self._waiting[sequence.request.id]
+        self._since.pop(sequence.request.id, None)
+        self.fairness.leave(sequence.request.tenant)
+
+    def _retire(self, sequence: Sequence) -> None:
         del self.running[sequence.request.id]
-        self.kv_tokens_reserved -= sequence.request.kv_tokens
         self._free_slots.append(sequence.slot)
-        self._released.append(sequence.slot)
+        self.blocks.release(sequence.blocks)
+        sequence.slot, sequence.blocks, sequence.digests = -1, [], []
+
+    def _everyone(self) -> Iterator[Sequence]:
+        yield from self.running.values()
+        yield from self._waiting.values()
+
+    def _advance(self, work: Work, result: Sampled) -> Event:
+        request, sampling = work.sequence.request, work.sequence.request.sampling
+        if sampling is None:
+            if result.embedding is None:
+                return Event(request.id, finish=FinishReason.ERROR, error=NOT_FINITE)
+            return Event(request.id, embedding=result.embedding, finish=FinishReason.STOP)
+        if not work.samples:
+            return Event(request.id, prompt_logprobs=result.prompt_logprobs)
+        if result.token is None:
+            # What is wrong may be in its blocks, and must not spread.
+            self.blocks.forget(work.sequence.blocks)
+            self._spoiled += work.sequence.blocks
+            return Event(request.id, finish=FinishReason.ERROR, error=NOT_FINITE)
+        work.sequence.output.append(result.token)
+        finish = sampling.finish_after(result.token, len(work.sequence.output))
+        return Event(
+            request.id,
+            token=result.token,
+            finish=finish,
+            logprobs=result.logprobs,
+            prompt_logprobs=result.prompt_logprobs,
+        )
+
+
+def wants_prompt_logprobs(work: Work) -> bool:
+    """Whether this part of a prompt is to be told with its probabilities."""
+    sampling = work.sequence.request.sampling
+    inside = work.start < len(work.sequence.request.prompt) - 1
+    return sampling is not None and sampling.prompt_logprobs >= 0 and inside

@@ -60,3 +60,7 @@ def failed(message: str) -> ApiError:
 
 def lost(message: str) -> ApiError:
     return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
+
+
+def too_late(message: str) -> ApiError:
+    return ApiError(504, message, code="deadline_exceeded", outcome="error")

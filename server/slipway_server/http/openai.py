@@ -3,18 +3,20 @@
 import asyncio
 import base64
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
-from ..engine.request import FinishReason
+from ..engine.request import FinishReason, Logprobs
 from ..text.chat_template import ChatTemplateError
 from .errors import ApiError, invalid
+from .logprobs import of_chat, of_completion
 from .resume import Asked, Identity, Progress, asked
-from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, Sampling, parse, prompts_of
-from .service import Delta, Service
+from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling, parse, prompts_of
+from .service import Delta, Model, Service
 from .sse import json_response, stream_events
 
 Indexed = tuple[int, Delta]
@@ -96,15 +98,15 @@ class OpenAI:
     ) -> web.StreamResponse:
         prompt_tokens = sum(map(len, prompts))
         identity = ask.identity(body)
-        progress = ask.progress(identity, streamed=bool(body.stream), prompts=len(prompts))
-        shape = (ChatShape if isinstance(body, ChatRequest) else CompletionShape)(self._service.model.name, identity)
+        progress = ask.progress(identity, streamed=bool(body.stream), prompts=len(prompts) * body.choices)
+        shape = (ChatShape if isinstance(body, ChatRequest) else CompletionShape)(self._service.model, identity)
         resumed = ask.resume.tokens if ask.resume else ()
         async with aclosing(generate_all(self._service, prompts, body, resumed)) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
                 chunks = shape.chunks(deltas, prompt_tokens, with_usage=with_usage, progress=progress)
                 return await stream_events(http, chunks, progress=progress)
-            choices = [Choice() for _ in prompts]
+            choices = [Choice() for _ in range(len(prompts) * body.choices)]
             async for index, delta in deltas:
                 choices[index].add(delta)
         return json_response(shape.whole(choices, prompt_tokens))
@@ -115,9 +117,11 @@ class Choice:
 
     def __init__(self) -> None:
         self.text, self.tokens, self.finish = "", 0, FinishReason.ERROR
+        self.logprobs: list[Logprobs] = []
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
+        self.logprobs += [delta.logprobs] if delta.logprobs else []
         self.tokens = delta.tokens
         self.finish = delta.finish or self.finish
 
@@ -127,14 +131,15 @@ class Shape(ABC):
 
     id_prefix, whole_object, chunk_object = "", "", ""
 
-    def __init__(self, model: str, identity: Identity) -> None:
-        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model}
+    def __init__(self, model: Model, identity: Identity) -> None:
+        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model.name}
+        self._tokenizer = model.tokenizer
 
     @abstractmethod
     def choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
 
     @abstractmethod
-    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]: ...
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
 
     def opening(self) -> dict[str, Any] | None:
         return None
@@ -155,8 +160,8 @@ class Shape(ABC):
             tokens[index] = delta.tokens
             if progress:
                 progress.saw(delta.token)
-            if delta.text or delta.finish:
-                yield head | {"choices": [self.delta(index, delta.text, delta.finish)]}
+            if delta.text or delta.finish or delta.logprobs:
+                yield head | {"choices": [self.delta(index, delta)]}
         if with_usage:
             if progress:
                 progress.ended()
@@ -168,10 +173,12 @@ class ChatShape(Shape):
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": choice.finish}
+        told = of_chat(choice.logprobs, self._tokenizer) if choice.logprobs else None
+        return {"index": index, "message": message, "logprobs": told, "finish_reason": choice.finish}
 
-    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text}, "logprobs": None, "finish_reason": finish}
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        told = of_chat([delta.logprobs], self._tokenizer) if delta.logprobs else None
+        return {"index": index, "delta": {"content": delta.text}, "logprobs": told, "finish_reason": delta.finish}
 
     def opening(self) -> dict[str, Any]:
         return {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -180,34 +187,42 @@ class ChatShape(Shape):
 class CompletionShape(Shape):
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        return {"index": index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish}
+    def __init__(self, model: Model, identity: Identity) -> None:
+        super().__init__(model, identity)
+        self._offsets: Counter[int] = Counter()  # characters before the next token of each choice
 
-    def delta(self, index: int, text: str, finish: FinishReason | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        told = of_completion(choice.logprobs, self._tokenizer) if choice.logprobs else None
+        return {"index": index, "text": choice.text, "logprobs": told, "finish_reason": choice.finish}
+
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        told = None
+        if delta.logprobs:
+            told = of_completion([delta.logprobs], self._tokenizer, self._offsets[index])
+            self._offsets[index] += len(told["tokens"][0])
+        return {"index": index, "text": delta.text, "logprobs": told, "finish_reason": delta.finish}
 
 
 async def generate_all(
-    service: Service, prompts: list[tuple[int, ...]], sampling: Sampling, resumed: tuple[int, ...] = ()
+    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, resumed: tuple[int, ...] = ()
 ) -> AsyncGenerator[Indexed, None]:
-    """The deltas of all prompts as they come. One failure ends them all; so does closing the iterator."""
+    """The deltas of all choices of all prompts as they come. One failure ends all, as does closing the iterator."""
     # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-    priority = -1 if resumed else 0
+    priority = (sampling.priority or 0) - bool(resumed)
     turns = service.turns()
     merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
+        answer = service.generate(prompt, sampling, choice=index % sampling.choices, priority=priority, resumed=resumed)
         try:
-            async with (
-                turns,
-                aclosing(service.generate(prompt, sampling, priority=priority, resumed=resumed)) as deltas,
-            ):
+            async with turns, aclosing(answer) as deltas:
                 async for delta in deltas:
                     merged.put_nowait((index, delta))
         except Exception as error:
             merged.put_nowait(error)
 
-    tasks = [asyncio.create_task(follow(index, prompt)) for index, prompt in enumerate(prompts)]
+    wanted = [prompt for prompt in prompts for _ in range(sampling.choices)]
+    tasks = [asyncio.create_task(follow(index, prompt)) for index, prompt in enumerate(wanted)]
     left = len(tasks)
     try:
         while left:

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ from msgspec import Meta, Struct
 from ..engine.request import SamplingParams
 from .errors import ApiError, invalid
 
-MAX_STOPS = 16
+MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 16, 64, 20
 MAX_PROMPTS = 2048  # OpenAI's own limit for embeddings
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -76,6 +77,49 @@ class Sampling(Struct, kw_only=True):
         )
 
 
+class FullSampling(Sampling, kw_only=True):
+    """OpenAI's further fields, and vLLM's."""
+
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]], Meta(max_length=1024)] | None = None
+    allowed_token_ids: Annotated[Tokens, Meta(min_length=1)] | None = None
+    bad_words: Annotated[list[str], Meta(max_length=256)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    stop_token_ids: Annotated[Tokens, Meta(max_length=256)] | None = None
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    timeout: Annotated[float, Meta(gt=0.0)] | None = None  # seconds to the end of the answer
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def told_logprobs(self) -> int:
+        """Alternatives to tell for each token; -1: nothing."""
+        return -1
+
+    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        params = Sampling.params(self, max_tokens, stop_token_ids)
+        return replace(
+            params,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=tuple((_token_id(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            min_tokens=self.min_tokens or 0,
+            stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
+            logprobs=self.told_logprobs,
+        )
+
+
+def _token_id(text: str) -> int:
+    if not text.isdecimal():
+        raise invalid(f"logit_bias names {text!r}, which is not a token id.", "logit_bias")
+    return int(text)
+
+
 class Message(Struct):
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -85,9 +129,11 @@ class Message(Struct):
         return {"role": self.role, "content": _text_of(self.content)}
 
 
-class ChatRequest(Sampling, kw_only=True):
+class ChatRequest(FullSampling, kw_only=True):
     model: str
     messages: Annotated[list[Message], Meta(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     max_completion_tokens: Positive | None = None
     stream_options: StreamOptions | None = None
 
@@ -95,15 +141,26 @@ class ChatRequest(Sampling, kw_only=True):
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def told_logprobs(self) -> int:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+        return self.top_logprobs or 0 if self.logprobs else -1
 
-class CompletionRequest(Sampling, kw_only=True):
+
+class CompletionRequest(FullSampling, kw_only=True):
     model: str
     prompt: Prompts
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     stream_options: StreamOptions | None = None
 
     @property
     def limit(self) -> int | None:
         return self.max_tokens or 16  # OpenAI's default here, and nowhere else
+
+    @property
+    def told_logprobs(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs
 
 
 class EmbeddingRequest(Struct, kw_only=True):
@@ -149,15 +206,11 @@ class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 # Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
 # values that ask for nothing. Everything else that is unknown changes no output, and is accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (),
     "prompt_logprobs": (),
     "echo": (False,),
     "suffix": ("",),
@@ -165,13 +218,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
     "truncate_prompt_tokens": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),

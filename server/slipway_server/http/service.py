@@ -5,25 +5,27 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy
 
 from ..engine.client import EngineClient, EngineError, QueueFull
-from ..engine.request import Event, FinishReason, Request
+from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
 from ..models.checkpoint import Checkpoint
 from ..telemetry.metrics import Metrics, Timing
 from ..text.chat_template import ChatTemplate
 from ..text.detokenizer import Detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
-from .errors import failed, invalid, lost, queue_full, too_long, unavailable
+from .errors import failed, invalid, lost, queue_full, too_late, too_long, unavailable
 from .probes import Health
 from .resume import gone
-from .schemas import Sampling
+from .schemas import FullSampling, Sampling
 
 Vector = numpy.ndarray
 
+ENDS = {FinishReason.ERROR: failed, FinishReason.LOST: lost, FinishReason.DEADLINE: too_late}
+SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
 REPLAY_TURN_TOKENS = 256  # of a resumed answer, between which other requests get a turn
 
 
@@ -35,6 +37,7 @@ class Delta:
     tokens: int
     token: int
     finish: FinishReason | None = None
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,15 @@ class Service:
         return tokens
 
     async def generate(
-        self, prompt: tuple[int, ...], sampling: Sampling, *, priority: int = 0, resumed: tuple[int, ...] = ()
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        choice: int = 0,
+        priority: int = 0,
+        resumed: tuple[int, ...] = (),
     ) -> AsyncGenerator[Delta, None]:
-        """The answer to a prompt. The deltas of `resumed` tokens come first, without the engine."""
+        """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
         room = self.room_tokens - len(prompt)
@@ -102,10 +111,11 @@ class Service:
                 f"{self.room_tokens} tokens, so that {room} are left.",
                 "max_tokens",
             )
-        params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
+        params = self._params(sampling, limit, choice)
         if max(resumed, default=0) >= self.model.tokenizer.vocabulary_size:
             raise gone()
-        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority, resumed)
+        timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
+        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority, resumed, timeout_s=timeout_s)
         text = _TextOf(Detokenizer(self.model.tokenizer, prompt), StopMatcher(sampling.stops), params.stop_token_ids)
         for count, token in enumerate(resumed, 1):
             delta = text.push(Event(request.id, token, finish=params.finish_after(token, count)))
@@ -120,6 +130,27 @@ class Service:
                 yield delta
                 if delta.finish:
                     return
+
+    def _params(self, sampling: Sampling, limit: int, choice: int) -> SamplingParams:
+        """With token ids that the model has; each choice draws with a seed of its own."""
+        params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
+        if isinstance(sampling, FullSampling):
+            biased = [token for token, _ in params.logit_bias]
+            for param, tokens in (("logit_bias", biased), ("allowed_token_ids", params.allowed_token_ids)):
+                self._check_tokens(tokens, param)
+            self._check_tokens(sampling.stop_token_ids or (), "stop_token_ids")
+            params = replace(params, bad_words=self._spellings(sampling.bad_words or []))
+        return replace(params, seed=(params.seed + choice * SEED_STRIDE) % 2**63) if choice else params
+
+    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
+        if max(tokens, default=0) >= self.model.tokenizer.vocabulary_size:
+            raise invalid(f"Token ids must be below {self.model.tokenizer.vocabulary_size}.", param)
+
+    def _spellings(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is written at a beginning and after a space."""
+        variants = (variant for word in words for variant in (word, f" {word}"))
+        tokens = (self.model.tokenizer.encode_now(variant, special_tokens=False) for variant in variants)
+        return tuple(spelling for spelling in tokens if spelling)
 
     async def embed(self, prompts: list[tuple[int, ...]]) -> list[Vector]:
         if self.model.checkpoint.task != "embed":
@@ -146,10 +177,9 @@ class Service:
         try:
             async with aclosing(self._engine.stream(request)) as events:
                 async for event in events:
-                    if event.finish in (FinishReason.ERROR, FinishReason.LOST):
+                    if event.finish in ENDS:
                         timing.finish = "error"
-                        end = lost if event.finish is FinishReason.LOST else failed
-                        raise end(event.error or "The engine failed.")
+                        raise ENDS[event.finish](event.error or "The engine failed.")
                     if event.token is None and event.embedding is None:
                         self.metrics.started(timing)
                         continue
@@ -182,7 +212,7 @@ class _TextOf:
         if event.finish and not self._stops.matched:
             text += self._stops.push(self._detokenizer.flush())
         if self._stops.matched:
-            return Delta(text, self._tokens, event.token, FinishReason.STOP)
+            return Delta(text, self._tokens, event.token, FinishReason.STOP, event.logprobs)
         if event.finish:
             text += self._stops.flush()
-        return Delta(text, self._tokens, event.token, event.finish)
+        return Delta(text, self._tokens, event.token, event.finish, event.logprobs)

@@ -38,6 +38,11 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     return Checkpoint(folder, config, task, _context(folder, config, task), _stop_tokens(folder, config))
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder that was read before."""
+    return _json(folder / "config.json")
+
+
 def resolve(folder: Path) -> Path:
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}.")

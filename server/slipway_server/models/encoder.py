@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from ..engine.request import Work
-from .loader import LoadError
+from ..engine.request import Sampled, Work
+from .devices import LoadError
 
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -22,12 +22,12 @@ class EncoderRunner:
         self._model = model
         self._pooling, self._normalize = read_pooling(folder)
 
-    def release(self, slot: int) -> None:
+    def clear(self, blocks: list[int]) -> None:
         """Nothing of an encoder outlives its step."""
 
     @torch.inference_mode()
-    def run(self, batch: list[Work]) -> list[int | bytes | None]:
-        """The float32 bytes of each vector; None where it is not finite."""
+    def run(self, batch: list[Work]) -> list[Sampled]:
+        """The float32 bytes of each vector; nothing where it is not finite."""
         prompts = [torch.tensor(work.sequence.request.prompt) for work in batch]
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self._model.device)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
@@ -37,7 +37,8 @@ class EncoderRunner:
         if self._normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         finite = torch.isfinite(vectors).all(dim=-1).tolist()
-        return [row.tobytes() if ok else None for row, ok in zip(vectors.cpu().numpy(), finite, strict=True)]
+        rows = zip(vectors.cpu().numpy(), finite, strict=True)
+        return [Sampled(embedding=row.tobytes() if ok else None) for row, ok in rows]
 
     def self_test(self) -> None:
         ids = torch.arange(8, device=self._model.device)[None] % self._model.config.vocab_size

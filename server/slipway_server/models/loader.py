@@ -8,12 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from .devices import LoadError, pick_dtype
+
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
-
-
-class LoadError(Exception):
-    """Why a model cannot be served: one sentence for a person."""
 
 
 def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel:
@@ -28,7 +25,7 @@ def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel
         model, info = factory.from_pretrained(
             folder,
             config=config,
-            dtype=_dtype(dtype, config, device),
+            dtype=pick_dtype(dtype, getattr(config, "dtype", None) or torch.float32, device),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -43,26 +40,10 @@ def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel
     return loaded
 
 
-def pick_device(wanted: str) -> str:
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise LoadError(f"--device {wanted} was asked for, and there is no GPU here.")
-    return wanted
-
-
 def _check_layers(config: Any) -> None:
     strange = set(getattr(config, "layer_types", None) or ()) - SUPPORTED_LAYERS
     if strange:
         raise LoadError(f"The model has layers of type {sorted(strange)[0]}; this engine knows attention layers only.")
-
-
-def _dtype(wanted: str, config: Any, device: str) -> torch.dtype:
-    if wanted != "auto":
-        return DTYPES[wanted]
-    stored = getattr(config, "dtype", None) or torch.float32
-    # Half precision has no fast kernels on CPUs; float32 holds every value of it.
-    return torch.float32 if device == "cpu" and stored == torch.float16 else stored
 
 
 def _missing_in_encoder(missing: set[str]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-from ..engine.messages import Step
+from ..engine.messages import Ready, Step
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 INTERVAL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -39,6 +39,8 @@ class Metrics:
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests.")
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self._preemptions = self._counter("num_preemptions", "Requests that lost their slot and came back.")
+        self._prefix_queries = self._counter("prefix_cache_queries", "Tokens that were looked for in the prefix cache.")
+        self._prefix_hits = self._counter("prefix_cache_hits", "Tokens that were found there.")
         self._ttft = self._histogram("time_to_first_token_seconds", "Arrival to first token.", LATENCY_S)
         self._itl = self._histogram("inter_token_latency_seconds", "Between two tokens of a request.", INTERVAL_S)
         self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", LATENCY_S)
@@ -62,10 +64,21 @@ class Metrics:
         self._in_flight = Gauge(
             "slipway_server_requests_in_flight", "API requests not answered yet.", registry=self.registry
         )
+        self._step_seconds = Histogram(
+            "slipway_server_step_seconds", "One step of the engine.", registry=self.registry, buckets=INTERVAL_S
+        )
+        self._cache_info = Gauge(
+            "vllm:cache_config_info",
+            "The KV cache, as labels; always 1.",
+            (*LABELS, "block_size", "num_gpu_blocks"),
+            registry=self.registry,
+        )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
 
-    def loaded(self, seconds: float) -> None:
+    def loaded(self, seconds: float, ready: Ready) -> None:
         self._load.set(seconds)
+        blocks = ready.kv_tokens // ready.block_tokens
+        self._cache_info.labels(**self._model, block_size=str(ready.block_tokens), num_gpu_blocks=str(blocks)).set(1)
 
     def step(self, step: Step) -> None:
         self._running.set(step.running)
@@ -73,6 +86,9 @@ class Metrics:
         self._kv_usage.set(step.kv_usage)
         self._gpu_usage.set(step.kv_usage)
         self._preemptions.inc(step.preemptions)
+        self._prefix_queries.inc(step.prefix_queries)
+        self._prefix_hits.inc(step.prefix_hits)
+        self._step_seconds.observe(step.seconds)
         self._iteration.observe(step.tokens)
 
     def started(self, timing: Timing) -> None:

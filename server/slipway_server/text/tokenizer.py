@@ -37,3 +37,7 @@ class Tokenizer:
 
     def decode(self, tokens: list[int]) -> str:
         return self._backend.decode(tokens, skip_special_tokens=True)
+
+    def text_of(self, token: int) -> str:
+        """One token alone, special ones by their names."""
+        return self._backend.decode([token], skip_special_tokens=False)

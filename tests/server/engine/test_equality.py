@@ -5,11 +5,13 @@ from functools import cache
 import pytest
 import torch
 
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import OUT_OF_MEMORY, Engine
 from slipway_server.engine.request import FinishReason, Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
+from slipway_server.models.generator import load_generator
 from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
 
@@ -51,9 +53,19 @@ def expected(name: str) -> tuple[tuple[int, ...], ...]:
 
 
 def make_engine(name: str, **limits: int) -> Engine:
-    model = load(MODELS / name, task="generate", dtype="float32", device="cpu")
-    chosen = {"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits
-    return Engine(Scheduler(Limits(**chosen)), DecoderRunner(model))
+    folder = MODELS / name
+    decoder = load_generator(
+        folder,
+        checkpoint.read_config(folder),
+        dtype="float32",
+        quantization="none",
+        device="cpu",
+        context_tokens=512,
+        threads=1,
+    )
+    bounds = Limits(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
+    blocks = bounds.kv_tokens // BLOCK_TOKENS
+    return Engine(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
 
 
 def greedy(index: int, name: str) -> Request:
@@ -75,6 +87,7 @@ def run(engine: Engine, requests: list[Request], *, join_every: int = 0) -> dict
             if event.token is not None:
                 answers[event.id].append(event.token)
         steps += 1
+    engine.scheduler.check()
     return {name: tuple(tokens) for name, tokens in answers.items()}
 
 
@@ -100,7 +113,8 @@ def test_neighbours_that_leave_change_nothing() -> None:
             engine.cancel(f"r{20 + step % 5}")
         kept += [e.token for e in engine.step().events if e.id == "r25" and e.token is not None]
     assert tuple(kept) == expected("tiny-v1")[25]
-    assert not engine.scheduler.busy and engine.scheduler.kv_tokens_reserved == 0
+    assert not engine.scheduler.busy and engine.scheduler.kv_usage == 0
+    engine.scheduler.check()
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch() -> None:
@@ -129,7 +143,7 @@ def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest
     runner, run_batch = engine._runner, engine._runner.run
 
     def starved(batch):  # type: ignore[no-untyped-def]
-        if any(work.end - work.start > 100 for work in batch):
+        if any(work.tokens > 100 for work in batch):
             raise torch.OutOfMemoryError
         return run_batch(batch)
 
@@ -137,5 +151,5 @@ def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest
     engine.submit(greedy(5, "tiny-v1"))
     engine.submit(greedy(40, "tiny-v1"))
     events = [event for _ in range(30) for event in engine.step().events]
-    assert [e.id for e in events if e.error] == ["r40"]
+    assert [(e.id, e.error) for e in events if e.error] == [("r40", OUT_OF_MEMORY)]
     assert tuple(e.token for e in events if e.id == "r5") == expected("tiny-v1")[5]

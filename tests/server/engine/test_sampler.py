@@ -4,15 +4,19 @@ import pytest
 import torch
 
 from slipway_server.engine.request import Request, SamplingParams, Sequence
-from slipway_server.engine.sampler import sample
+from slipway_server.engine.sampler import Sampler
 
 
-def sequence(output: tuple[int, ...] = (), **params: float) -> Sequence:
+def sequence(output: tuple[int, ...] = (), prompt: tuple[int, ...] = (1,), **params: object) -> Sequence:
     chosen = SamplingParams(max_tokens=8, **params)  # type: ignore[arg-type]
-    return Sequence(Request("r", (1,), chosen), slot=0, output=list(output))
+    return Sequence(Request("r", prompt, chosen), output=list(output))
 
 
-def draws(logits: torch.Tensor, count: int, **params: float) -> torch.Tensor:
+def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int | None]:
+    return [result.token for result in Sampler().sample(logits, sequences)]
+
+
+def draws(logits: torch.Tensor, count: int, **params: object) -> torch.Tensor:
     sequences = [sequence(seed=seed, **params) for seed in range(count)]
     return torch.bincount(torch.tensor(sample(logits.repeat(count, 1), sequences)), minlength=logits.shape[-1])
 
@@ -61,3 +65,57 @@ def test_rows_that_are_not_finite_are_told(bad: float) -> None:
     logits[1, 2] = bad
     tokens = sample(logits, [sequence(seed=1), sequence(seed=1), sequence(temperature=0.0)])
     assert tokens[1] is None and tokens[0] is not None and tokens[2] == 0
+
+
+# --- rules beside the usual ones --------------------------------------------------------------------------------------
+
+
+def first(logits: list[float], output: tuple[int, ...] = (), prompt: tuple[int, ...] = (1,), **params: object) -> int:
+    """The likeliest token under some rules."""
+    (token,) = sample(torch.tensor([logits]), [sequence(output, prompt, temperature=0.0, **params)])
+    assert token is not None
+    return token
+
+
+def test_each_rule_changes_what_it_names() -> None:
+    row = [3.0, 2.0, 1.0, 0.0]
+    assert first(row) == 0
+    assert first(row, logit_bias=((2, 5.0),)) == 2
+    assert first(row, logit_bias=((0, -100.0),)) == 1
+    assert first(row, allowed_token_ids=(2, 3)) == 2
+    assert first(row, min_tokens=2, stop_token_ids=(0,)) == 1
+    assert first(row, (5, 5), min_tokens=2, stop_token_ids=(0,)) == 0
+    assert first(row, bad_words=((0,),)) == 1
+    assert first(row, (9, 7), bad_words=((9, 7, 0),)) == 1
+    assert first(row, (7, 9), bad_words=((9, 7, 0),)) == 0
+    assert first(row, (9,), bad_words=((8, 9, 0),)) == 0
+    # Repetition counts the prompt too, and pushes down what is above zero and what is below.
+    assert first(row, prompt=(0,), repetition_penalty=2.0) == 1
+    assert first([-1.0, -1.5], prompt=(0,), repetition_penalty=2.0) == 1
+
+
+def test_min_p_keeps_what_is_near_the_likeliest() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
+    assert (draws(logits, 500, min_p=0.5) > 0).tolist() == [True, True, False, False]
+    assert (draws(logits, 500, min_p=0.2, top_k=3) > 0).tolist() == [True, True, True, False]
+
+
+def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(20_000) * 0.1  # flat: thousands of tokens are candidates
+    weights = torch.softmax(logits, dim=-1).sort(descending=True)
+    head = set(weights.indices[: int((weights.values.cumsum(0) < 0.5).sum()) + 1].tolist())
+    drawn = set(sample(logits.repeat(200, 1), [sequence(seed=i, top_p=0.5) for i in range(200)]))
+    assert drawn <= head and len(drawn) > 150
+
+
+def test_logprobs_are_the_models_own_whatever_the_rules_choose() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0]])
+    asked = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
+    (result,) = Sampler().sample(logits, [asked])
+    assert result.token == 2 and result.logprobs is not None
+    assert result.logprobs.tokens == (2, 0, 1) and result.logprobs.rank == 3
+    expected = torch.log_softmax(logits[0], dim=-1)[[2, 0, 1]]
+    assert torch.allclose(torch.tensor(result.logprobs.values), expected)
+    (silent,) = Sampler().sample(logits, [sequence(temperature=0.0)])
+    assert silent.logprobs is None

@@ -108,6 +108,70 @@ def test_sampling_parameters_have_their_effect(client: openai.OpenAI) -> None:
     assert ask(frequency_penalty=2.0) != greedy != ask(presence_penalty=2.0)
 
 
+def test_choices_differ_and_are_the_seeds_own(client: openai.OpenAI) -> None:
+    ask = {"model": "chat", "prompt": "And it came to pass", "max_tokens": 12, "temperature": 1.2, "seed": 3}
+    both = client.completions.create(**ask, n=3)
+    texts = [choice.text for choice in both.choices]
+    assert [choice.index for choice in both.choices] == [0, 1, 2] and len(set(texts)) == 3
+    assert client.completions.create(**ask).choices[0].text == texts[0]
+    streamed = ["", "", ""]
+    for chunk in client.completions.create(**ask, n=3, stream=True):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == texts
+    assert both.usage and both.usage.completion_tokens == 36
+
+
+def test_logprobs_in_both_shapes_whole_and_streamed(client: openai.OpenAI) -> None:
+    ask = {"model": "chat", "messages": MESSAGES, "temperature": 0, "max_tokens": 6}
+    whole = client.chat.completions.create(**ask, logprobs=True, top_logprobs=3).choices[0]
+    assert whole.logprobs and whole.logprobs.content
+    for entry in whole.logprobs.content:
+        # Greedy: what was chosen is the likeliest.
+        assert entry.token == entry.top_logprobs[0].token and entry.logprob == entry.top_logprobs[0].logprob <= 0
+        assert entry.logprob >= entry.top_logprobs[1].logprob >= entry.top_logprobs[2].logprob
+        assert len(entry.top_logprobs) == 3 and bytes(entry.bytes or []).decode() == entry.token
+    chunks = list(client.chat.completions.create(**ask, logprobs=True, top_logprobs=3, stream=True))
+    told = [
+        entry for c in chunks if c.choices and c.choices[0].logprobs for entry in c.choices[0].logprobs.content or []
+    ]
+    assert told == whole.logprobs.content
+
+    done = client.completions.create(model="chat", prompt="In the beginning", temperature=0, max_tokens=6, logprobs=2)
+    old = done.choices[0].logprobs
+    assert old and old.tokens and "".join(old.tokens) == done.choices[0].text
+    assert old.text_offset == [len("".join(old.tokens[:index])) for index in range(6)]
+    assert all(len(top) == 2 for top in old.top_logprobs or []) and len(old.token_logprobs or []) == 6
+    plain = client.completions.create(model="chat", prompt="In the beginning", temperature=0, max_tokens=6)
+    assert plain.choices[0].text == done.choices[0].text and plain.choices[0].logprobs is None
+
+
+def test_further_sampling_parameters_have_their_effect(client: openai.OpenAI, tiny_v1: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_v1)
+
+    def ask(**more: object) -> str:
+        answer = client.completions.create(
+            model="chat", prompt="And it came to pass", max_tokens=12, temperature=0, extra_body=more
+        )
+        return answer.choices[0].text
+
+    greedy = ask()
+    first = tokenizer(greedy).input_ids[0]
+    assert not ask(logit_bias={str(first): -100}).startswith(greedy[:1])
+    assert set(tokenizer(ask(allowed_token_ids=[first])).input_ids) == {first}
+    assert tokenizer(ask(stop_token_ids=[first])).input_ids == []
+    assert len(tokenizer(ask(stop_token_ids=[first], min_tokens=3)).input_ids) >= 3
+    word = next(word for word in greedy.split() if word.isalpha())
+    assert f" {word}" not in ask(bad_words=[word])
+    assert ask(repetition_penalty=5.0) != greedy
+    assert ask(min_p=1.0, temperature=1.5) == greedy
+
+
+def test_an_answer_that_takes_too_long_is_ended(server: ServerProcess) -> None:
+    body = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "ignore_eos": True, "timeout": 0.001}
+    status, _, answer = post(server.url + "/v1/completions", body)
+    assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["chat"]
     assert client.models.retrieve("chat").model_dump()["max_model_len"] == 512
@@ -118,10 +182,13 @@ def test_models(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("more", "param", "code"),
     [
-        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"n": 100}, "n", None),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
-        ({"logit_bias": {"5": 3}}, "logit_bias", "unsupported_parameter"),
-        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"logit_bias": {"five": 3}}, "logit_bias", None),
+        ({"logit_bias": {"999999": 3}}, "logit_bias", None),
+        ({"logit_bias": {"5": 300}}, "logit_bias", None),
+        ({"top_logprobs": 3}, "top_logprobs", None),
+        ({"logprobs": True, "top_logprobs": 30}, "top_logprobs", None),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"max_tokens": 0}, "max_tokens", None),
         ({"max_tokens": 600}, "max_tokens", "context_length_exceeded"),

@@ -18,7 +18,7 @@ from ..process import ServerProcess, get, post, until
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 480, "ignore_eos": True}
+LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 470, "ignore_eos": True}
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def send(server: ServerProcess, body: bytes) -> socket.socket:
 
 
 def open_stream(client: openai.OpenAI) -> openai.Stream[Completion]:
-    """480 tokens, whatever the model would like to say."""
+    """470 tokens, whatever the model would like to say."""
     return client.completions.create(
         model="tiny-v1",
         prompt="In the beginning",
-        max_tokens=480,
+        max_tokens=470,
         stream=True,
         stream_options={"include_usage": True},
         extra_body={"ignore_eos": True},
@@ -116,7 +116,7 @@ def test_drain_lets_streams_finish(tiny_v1: Path) -> None:
             status, headers, body = post(server.url + "/v1/completions", LONG)
             assert (status, body["error"]["code"]) == (503, "draining") and "Retry-After" in headers
             chunks += list(stream)
-        assert chunks[-1].usage.completion_tokens == 480
+        assert chunks[-1].usage.completion_tokens == 470
         assert server.wait() == 0
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipway_server.models.devices import LoadError
 from slipway_server.models.encoder import pool, read_pooling
-from slipway_server.models.loader import LoadError
 
 STATES = torch.tensor([[[1.0, -5.0], [3.0, 1.0], [99.0, 99.0]], [[2.0, 2.0], [4.0, 4.0], [9.0, 0.0]]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from slipway_server.models.loader import LoadError, load
+from slipway_server.models.devices import LoadError
+from slipway_server.models.loader import load
 
 
 def test_a_missing_weight_is_named(tiny_v1: Path, tmp_path: Path) -> None:

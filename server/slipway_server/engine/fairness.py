@@ -1,0 +1,49 @@
+"""Who is served next: strict classes of priority, and inside a class the tenant that got least for its weight.
+
+Weighted virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): each tenant's
+counter grows by what it is served, divided by its weight. Charged when a token is scheduled, so that a long answer
+cannot overdraw.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+PROMPT_COST, OUTPUT_COST = 1.0, 2.0
+MAX_IDLE_TENANTS = 10_000
+
+
+@dataclass(slots=True)
+class _Account:
+    served: float = 0.0  # cost units per weight
+    active: int = 0  # requests that wait or run
+
+
+@dataclass(slots=True)
+class Fairness:
+    _accounts: dict[str, _Account] = field(default_factory=dict)
+
+    def enter(self, tenant: str) -> None:
+        """A request arrives. Who was idle starts level with the least served: being away earns no credit."""
+        account = self._accounts.setdefault(tenant, _Account())
+        if account.active == 0:
+            others = [item.served for name, item in self._accounts.items() if item.active and name != tenant]
+            account.served = max(account.served, min(others, default=account.served))
+        account.active += 1
+
+    def leave(self, tenant: str) -> None:
+        """A request ended."""
+        self._accounts[tenant].active -= 1
+        if len(self._accounts) > MAX_IDLE_TENANTS:
+            self._accounts = {name: item for name, item in self._accounts.items() if item.active}
+
+    def charge(self, tenant: str, weight: float, *, prompt: int = 0, output: int = 0) -> None:
+        """Tokens that are computed for a request; those that a cache spared cost nothing."""
+        self._accounts[tenant].served += (PROMPT_COST * prompt + OUTPUT_COST * output) / weight
+
+    def served(self, tenant: str) -> float:
+        account = self._accounts.get(tenant)
+        return account.served if account else 0.0
+
+    def least(self, tenants: Iterable[str]) -> str:
+        """The tenant whose turn it is."""
+        return min(tenants, key=lambda name: (self.served(name), name))

@@ -1,0 +1,104 @@
+"""The operations that a decoder is made of, and a step's tokens as they see them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A step's tokens packed into one row: each span is the new tokens of one sequence. All on the model's device.
+
+    T tokens, S spans, W blocks of the longest sequence, R rows to sample from.
+    """
+
+    ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int32, of each token in its sequence
+    places: torch.Tensor  # [T] int32, where its key and value go: block * BLOCK_TOKENS + place in the block
+    first: torch.Tensor  # [S] int32, row of each span's first token
+    counts: torch.Tensor  # [S] int32, tokens of each span
+    starts: torch.Tensor  # [S] int32, position of each span's first token
+    tables: torch.Tensor  # [S, W] int32, blocks of each sequence
+    rows: torch.Tensor  # [R] int64, tokens whose logits are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """cos and sin of every position, [positions, rotated / 2] float32."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    heads: int
+    kv_heads: int
+    size: int
+    scale: float
+    rotary: Rotary | None = None
+    q_norm: torch.Tensor | None = None  # [size] float32
+    k_norm: torch.Tensor | None = None
+    epsilon: float = 1e-6
+    window: int = 0  # tokens that are seen, the own one included; 0: all
+    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they do not
+
+
+class Linear(Protocol):
+    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, inputs] to [T, outputs], plus `add`."""
+        ...
+
+
+class Attention(Protocol):
+    def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[T, (heads + 2 * kv_heads) * size], not rotated yet, to [T, heads * size]. Writes keys and values."""
+        ...
+
+
+class Kernels(Protocol):
+    """Makes operations out of weights, and keeps the caches of the attention layers that it made.
+
+    Weights given to it may be changed in layout and dropped by the caller.
+    """
+
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """weight [outputs, inputs]."""
+        ...
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
+        """activation(x @ gate.T) * (x @ up.T)."""
+        ...
+
+    def head(self, weight: torch.Tensor) -> Map:
+        """[R, inputs] to float32 logits [R, vocabulary]."""
+        ...
+
+    def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
+        """RMSNorm with a float32 weight."""
+        ...
+
+    def attention(self, spec: AttentionSpec) -> Attention: ...
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of keys and values in all attention layers made so far."""
+        ...
+
+    def reserve(self, blocks: int) -> None:
+        """Memory for so many blocks in each layer; once, after the last layer was made."""
+        ...
+
+    def clear(self, blocks: list[int]) -> None:
+        """What is in these blocks may be no numbers at all, and must not reach whoever gets them next."""
+        ...

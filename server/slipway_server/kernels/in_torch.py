@@ -1,0 +1,187 @@
+"""The operations in torch alone: any device and dtype, made to be right and plain. The measure for the C kernels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map, Rotary
+
+
+class TorchKernels:
+    name = "torch"
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        self.dtype, self.device = dtype, torch.device(device)
+        self.spans = Spans()
+        self._layers: list[TorchAttention] = []
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        weight = self._here(weight)
+        bias = None if bias is None else self._here(bias)
+
+        def apply(x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+            y = functional.linear(x, weight, bias)
+            return y if add is None else y + add
+
+        return apply
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
+        both = self._here(torch.cat((gate, up)))
+        act = functional.silu if activation == "silu" else _gelu_tanh
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            g, u = functional.linear(x, both).chunk(2, dim=-1)
+            return act(g) * u
+
+        return apply
+
+    def head(self, weight: torch.Tensor) -> Map:
+        weight = self._here(weight)
+        return lambda x: functional.linear(x, weight).float()
+
+    def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
+        weight = weight.to(self.device)
+        return lambda x: rms_norm(x, weight, epsilon)
+
+    def attention(self, spec: AttentionSpec) -> Attention:
+        layer = TorchAttention(spec, self.spans)
+        self._layers.append(layer)
+        return layer
+
+    @property
+    def bytes_per_block(self) -> int:
+        each = (2 * layer.spec.kv_heads * layer.spec.size for layer in self._layers)
+        return sum(each) * BLOCK_TOKENS * self.dtype.itemsize
+
+    def reserve(self, blocks: int) -> None:
+        for layer in self._layers:
+            size = layer.spec.size
+            layer.reserve(blocks, (size, size), self.dtype, self.device)
+
+    def clear(self, blocks: list[int]) -> None:
+        """Nothing to do: no more is read than was written for the sequence at hand."""
+
+    def _here(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self.device, self.dtype).contiguous()
+
+
+class TorchAttention:
+    def __init__(self, spec: AttentionSpec, spans: "Spans") -> None:
+        self.spec, self._spans = spec, spans
+        self._keys = self._values = torch.empty(0)
+
+    def reserve(self, blocks: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
+        """`sizes` of a key and of a value: some families have different ones."""
+        tokens, heads = blocks * BLOCK_TOKENS, self.spec.kv_heads
+        self._keys, self._values = (torch.empty((tokens, heads, n), dtype=dtype, device=device) for n in sizes)
+
+    def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
+        spec = self.spec
+        rows = qkv.view(len(qkv), spec.heads + 2 * spec.kv_heads, spec.size)
+        q, k, v = torch.split(rows, [spec.heads, spec.kv_heads, spec.kv_heads], dim=1)
+        if spec.q_norm is not None and spec.k_norm is not None:
+            q, k = rms_norm(q, spec.q_norm, spec.epsilon), rms_norm(k, spec.k_norm, spec.epsilon)
+        if spec.rotary is not None:
+            q, k = rotate(q, spec.rotary, batch), rotate(k, spec.rotary, batch)
+        return self.attend(q, k, v, batch).reshape(len(qkv), -1)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[T, heads, size] each, rotated, to [T, heads, size of values]."""
+        spans = self._spans(batch)
+        places = batch.places.long()
+        self._keys[places], self._values[places] = k, v
+        answer = q.new_empty(len(q), self.spec.heads, v.shape[-1])
+        for span in spans:
+            keys, values = self._keys[span.seen], self._values[span.seen]
+            answer[span.rows] = self._one(q[span.rows], keys, values, span.start)
+        return answer
+
+    def _one(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
+        spec, count = self.spec, len(q)
+        q, keys, values = (part.transpose(0, 1)[None] for part in (q, keys, values))
+        mask = visible(start, count, keys.shape[2], spec.window, q.device)
+        if spec.cap:
+            heads = _capped(spec, q, keys, values, mask)
+        elif count == 1:
+            # The heads of a group as rows of one query: keys and values are read once for all of them.
+            rows = q.view(1, spec.kv_heads, -1, q.shape[-1])
+            heads = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=spec.scale)
+            heads = heads.view(1, spec.heads, 1, -1)
+        else:
+            heads = functional.scaled_dot_product_attention(
+                q, keys, values, attn_mask=mask, scale=spec.scale, enable_gqa=True
+            )
+        return heads[0].transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's new tokens in the packed row, and where all that it sees lies in the cache."""
+
+    rows: slice
+    start: int
+    seen: torch.Tensor
+
+
+class Spans:
+    """Of the batch at hand: worked out by its first layer, used by all."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+        self._spans: list[Span] = []
+
+    def __call__(self, batch: Batch) -> list[Span]:
+        if self._batch is not batch:
+            each = zip(batch.first.tolist(), batch.counts.tolist(), batch.starts.tolist(), batch.tables, strict=True)
+            self._spans = [
+                Span(slice(first, first + count), start, _seen(table, start + count))
+                for first, count, start, table in each
+            ]
+            self._batch = batch
+        return self._spans
+
+
+def _seen(table: torch.Tensor, tokens: int) -> torch.Tensor:
+    blocks = table[: -(-tokens // BLOCK_TOKENS), None].long() * BLOCK_TOKENS
+    return (blocks + torch.arange(BLOCK_TOKENS, device=table.device)).flatten()[:tokens]
+
+
+def visible(start: int, count: int, tokens: int, window: int, device: torch.device) -> torch.Tensor | None:
+    """[count, tokens] bool: what each query sees; None where one token sees all."""
+    if count == 1 and (window == 0 or tokens <= window):
+        return None
+    rows = torch.arange(start, start + count, device=device)[:, None]
+    columns = torch.arange(tokens, device=device)[None, :]
+    seen = columns <= rows
+    return seen & (columns > rows - window) if window else seen
+
+
+def _capped(
+    spec: AttentionSpec, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    groups = spec.heads // spec.kv_heads
+    keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+    scores = torch.tanh(q @ keys.transpose(2, 3) * spec.scale / spec.cap) * spec.cap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ values
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + epsilon)
+    return (wide * weight).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+    """The first 2 * half numbers of each head: pairs are (i, i + half). What is behind them stays."""
+    positions = batch.positions.long()
+    cos, sin = rotary.cos[positions][:, None], rotary.sin[positions][:, None]
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
+    return torch.cat(((a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest), dim=-1)
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x, approximate="tanh")

@@ -1,0 +1,258 @@
+"""The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
+
+import contextlib
+import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
+
+LIBRARY = Path(__file__).with_name("libslipway.so")
+NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
+PANEL, TILE_ROWS, MAX_HEAD = 32, 32, 256
+NOTHING, ADD, SILU_GATED, GELU_GATED = range(4)
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class _Linear(Structure):
+    _fields_ = [
+        *_fields(c_void_p, "x w w_scale w_sum bias other y"),
+        *_fields(c_int64, "m k n"),
+        *_fields(c_int, "after y_float is_int8"),
+    ]
+
+
+class _Norm(Structure):
+    _fields_ = [*_fields(c_void_p, "x weight y"), *_fields(c_int64, "m k"), ("epsilon", c_float)]
+
+
+class _Rope(Structure):
+    _fields_ = [
+        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions places q keys values"),
+        *_fields(c_int64, "tokens heads kv_heads size rotary"),
+        ("epsilon", c_float),
+    ]
+
+
+class _Attend(Structure):
+    _fields_ = [
+        *_fields(c_void_p, "q keys values y tables first counts starts"),
+        *_fields(c_int64, "spans table_width heads kv_heads size window"),
+        *_fields(c_float, "scale cap"),
+    ]
+
+
+class Unavailable(Exception):
+    """Why the C kernels cannot be used here: one sentence for a person."""
+
+
+@cache
+def library(threads: int) -> ctypes.CDLL:
+    """The library with its threads. Raises Unavailable."""
+    flags = cpu_flags()
+    if missing := NEEDED_FLAGS - flags:
+        raise Unavailable(f"this CPU lacks {', '.join(sorted(missing))}")
+    if not LIBRARY.is_file() or not LIBRARY.stat().st_size:
+        raise Unavailable("the C kernels are not built: run slipway_server/kernels/build.py")
+    loaded = ctypes.CDLL(str(LIBRARY))
+    if loaded.slipway_start(threads) < threads:
+        raise Unavailable("no threads could be started for the C kernels")
+    return loaded
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+
+
+class NativeKernels:
+    name = "native"
+    dtype = torch.bfloat16
+    device = torch.device("cpu")
+
+    def __init__(self, threads: int, *, int8: bool = False) -> None:
+        """Raises Unavailable."""
+        self._library, self._int8 = library(threads), int8
+        self._layers: list[_NativeAttention] = []
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        return _Product(self._library, weight, bias, int8=self._int8)
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
+        # Half a panel of gate beside the same half of up: one product has both in registers at its end.
+        half, inputs = PANEL // 2, gate.shape[1]
+        _divisible("the inner size", len(gate), half)
+        both = torch.stack((gate.view(-1, half, inputs), up.view(-1, half, inputs)), dim=1).view(-1, inputs)
+        after = SILU_GATED if activation == "silu" else GELU_GATED
+        return _Product(self._library, both, None, int8=self._int8, after=after)
+
+    def head(self, weight: torch.Tensor) -> Map:
+        outputs = len(weight)
+        padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % PANEL)) if outputs % PANEL else weight
+        product = _Product(self._library, padded, None, int8=self._int8, as_float=True)
+        return lambda x: product(x)[:, :outputs]
+
+    def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
+        _divisible("the hidden size", len(weight), 16)
+        weight = weight.float().contiguous()
+        job = _Norm(weight=weight.data_ptr(), k=len(weight), epsilon=epsilon)
+        call = self._library.slipway_norm
+
+        def apply(x: torch.Tensor, _kept: torch.Tensor = weight) -> torch.Tensor:
+            x = x.contiguous()
+            y = torch.empty_like(x)
+            job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), len(x)
+            call(byref(job))
+            return y
+
+        return apply
+
+    def attention(self, spec: AttentionSpec) -> Attention:
+        layer = _NativeAttention(self._library, spec)
+        self._layers.append(layer)
+        return layer
+
+    @property
+    def bytes_per_block(self) -> int:
+        return sum(2 * layer.spec.kv_heads * layer.spec.size for layer in self._layers) * BLOCK_TOKENS * 2
+
+    def reserve(self, blocks: int) -> None:
+        for layer in self._layers:
+            layer.reserve(blocks)
+
+    def clear(self, blocks: list[int]) -> None:
+        for layer in self._layers:
+            layer.clear(blocks)
+
+
+class _Product:
+    """x @ weight.T in panels of 32 outputs, summed over pairs (bfloat16) or fours (int8) of inputs at a time."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        int8: bool,
+        after: int = NOTHING,
+        as_float: bool = False,
+    ) -> None:
+        outputs, inputs = weight.shape
+        together = 4 if int8 else 2
+        _divisible("the outputs of a linear layer", outputs, PANEL)
+        _divisible("the inputs of a linear layer", inputs, 16)
+        self._call = library.slipway_linear
+        self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
+        self._kind = torch.float32 if as_float else torch.bfloat16
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
+        if int8:
+            weight, self._scale = quantize(weight)
+            self._sum = (weight.sum(dim=1, dtype=torch.int32) * 128).contiguous()
+            self._job.w_scale, self._job.w_sum = self._scale.data_ptr(), self._sum.data_ptr()
+        else:
+            weight = weight.to(torch.bfloat16)
+        panels = weight.view(outputs // PANEL, PANEL, inputs // together, together).transpose(1, 2)
+        self._packed = in_large_pages(panels.shape, weight.dtype).copy_(panels)
+        self._job.w = self._packed.data_ptr()
+        self._job.bias = None if self._bias is None else self._bias.data_ptr()
+
+    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        x, job = x.contiguous(), self._job
+        y = torch.empty((len(x), self._width), dtype=self._kind)
+        job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), len(x)
+        if add is not None:
+            job.after, job.other = ADD, add.data_ptr()
+        elif job.after == ADD:
+            job.after = NOTHING
+        self._call(byref(job))
+        return y
+
+
+def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[outputs, inputs] to int8 and one float32 scale for each output."""
+    scale = weight.abs().amax(dim=1).float().clamp(min=1e-12) / 127
+    whole = (weight.float() / scale[:, None]).round_().to(torch.int8)
+    return whole, scale.contiguous()
+
+
+class _NativeAttention:
+    def __init__(self, library: ctypes.CDLL, spec: AttentionSpec) -> None:
+        _divisible("the head size", spec.size, 32)
+        if spec.size > MAX_HEAD or spec.heads // spec.kv_heads > TILE_ROWS:
+            raise Unavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
+        self.spec = spec
+        self._library = library
+        self._keys = self._values = torch.empty(0)
+        self._rope = _Rope(heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, epsilon=spec.epsilon)
+        if spec.rotary is not None:
+            self._rope.rotary = 2 * spec.rotary.cos.shape[1]
+            self._rope.cos, self._rope.sin = spec.rotary.cos.data_ptr(), spec.rotary.sin.data_ptr()
+        if spec.q_norm is not None and spec.k_norm is not None:
+            self._rope.q_norm, self._rope.k_norm = spec.q_norm.data_ptr(), spec.k_norm.data_ptr()
+        self._attend = _Attend(
+            heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, window=spec.window, scale=spec.scale, cap=spec.cap
+        )
+
+    def reserve(self, blocks: int) -> None:
+        shape = (blocks, self.spec.kv_heads, BLOCK_TOKENS * self.spec.size)
+        self._keys, self._values = (in_large_pages(shape, torch.bfloat16) for _ in range(2))
+        self._rope.keys = self._attend.keys = self._keys.data_ptr()
+        self._rope.values = self._attend.values = self._values.data_ptr()
+
+    def clear(self, blocks: list[int]) -> None:
+        self._keys[blocks] = 0
+        self._values[blocks] = 0
+
+    def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
+        rope, attend, width = self._rope, self._attend, self.spec.heads * self.spec.size
+        q, y = (
+            torch.empty((len(qkv), width), dtype=torch.bfloat16),
+            torch.empty((len(qkv), width), dtype=torch.bfloat16),
+        )
+        rope.qkv, rope.q, rope.tokens = qkv.data_ptr(), q.data_ptr(), len(qkv)
+        rope.positions, rope.places = batch.positions.data_ptr(), batch.places.data_ptr()
+        self._library.slipway_rope(byref(rope))
+        attend.q, attend.y = q.data_ptr(), y.data_ptr()
+        attend.tables, attend.first = batch.tables.data_ptr(), batch.first.data_ptr()
+        attend.counts, attend.starts = batch.counts.data_ptr(), batch.starts.data_ptr()
+        attend.spans, attend.table_width = batch.tables.shape
+        self._library.slipway_attend(byref(attend))
+        return y
+
+
+_LARGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+
+
+def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in pages of 2 MiB where the kernel has them: what is read end to end in each step misses fewer of them.
+
+    Zeros, because a weight of 0 times what was there before must not become "not a number". Untouched memory is only
+    promised, so large caches cost nothing until they are used.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        memory.madvise(_MADV_HUGEPAGE)
+    raw = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -raw.data_ptr() % _LARGE_PAGE
+    return raw[start : start + size].view(dtype).view(tuple(shape))
+
+
+def _divisible(what: str, size: int, by: int) -> None:
+    if size % by:
+        raise Unavailable(f"{what} is {size}, not a multiple of {by}")

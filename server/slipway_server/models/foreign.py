@@ -1,0 +1,110 @@
+"""Any other decoder of transformers, its own modules over our paged cache: slower, and right.
+
+Models call the attention function that they are told; ours stores and reads the blocks of the step's batch.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from ..kernels.api import BLOCK_TOKENS, AttentionSpec, Batch
+from ..kernels.in_torch import TorchAttention, TorchKernels
+from .devices import LoadError
+
+ATTENTION = "slipway"
+
+
+class ForeignKernels(TorchKernels):
+    """Only the caches: what else is computed is the model's own."""
+
+    name = "transformers"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model.dtype, str(model.device))
+        self._blocks = 0
+        self._by_index: dict[int, TorchAttention] = {}
+        self._config = model.config.get_text_config()
+
+    @property
+    def bytes_per_block(self) -> int:
+        config = self._config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return int(2 * config.num_hidden_layers * heads * size * self.dtype.itemsize) * BLOCK_TOKENS
+
+    def reserve(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._by_index.clear()
+
+    def layer(self, index: int, spec: AttentionSpec, value_size: int) -> TorchAttention:
+        """The cache of a layer, made when it first shows its shapes: families differ in them from layer to layer."""
+        if index not in self._by_index:
+            layer = self._by_index[index] = TorchAttention(spec, self.spans)
+            layer.reserve(self._blocks, (spec.size, value_size), self.dtype, self.device)
+        return self._by_index[index]
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    batch: Batch | None = None,
+    kernels: ForeignKernels | None = None,
+    **rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """[1, heads, T, size] each, in the signature of transformers' attention functions; returns [1, T, heads, size]."""
+    if batch is None or kernels is None:
+        raise LoadError("The model does not hand the batch to its attention layers; this engine cannot run it.")
+    if rest.get("s_aux") is not None:
+        raise LoadError("The model uses attention sinks; this engine does not know them.")
+    spec = AttentionSpec(
+        heads=query.shape[1],
+        kv_heads=key.shape[1],
+        size=key.shape[3],
+        scale=key.shape[3] ** -0.5 if scaling is None else scaling,
+        window=sliding_window or 0,
+        cap=rest.get("softcap") or 0.0,
+    )
+    layer = kernels.layer(module.layer_idx, spec, value.shape[3])
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
+    return layer.attend(q, k, v, batch)[None], None
+
+
+AttentionInterface.register(ATTENTION, attend)
+
+
+class ForeignDecoder:
+    """A transformers model with the same face as our own decoder."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.kernels = ForeignKernels(model)
+        self._model = model
+        model.set_attn_implementation(ATTENTION)
+
+    @torch.inference_mode()
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """[R, vocabulary]"""
+        found = self._model(
+            input_ids=batch.ids[None],
+            position_ids=batch.positions[None].long(),
+            use_cache=False,
+            logits_to_keep=batch.rows,
+            batch=batch,
+            kernels=self.kernels,
+        )
+        logits: torch.Tensor = found.logits[0].float()
+        return logits
+
+    @torch.inference_mode()
+    def reference(self, prompt: tuple[int, ...]) -> torch.Tensor:
+        """The last logits of a prompt by the model's stock attention, [vocabulary]."""
+        self._model.set_attn_implementation("sdpa")
+        ids = torch.tensor([prompt], device=self._model.device)
+        logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        self._model.set_attn_implementation(ATTENTION)
+        return logits

@@ -1,0 +1,124 @@
+"""A checked model folder to the decoder that is fastest here, and the proof that it computes what it should."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..kernels import native
+from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
+from ..kernels.in_torch import TorchKernels
+from .decoder import Decoder
+from .devices import DTYPES, LoadError, pick_device, pick_dtype
+from .families import DecoderShape, Unsupported, shape_of
+from .weights import MissingWeight, Weights
+
+log = logging.getLogger(__name__)
+
+SELF_TEST_TOKENS = 24
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
+
+
+def load_generator(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    dtype: str,
+    quantization: str,
+    device: str,
+    context_tokens: int,
+    threads: int,
+) -> Any:
+    """A decoder with `logits(batch)` and `kernels`. Raises LoadError."""
+    device = pick_device(device)
+    try:
+        shape = shape_of(config, context_tokens)
+        stored = DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "float32", torch.float32)
+        return _our_own(folder, shape, pick_dtype(dtype, stored, device), quantization, device, context_tokens, threads)
+    except Unsupported as reason:
+        log.info("not one of the built-in families, transformers computes it: %s", reason)
+    if quantization != "none":
+        raise LoadError(
+            f"--quantization {quantization} is for the built-in families only; {folder.name} is none of them."
+        )
+    # With transformers, which takes seconds to import, and which most models do without.
+    from .foreign import ForeignDecoder
+    from .loader import load
+
+    return ForeignDecoder(load(folder, task="generate", dtype=dtype, device=device))
+
+
+def _our_own(
+    folder: Path,
+    shape: DecoderShape,
+    dtype: torch.dtype,
+    quantization: str,
+    device: str,
+    context_tokens: int,
+    threads: int,
+) -> Decoder:
+    if quantization == "int8" or (dtype == torch.bfloat16 and device == "cpu"):
+        try:
+            return _build(folder, shape, native.NativeKernels(threads, int8=quantization == "int8"), context_tokens)
+        except native.Unavailable as reason:
+            if quantization == "int8":
+                raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
+            log.warning("torch computes the model, several times slower than it could be: %s", reason)
+    return _build(folder, shape, TorchKernels(dtype, device), context_tokens)
+
+
+def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: int) -> Decoder:
+    with Weights(folder) as weights:
+        try:
+            decoder = Decoder(shape, weights, kernels, context_tokens)
+        except MissingWeight as missing:
+            raise LoadError(f"{folder.name} lacks a weight of its architecture: {missing}.") from None
+        except OSError as error:
+            raise LoadError(f"{folder.name} cannot be read: {error}.") from None
+        ignored = (*shape.ignored, "lm_head.weight") if shape.tied else shape.ignored
+        unknown = [name for name in weights.left if not name.endswith(ignored)]
+    if unknown:
+        raise Unsupported(f"{len(unknown)} tensors that the family does not have, first {unknown[0]}")
+    return decoder
+
+
+# --- self-test --------------------------------------------------------------------------------------------------------
+
+
+def self_test(decoder: Any, vocabulary: int) -> None:
+    """A short text in two parts must give the logits that it gives in one: positions, cache and masks agree.
+
+    Uses the first blocks of the cache, which must be reserved and unused. A model of transformers is held against its
+    own stock attention too. Raises LoadError.
+    """
+    prompt = tuple(token % vocabulary for token in range(5, 5 + SELF_TEST_TOKENS))
+    middle = SELF_TEST_TOKENS // 2
+    decoder.logits(_part(prompt, 0, middle, decoder.kernels.device))
+    ours = decoder.logits(_part(prompt, middle, SELF_TEST_TOKENS, decoder.kernels.device))[0]
+    others = [decoder.logits(_part(prompt, 0, SELF_TEST_TOKENS, decoder.kernels.device))[0]]
+    if hasattr(decoder, "reference"):
+        others.append(decoder.reference(prompt))
+    if not torch.isfinite(ours).all():
+        raise LoadError("The self-test failed: the model's logits are not finite.")
+    for other in others:
+        limit = TOLERANCE[decoder.kernels.dtype] * max(1.0, other.abs().max().item())
+        if (ours - other).abs().max() > limit:
+            raise LoadError("The self-test failed: the engine's logits are not those of the model itself.")
+
+
+def _part(prompt: tuple[int, ...], start: int, end: int, device: torch.device) -> Batch:
+    def ints(*values: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.tensor(values, dtype=kind, device=device)
+
+    positions, blocks = range(start, end), range(-(-end // BLOCK_TOKENS))
+    return Batch(
+        ids=ints(*prompt[start:end], kind=torch.int64),
+        positions=ints(*positions),
+        places=ints(*positions),
+        first=ints(0),
+        counts=ints(end - start),
+        starts=ints(start),
+        tables=ints(*blocks)[None],
+        rows=ints(end - start - 1, kind=torch.int64),
+    )

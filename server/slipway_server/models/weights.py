@@ -1,0 +1,52 @@
+"""Tensors of a folder's safetensors files by name, each read when it is taken and from then on the caller's."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from .checkpoint import weight_files
+
+
+class MissingWeight(Exception):
+    """The folder lacks a tensor that the architecture has."""
+
+
+class Weights:
+    """Use as a context manager: leaving it closes the files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = ExitStack()
+        self._where: dict[str, Any] = {}  # name → the open file that has it
+        for name in weight_files(folder):
+            file = self._files.enter_context(safe_open(folder / name, framework="pt"))
+            self._where |= dict.fromkeys(file.keys(), file)
+
+    def __enter__(self) -> "Weights":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    @property
+    def left(self) -> list[str]:
+        """Names of tensors that nobody took."""
+        return sorted(self._where)
+
+    def has(self, name: str) -> bool:
+        return name in self._where
+
+    def take(self, name: str) -> torch.Tensor:
+        """Raises MissingWeight."""
+        if name not in self._where:
+            raise MissingWeight(name)
+        tensor: torch.Tensor = self._where.pop(name).get_tensor(name)
+        return tensor
+
+    def take_if_there(self, name: str) -> torch.Tensor | None:
+        return self.take(name) if self.has(name) else None

@@ -1,0 +1,48 @@
+"""Tenants get tokens by their weights, whatever they send."""
+
+from slipway_server.engine.fairness import Fairness
+from slipway_server.engine.request import Request, Sampled, SamplingParams
+from slipway_server.engine.scheduler import Limits, Scheduler
+
+WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
+
+
+def test_who_was_away_starts_level_and_not_with_credit() -> None:
+    fairness = Fairness()
+    fairness.enter("busy")
+    fairness.charge("busy", 1.0, prompt=100)
+    fairness.enter("new")
+    assert fairness.served("new") == fairness.served("busy") == 100
+    fairness.leave("new")
+    fairness.charge("busy", 1.0, output=50)
+    fairness.enter("new")
+    assert fairness.served("new") == 200 and fairness.least(["busy", "new"]) == "busy"
+
+
+def test_shares_follow_the_weights_though_one_sends_ten_times_as_much() -> None:
+    """Tokens in a window in which all three always have work waiting; "one" floods."""
+    scheduler = Scheduler(Limits(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
+    served = dict.fromkeys(WEIGHTS, 0)
+    sent = 0
+
+    def send(tenant: str) -> None:
+        nonlocal sent
+        sent += 1
+        prompt = tuple(range(sent, sent + 12))
+        scheduler.submit(Request(f"{tenant}-{sent}", prompt, SamplingParams(6), tenant=tenant, weight=WEIGHTS[tenant]))
+
+    for _ in range(200):
+        send("one")
+    for tenant in ("two", "four"):
+        for _ in range(20):
+            send(tenant)
+    for _ in range(900):
+        batch = scheduler.schedule()
+        for work in batch:
+            served[work.sequence.request.tenant] += work.tokens
+        for event in scheduler.complete(batch, [Sampled(1) for work in batch if work.samples]):
+            if event.finish:
+                send(event.id.partition("-")[0])
+    total = sum(served.values())
+    shares = {tenant: 7 * tokens / total for tenant, tokens in served.items()}
+    assert all(abs(share - WEIGHTS[tenant]) / WEIGHTS[tenant] < 0.05 for tenant, share in shares.items()), shares

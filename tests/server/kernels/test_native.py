@@ -1,0 +1,204 @@
+"""The C kernels against torch, and bit for bit against themselves in other batches."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from slipway_server.kernels import native
+from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
+from slipway_server.kernels.in_torch import TorchKernels
+
+try:
+    native.library(2)
+except native.Unavailable as reason:
+    pytestmark = pytest.mark.skip(reason=f"NOT RUN, the C kernels: {reason}")
+
+BF16 = torch.bfloat16
+# One rounding of a bfloat16 is 2^-9 of the value; sums of products are rounded once, at their end.
+ROUNDING = 2**-8
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def near(ours: torch.Tensor, exact: torch.Tensor, factor: float = 1.0) -> None:
+    exact = exact.float()
+    limit = factor * ROUNDING * exact.abs() + factor * 1e-3 * exact.abs().max()
+    assert ((ours.float() - exact).abs() <= limit).all(), (ours.float() - exact).abs().max()
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).to(BF16)
+
+
+# --- linear layers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 11, 12, 13, 24, 33, 100])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 16), (96, 64), (224, 272)])
+def test_products_are_those_of_torch(rows: int, outputs: int, inputs: int) -> None:
+    weight, bias, x, other = bf16(outputs, inputs), bf16(outputs), bf16(rows, inputs), bf16(rows, outputs)
+    product = native.NativeKernels(2).linear(weight, bias)
+    exact = x.float() @ weight.float().T + bias.float()
+    near(product(x), exact)
+    near(product(x, other), exact + other.float())
+    near(product(x), exact)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_products(activation: str) -> None:
+    gate, up, x = bf16(80, 64), bf16(80, 64), bf16(5, 64)
+    x[0] *= 30  # far out, where exponentials under- and overflow
+    g, u = x.float() @ gate.float().T, x.float() @ up.float().T
+    act = torch.nn.functional.silu if activation == "silu" else torch.nn.GELU(approximate="tanh")
+    near(native.NativeKernels(2).gated(gate, up, activation)(x), act(g) * u)
+
+
+def test_a_head_of_any_size_gives_float32_logits() -> None:
+    weight, x = bf16(101, 64), bf16(3, 64)
+    logits = native.NativeKernels(2).head(weight)(x)
+    assert logits.shape == (3, 101) and logits.dtype == torch.float32
+    near(logits, x.float() @ weight.float().T)
+
+
+def test_int8_is_exact_on_whole_numbers_and_near_on_others() -> None:
+    kernels = native.NativeKernels(2, int8=True)
+    weight, x = torch.randint(-127, 128, (64, 128)).to(BF16), torch.randint(-127, 128, (9, 128)).to(BF16)
+    weight[:, 0], x[:, 0] = 127, 127  # so that the scales are 1
+    exact = x.float() @ weight.float().T
+    near(kernels.linear(weight)(x), exact)
+    weight, x = bf16(64, 512), bf16(9, 512)
+    exact = x.float() @ weight.float().T
+    error = (kernels.linear(weight)(x).float() - exact).pow(2).mean().sqrt() / exact.pow(2).mean().sqrt()
+    assert error < 0.02
+    assert kernels.linear(weight)(torch.zeros(2, 512, dtype=BF16)).abs().max() == 0
+
+
+def test_norms() -> None:
+    weight, x = torch.rand(96) + 0.5, bf16(17, 96) * 3
+    exact = TorchKernels(torch.float32, "cpu").norm(weight, 1e-6)(x.float())
+    near(native.NativeKernels(2).norm(weight, 1e-6)(x), exact)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(33, 64), (32, 24)])
+def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
+    with pytest.raises(native.Unavailable, match="not a multiple"):
+        native.NativeKernels(2).linear(bf16(outputs, inputs))
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+POSITIONS = 300
+
+
+def rotary(rotated: int) -> Rotary:
+    angles = torch.arange(POSITIONS)[:, None] * torch.rand(rotated // 2)
+    return Rotary(angles.cos(), angles.sin())
+
+
+def a_spec(heads: int = 4, kv_heads: int = 2, size: int = 64, **more: Any) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, size, scale=size**-0.5, rotary=rotary(size), **more)
+
+
+def a_batch(spans: list[tuple[int, int]], width: int = POSITIONS // BLOCK_TOKENS + 1) -> Batch:
+    """Spans of (start, count), each of a sequence whose blocks lie anywhere."""
+    tables = torch.randperm(len(spans) * width, generator=torch.Generator().manual_seed(3)).int().view(-1, width)
+    counts = torch.tensor([count for _, count in spans])
+    positions = torch.cat([torch.arange(start, start + count) for start, count in spans])
+    owner = torch.repeat_interleave(torch.arange(len(spans)), counts)
+    places = tables[owner, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
+    return Batch(
+        ids=torch.zeros(len(positions), dtype=torch.int64),
+        positions=positions.int(),
+        places=places.int(),
+        first=(counts.cumsum(0) - counts).int(),
+        counts=counts.int(),
+        starts=torch.tensor([start for start, _ in spans]).int(),
+        tables=tables,
+        rows=torch.empty(0, dtype=torch.int64),
+    )
+
+
+def width_of(spec: AttentionSpec) -> int:
+    return (spec.heads + 2 * spec.kv_heads) * spec.size
+
+
+def made(kernels: Any, spec: AttentionSpec, blocks: int = 100) -> Any:
+    layer = kernels.attention(spec)
+    kernels.reserve(blocks)
+    return layer
+
+
+SPECS = {
+    "grouped": a_spec(),
+    "one head each": a_spec(3, 3, 32),
+    "many to a group": a_spec(14, 2, 64),
+    "large heads": a_spec(4, 1, 256),
+    "odd heads": a_spec(4, 2, 96),
+    "normed": a_spec(q_norm=torch.rand(64) + 0.5, k_norm=torch.rand(64) + 0.5),
+    "windowed": a_spec(window=20),
+    "capped": a_spec(cap=2.0),
+    "partly turned": replace(a_spec(), rotary=rotary(24)),
+    "not turned": replace(a_spec(), rotary=None),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_attention_is_that_of_torch(name: str) -> None:
+    """Prompts of sizes around those of blocks and tiles, then more of them over what is cached, then single tokens."""
+    spec = SPECS[name]
+    ours, exact = made(native.NativeKernels(2), spec), made(TorchKernels(torch.float32, "cpu"), spec)
+    sizes = [1, 2, 31, 32, 33, 64, 90]
+    for spans in (
+        [(0, size) for size in sizes],
+        [(size, 40) for size in sizes],
+        [(size + 40, 1) for size in sizes],
+    ):
+        batch, qkv = a_batch(spans), bf16(sum(count for _, count in spans), width_of(spec))
+        near(ours(qkv, batch), exact(qkv.float(), batch), factor=4)
+
+
+def test_what_lay_in_a_block_before_does_not_matter_once_it_is_cleared() -> None:
+    spec = a_spec()
+    kernels = native.NativeKernels(2)
+    layer = made(kernels, spec)
+    batch, qkv = a_batch([(0, 5)]), bf16(5, width_of(spec))
+    clean = layer(qkv, batch)
+    layer(torch.full((40, width_of(spec)), math.nan, dtype=BF16), a_batch([(0, 40)]))
+    kernels.clear(batch.tables[0, :2].tolist())
+    assert torch.equal(layer(qkv, batch), clean)
+
+
+# --- the same bits in any batch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_rows_product_is_bitwise_the_same_in_any_batch(int8: bool) -> None:
+    product = native.NativeKernels(2, int8=int8).linear(bf16(96, 272))
+    x = bf16(61, 272)
+    together = product(x)
+    assert torch.equal(torch.cat([product(row[None]) for row in x]), together)
+    assert torch.equal(product(x.flip(0)).flip(0), together)
+    assert torch.equal(torch.cat([product(part) for part in x.split([5, 12, 13, 31])]), together)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_sequences_attention_is_bitwise_the_same_in_any_batch_and_any_parts(name: str) -> None:
+    """At once, in parts, token by token, and beside others."""
+    spec, size = SPECS[name], 70
+    qkv = bf16(size, width_of(spec))
+    layer = made(native.NativeKernels(2), spec)
+    whole = layer(qkv, a_batch([(0, size)]))
+    for cuts in ([33, 37], [1, 31, 38], [1] * size):
+        layer = made(native.NativeKernels(2), spec)
+        starts = [sum(cuts[:index]) for index in range(len(cuts))]
+        parts = [layer(qkv[s : s + c], a_batch([(s, c)])) for s, c in zip(starts, cuts, strict=True)]
+        assert torch.equal(torch.cat(parts), whole)
+    layer = made(native.NativeKernels(2), spec)
+    beside = torch.cat((bf16(45, width_of(spec)), qkv, bf16(3, width_of(spec))))
+    assert torch.equal(layer(beside, a_batch([(0, 45), (0, size), (0, 3)]))[45 : 45 + size], whole)
