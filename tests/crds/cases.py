@@ -126,6 +126,7 @@ CEL_CASES = (
             _args(arg)
             for arg in (
                 *("--model", "--model=/x", "--served-model-name=x", "--model-version", "--task", "--dtype=auto"),
+                "--quantization=int8",
                 *("--max-model-len", "--port=1", "--probe-port", "--drain-timeout", "--host=0.0.0.0"),
             )
         ),
@@ -316,6 +317,12 @@ SCHEMA_CASES = (
     ),
     Case("model.task", "spec.model.task", bad=(_model(task="classify"),), good=(_model(task="embed"),)),
     Case("model.dtype", "spec.model.dtype", bad=(_model(dtype="int8"),), good=(_model(dtype="bfloat16"),)),
+    Case(
+        "model.quantization",
+        "spec.model.quantization",
+        bad=(_model(quantization="int4"),),
+        good=(_model(quantization="int8"), _model(quantization="none")),
+    ),
     Case(
         "model.maxModelLen",
         "spec.model.maxModelLen",

@@ -22,7 +22,7 @@ def test_defaults(api: Api) -> None:
     change = {"resources": {"accelerator": {"count": 1}}, "strategy": {"canary": {}}, "drain": {}}
     spec = dry_run(api, model_deployment(change)).body["spec"]
     assert spec == {
-        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto"},
+        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto", "quantization": "none"},
         "resources": {"accelerator": {"count": 1, "resource": "nvidia.com/gpu"}},
         "replicas": 1,
         "strategy": {"canary": {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}},

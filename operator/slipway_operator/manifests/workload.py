@@ -99,6 +99,7 @@ def server_args(snapshot: Snapshot) -> list[str]:
         *("--model-version", model.version or snapshot.revision),
         *("--task", model.task),
         *("--dtype", model.dtype),
+        *(("--quantization", model.quantization) if model.quantization != "none" else ()),
         *length,
         *("--port", str(HTTP_PORT)),
         *("--probe-port", str(PROBE_PORT)),

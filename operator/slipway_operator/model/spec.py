@@ -29,6 +29,7 @@ class Model:
     version: str | None = None
     task: str = "auto"
     dtype: str = "auto"
+    quantization: str = "none"
     max_model_len_tokens: int | None = None
 
 
@@ -125,6 +126,7 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             version=model.get("version"),
             task=model.get("task", "auto"),
             dtype=model.get("dtype", "auto"),
+            quantization=model.get("quantization", "none"),
             max_model_len_tokens=model.get("maxModelLen"),
         ),
         Engine(
@@ -159,6 +161,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "version": model.version,
                 "task": None if model.task == "auto" else model.task,
                 "dtype": None if model.dtype == "auto" else model.dtype,
+                "quantization": None if model.quantization == "none" else model.quantization,
                 "maxModelLen": model.max_model_len_tokens,
             },
             "engine": {

@@ -34,7 +34,7 @@ class Metrics:
         self._model = {"model_name": model_name, "engine": "0"}
         self._running = self._gauge("num_requests_running", "Requests that hold a slot.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a slot.")
-        self._kv_usage = self._gauge("kv_cache_usage_perc", "Reserved share of the KV cache, 0 to 1.")
+        self._kv_usage = self._gauge("kv_cache_usage_perc", "Held share of the KV cache, 0 to 1.")
         self._gpu_usage = self._gauge("gpu_cache_usage_perc", "Legacy name of kv_cache_usage_perc.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests.")
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")

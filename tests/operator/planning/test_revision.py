@@ -30,11 +30,16 @@ def test_golden_hashes() -> None:
 
 def test_defaults_and_empty_values_are_no_part_of_the_identity() -> None:
     spelled = {
-        "model": {"uri": "file:///models/v1", "name": "chat", "task": "auto", "dtype": "auto"},
+        "model": {"uri": "file:///models/v1", "name": "chat", "task": "auto", "dtype": "auto", "quantization": "none"},
         "engine": {"args": [], "env": []},
         "resources": {},
     }
     assert revision_hash(inputs_of(spelled).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
+
+
+def test_a_field_that_came_later_changes_identities_only_where_it_is_used() -> None:
+    quantized = {"model": {**MINIMAL["model"], "quantization": "int8"}}
+    assert revision_hash(inputs_of(quantized).inputs) != revision_hash(inputs_of(MINIMAL).inputs)
 
 
 def test_what_is_no_pod_input_is_no_part_of_the_identity() -> None:
