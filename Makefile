@@ -53,11 +53,11 @@ histories: setup ## 10,000 random histories of a rollout against its invariants 
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q
 
 integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
-	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile
+	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile --durations=12
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e tests/devcluster -m e2e
+	$(VENV)/bin/pytest e2e tests/devcluster -m e2e --durations=12
 
 crash: tools ## kill the operator before and after each of its API calls (QUICK=1: a sample)
 	$(PY) -m tests.crash
