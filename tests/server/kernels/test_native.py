@@ -11,10 +11,12 @@ from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
 from slipway_server.kernels.in_torch import TorchKernels
 
+pytestmark = [pytest.mark.integration]
+
 try:
     native.library(2)
 except native.Unavailable as reason:
-    pytestmark = pytest.mark.skip(reason=f"NOT RUN, the C kernels: {reason}")
+    pytestmark.append(pytest.mark.skip(reason=f"NOT RUN, the C kernels: {reason}"))
 
 BF16 = torch.bfloat16
 # One rounding of a bfloat16 is 2^-9 of the value; sums of products are rounded once, at their end.
