@@ -50,7 +50,7 @@ unit: setup ## what needs no other process
 	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
 
 histories: setup ## 10,000 random histories of a rollout against its invariants (about 20 minutes)
-	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q
+	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
 integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
 	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile --durations=12
