@@ -39,21 +39,21 @@ class Engine:
         self._budget = budget or Budget(least=limit, most=limit, target_s=0.0)
         self._clock = clock
         self._told = (0, 0, 0)
+        self._refused: list[Event] = []
 
-    def submit(self, request: Request) -> list[Event]:
-        """Nothing, or the end of a request that can never run; the HTTP process knows the limits and asks for none."""
+    def submit(self, request: Request) -> None:
+        """One that can never run is ended by the next step; the HTTP process knows the limits and asks for none."""
         try:
             self.scheduler.submit(request, self._clock())
         except ValueError as error:
-            return [Event(request.id, finish=FinishReason.ERROR, error=f"{error}.")]
-        return []
+            self._refused.append(Event(request.id, finish=FinishReason.ERROR, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
 
     def step(self) -> Step:
         began = self._clock()
-        events = self.scheduler.expire(began)
+        events, self._refused = self._refused + self.scheduler.expire(began), []
         batch = self.scheduler.schedule(began, self._budget.tokens())
         started = self.scheduler.take_started()
         batch, results, failed = self._run(batch)

@@ -155,3 +155,11 @@ def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest
     events = [event for _ in range(30) for event in engine.step().events]
     assert [(e.id, e.error) for e in events if e.error] == [("r40", OUT_OF_MEMORY)]
     assert tuple(e.token for e in events if e.id == "r5") == expected("tiny-v1")[5]
+
+
+def test_what_can_never_run_is_ended_and_told() -> None:
+    engine = make_engine("tiny-v1", kv_tokens=64)
+    engine.submit(Request("r", prompts()[40], SamplingParams(NEW_TOKENS)))
+    (event,) = engine.step().events
+    assert event.finish is FinishReason.ERROR and "needs" in (event.error or "")
+    assert engine.step().events == []
