@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,8 @@ Object = dict[str, Any]
 
 TIMEOUT_S = 2.0
 CACHE_S = 0.3
+# What was in progress at a gateway that died comes back through another one; so long it is waited for.
+GRACE_S = 30.0
 PORT_NAME = "admin"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
@@ -37,6 +39,7 @@ class Answer:
     ready: bool
     reachable: bool
     routes: Object = field(default_factory=dict)
+    incarnation: str = ""  # another one after each start of its process
 
     def about(self, namespace: str, name: str, uid: str) -> Gateway:
         """The part about one ModelDeployment; a route of a former one of that name counts as none."""
@@ -63,6 +66,7 @@ class Gateways:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._answers: tuple[Answer, ...] = ()
+        self._heard: dict[str, tuple[float, Answer]] = {}  # by incarnation
         self._fresh_until = float("-inf")
 
     async def answers(self) -> tuple[Answer, ...]:
@@ -79,14 +83,30 @@ class Gateways:
         selector = f"{_SERVICE_LABEL}={self._service}"
         slices = await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True)
         answers = await asyncio.gather(*(self._ask(endpoint) for endpoint in endpoints(slices)))
-        return tuple(answer for answer in answers if answer)
+        found = tuple(answer for answer in answers if answer)
+        return (*found, *self._fallen(found))
+
+    def _fallen(self, found: tuple[Answer, ...]) -> list[Answer]:
+        """The last words of gateways that are there no more: one that was killed had requests in progress.
+
+        Their clients ask another gateway, and need the revision that began to answer them. One that left in order had
+        none. The memory is this process's own: after a restart of the operator there is no grace, and no harm either.
+        """
+        now = self._clock()
+        self._heard = {name: told for name, told in self._heard.items() if now - told[0] < GRACE_S}
+        present = {answer.incarnation for answer in found}
+        fallen = [
+            replace(answer, ready=False) for _, answer in self._heard.values() if answer.incarnation not in present
+        ]
+        self._heard |= {answer.incarnation: (now, answer) for answer in found if answer.incarnation}
+        return fallen
 
     async def _ask(self, endpoint: Endpoint) -> Answer | None:
         try:
             async with self._session.get(endpoint.url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as response:
                 response.raise_for_status()
-                routes = (await response.json())["routes"]
-                return Answer(endpoint.name, endpoint.ready, True, routes)
+                told = await response.json()
+                return Answer(endpoint.name, endpoint.ready, True, told["routes"], str(told.get("incarnation", "")))
         except aiohttp.ClientConnectorError as error:
             # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:

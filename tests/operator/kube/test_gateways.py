@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from slipway_operator.kube.gateways import CACHE_S, Answer, Gateways, endpoints
+from slipway_operator.kube.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
 from slipway_operator.model.observed import Gateway
 
 ROUTES = {
@@ -114,6 +114,34 @@ async def test_a_ready_gateway_that_is_not_there_is_unreachable(session):
 async def test_one_that_never_started_holds_nothing_up(session):
     """A crash-looping gateway has an address and no listener: no request is in it."""
     assert await ask(session, slice_of(entry(name="gw-1", ready=False), port=unused_port())) == []
+
+
+async def test_what_was_in_progress_at_a_killed_gateway_counts_until_its_clients_had_time(session, gateway):
+    now = [0.0]
+    asked = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
+
+    async def inflight():
+        now[0] += 1.0
+        return [answer.about("default", "chat", "u1").inflight.get("rev1") for answer in await asked.answers()]
+
+    assert await inflight() == [3]
+    # The same pod with a new process: what is in progress there is counted beside what its clients bring back.
+    gateway.reply = lambda: web.json_response(ROUTES | {"incarnation": "b2", "routes": {}})
+    assert await inflight() == [None, 3]
+    now[0] += GRACE_S
+    assert await inflight() == [None]
+
+
+async def test_one_that_left_in_order_leaves_nothing_behind(session, gateway):
+    now = [0.0]
+    idle = {"default/chat": {"uid": "u1", "generation": 41, "revisions": {"rev1": {"inflight": 0}}}}
+    gateway.reply = lambda: web.json_response(ROUTES | {"routes": idle})
+    asked = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
+    await asked.answers()
+    asked._client.slices.clear()
+    now[0] += 1.0
+    (left,) = await asked.answers()
+    assert left.about("default", "chat", "u1").inflight == {"rev1": 0} and not left.ready
 
 
 async def test_a_hundred_reconciles_ask_once_until_the_answer_is_old(session, gateway):
