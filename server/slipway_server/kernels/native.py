@@ -179,7 +179,8 @@ class _Product:
             job.after, job.other = ADD, add.data_ptr()
         elif job.after == ADD:
             job.after = NOTHING
-        self._call(byref(job))
+        if self._call(byref(job)):
+            raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y
 
 
