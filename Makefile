@@ -49,7 +49,7 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 unit: setup ## what needs no other process
 	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
 
-histories: setup ## 10,000 random histories of a rollout against its invariants (more than half an hour)
+histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
 integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models

@@ -5,6 +5,7 @@ invariants of a rollout (I1-I7) on every write.
 """
 
 import copy
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,7 +157,7 @@ class ModelCluster:
     def obj(self) -> dict[str, Any]:
         """The ModelDeployment."""
         metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
-        return {"metadata": metadata, "spec": copy.deepcopy(self.spec), "status": copy.deepcopy(self.status)}
+        return json.loads(json.dumps({"metadata": metadata, "spec": self.spec, "status": self.status}))  # type: ignore[no-any-return]
 
     def parsed(self) -> Status:
         """Its status."""

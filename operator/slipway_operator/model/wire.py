@@ -14,8 +14,12 @@ T = TypeVar("T")
 
 def to_json(value: Any) -> Any:
     """A dataclass as JSON; None, empty tuples and empty dicts are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((_camel(field.name), to_json(getattr(value, field.name))) for field in dataclasses.fields(value))
+    kind = type(value)
+    if kind in (str, int, bool, types.NoneType):
+        return value
+    if members := _members(kind):
+        found = ((key, getattr(value, name)) for name, key in members)
+        items = ((key, to_json(item)) for key, item in found if item is not None)
         return {key: item for key, item in items if item not in (None, [], {})}
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
@@ -40,12 +44,20 @@ def from_json(kind: type[T], value: Any) -> T:
 
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 
 def parse_time(text: str) -> datetime:
     """A datetime in UTC from RFC 3339."""
     return datetime.fromisoformat(text).astimezone(UTC)
+
+
+@cache
+def _members(kind: Hashable) -> tuple[tuple[str, str], ...]:
+    """Names of a dataclass's fields, ours and the API's; nothing for other types."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
+    return tuple((field.name, _camel(field.name)) for field in dataclasses.fields(kind))
 
 
 @cache
@@ -69,6 +81,7 @@ def _read(hint: Any, value: Any) -> Any:
     return from_json(hint, value) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else value
 
 
+@cache
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)

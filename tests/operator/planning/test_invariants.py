@@ -15,6 +15,7 @@ from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, clu
 # `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
 FEW = 60
 HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", FEW))
+LOTS = 1 if HISTORIES == FEW else 2  # each is a test, so that two cores share them
 VERSIONS = ("v1", "v2", "v3")
 STEPS: tuple[list[dict[str, Any]], ...] = (
     [{"setWeight": 10}, {"pause": {"duration": "3s"}}, {"setWeight": 50}, {"pause": {"duration": "3s"}}],
@@ -155,9 +156,12 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
 
 
 @pytest.mark.timeout(0 if HISTORIES > FEW else 600)
-@settings(max_examples=HISTORIES, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(ACTS, min_size=3, max_size=30))
-def test_invariants_hold_and_every_history_settles(history: list[tuple[str, Any]]) -> None:
+@pytest.mark.parametrize("lot", range(LOTS))
+@settings(
+    max_examples=HISTORIES // LOTS, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(history=st.lists(ACTS, min_size=3, max_size=30))
+def test_invariants_hold_and_every_history_settles(lot: int, history: list[tuple[str, Any]]) -> None:
     """I1-I4, I6, I7 are asserted by the world on every write; here: it comes to rest, at what the spec says (I5)."""
     world = cluster(replicas=3)
     world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
