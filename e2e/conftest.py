@@ -20,6 +20,7 @@ from examples.demo.load import Load
 HERE = Path(__file__).resolve().parent
 LAST = "test_uninstall_clean.py"
 TIMEOUT_S = 240
+PAUSE_S = 0.4  # between a worker's requests: a load that fills the cores would slow every pod's start, and every test
 UP_TIMEOUT_S = 3600  # the first time the node image is built
 
 _why_skipped = pytest.StashKey[str]()
@@ -139,8 +140,9 @@ def load(slipway: Installation) -> Iterator[Callable[..., Load]]:
     """Starts a closed-loop load on a ModelDeployment that serves; stopped at the end of the test at the latest."""
     started: list[Load] = []
 
-    def start(chat: Deployment, *, url: str = "", streams: int = 4, max_tokens: tuple[int, int] = (10, 60)) -> Load:
-        steady = Load(url or slipway.url, chat.model, streams=streams, whole=1, max_tokens=max_tokens).start()
+    def start(chat: Deployment, *, url: str = "", pause_s: float = PAUSE_S, streams: int = 4, **options: Any) -> Load:
+        options = {"whole": 1, "max_tokens": (10, 60)} | options
+        steady = Load(url or slipway.url, chat.model, streams=streams, pause_s=pause_s, **options).start()
         started.append(steady)
         steady.wait_for(lambda report: report.min_streams >= streams or report.requests >= streams, 30)
         return steady

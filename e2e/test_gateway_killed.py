@@ -34,12 +34,12 @@ def test_killed_gateway_takes_only_its_own_requests_along(
 ) -> None:
     if not is_devcluster(slipway.kube):
         pytest.skip("needs a URL on this machine that leads to all gateways; a port-forward leads to one")
-    everyone = load(paused, max_tokens=LONG)
+    everyone = load(paused, pause_s=0, max_tokens=LONG)
     everyone.wait_for(lambda report: report.requests >= 4, 60)
     survivor, victim = by_burden(slipway, paused)
     with port_forward(slipway.kube, SYSTEM, f"pod/{survivor}", 8000) as url, patient(slipway.url, paused) as answers:
         await_answer(url, 30)
-        beside = load(paused, url=f"{url}/v1", max_tokens=LONG, streams=2)
+        beside = load(paused, url=f"{url}/v1", pause_s=0, max_tokens=LONG, streams=2)
         beside.wait_for(lambda report: report.requests >= 4, 60)
         before, killed_at = everyone.report(), time.time()
         slipway.kill(victim)
@@ -59,7 +59,7 @@ def test_killed_gateway_takes_only_its_own_requests_along(
 def test_dismissed_gateway_finishes_its_streams(
     slipway: Installation, paused: Deployment, load: Callable[..., Load]
 ) -> None:
-    steady = load(paused, max_tokens=LONG)
+    steady = load(paused, pause_s=0, max_tokens=LONG)
     steady.wait_for(lambda report: report.requests >= 4, 60)
     _, leaver = by_burden(slipway, paused)
     slipway.dismiss(leaver)

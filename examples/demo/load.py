@@ -9,7 +9,7 @@
     assert report.failures == () and report.min_streams >= 10
 
 `Load(url, model, streams=12, whole=2)` keeps `streams` streamed and `whole` unstreamed requests in flight; each worker
-sends its next request when the former one has ended. Nothing is ever retried: each failure counts and is kept with its
+sends its next request when the former one has ended, `pause_s` later if that is given. Nothing is ever retried: each failure counts and is kept with its
 time, request id and text. A stream is broken when it started and then lacks its finish_reason, its [DONE] or tokens
 (the requests set ignore_eos, so each answer must have exactly max_tokens tokens). It runs in a thread with an event
 loop of its own, so it serves synchronous and asynchronous callers alike.
@@ -171,6 +171,7 @@ class Load:
         whole: int = 2,
         max_tokens: tuple[int, int] = (20, 120),
         timeout_s: float = 60.0,
+        pause_s: float = 0.0,
         max_requests: int = 100_000,
     ) -> None:
         self._url, self._model = url, model
@@ -178,6 +179,7 @@ class Load:
         self._tally = Tally(streams)
         self._asks = asks(max_tokens, max_requests)
         self._timeout_s = timeout_s
+        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._crash: BaseException | None = None
@@ -231,8 +233,8 @@ class Load:
 
     async def _work(self, client: openai.AsyncOpenAI, streams: bool) -> None:
         while not self._stopping.is_set() and (ask := next(self._asks[streams], None)):
-            if not await self._once(client, ask):
-                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+            well = await self._once(client, ask)
+            await asyncio.sleep(self._pause_s if well else PAUSE_AFTER_FAILURE_S)
 
     async def _once(self, client: openai.AsyncOpenAI, ask: Ask) -> bool:
         answer, began = Answer(), time.monotonic()
