@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test tools unit histories integration e2e crash chaos demo up down status train docs lock clean
+.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -13,6 +13,7 @@ PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/libslipway.so
 export PYTHONPATH := operator:gateway:server:cli:.
 export UV_LINK_MODE ?= hardlink
+export MYPY_CACHE_DIR ?= $(CACHE)/mypy
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,7 +42,15 @@ check: setup ## lint, types, import contracts
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-test: check tools unit integration e2e ## everything: checks, unit, integration on a real API server, e2e on a real cluster
+test: check tools ## everything: checks; then in two lanes: unit and integration, and the suite on a real cluster
+	@$(MAKE) --no-print-directory --jobs=2 components cluster
+
+# A cluster's tests wait where others compute. A line says by its first word which lane it is from.
+components:
+	@{ $(MAKE) MAKEFLAGS= unit && $(MAKE) MAKEFLAGS= integration && $(MAKE) MAKEFLAGS= traces; } 2>&1 | sed -u 's/^/components  /'
+
+cluster:
+	@$(MAKE) MAKEFLAGS= e2e 2>&1 | sed -u 's/^/cluster     /'
 
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm
@@ -57,7 +66,10 @@ integration: tools ## against real components: a kube-apiserver on loopback, our
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e tests/devcluster -m e2e --durations=12
+	$(VENV)/bin/pytest e2e --durations=12
+
+traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
+	$(VENV)/bin/pytest tests/devcluster -m e2e
 
 crash: tools ## kill the operator before and after each of its API calls (QUICK=1: a sample)
 	$(PY) -m tests.crash

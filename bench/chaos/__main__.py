@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from bench.chaos import report as reports
+from bench.chaos import weights
 from bench.chaos.asking import Question
 from bench.chaos.killer import Killer
 from bench.chaos.meters import PERIOD_S, Meters
@@ -28,7 +29,7 @@ from examples.demo.stage import StageError, Wish, built_images, cluster
 EXPECTED = (KubeError, WaitFailed, StageError, DevclusterError)
 NAMESPACE, NAME = "slipway-chaos", "chat"
 POLL_S = 1.0  # kubectl costs CPU time that the models need
-REPLICAS, DRAIN_S = 2, 300
+REPLICAS, DRAIN_S = 2, 900
 # On two busy cores a pod needs a minute to start again: longer than the chart's own 30 s.
 VALUES: Json = {"gateway": {"resume": {"maxTimes": 10, "timeoutSeconds": 180}}}
 LONG_PROMPTS = (
@@ -48,7 +49,7 @@ OPEN_S, WARM_S, EACH_S = 180.0, 300.0, 180.0
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--seed", default=1, show_default=True, help="Of the kills and of the story.")
 @click.option("--streams", default=64, show_default=True, help="Open streams at first; quick ones get company.")
-@click.option("--tokens", default=480, show_default=True, help="Of each stream.")
+@click.option("--tokens", default=2400, show_default=True, help="Of each stream.")
 @click.option("--rate", default=21.0, show_default=True, help="Short requests per second.")
 @click.option(
     "--pause",
@@ -90,7 +91,7 @@ class Run:
         chat = Deployment(slipway.kube, NAMESPACE, NAME)
         story = Story(chat, random.Random(self._seed), self._say)
         with gateway(slipway.kube) as url:
-            self._say(f"{REPLICAS} pods of tiny-v2 start")
+            self._say(f"{REPLICAS} pods of tiny-v2 start, with a context of {weights.CONTEXT_TOKENS} tokens")
             story.begin(REPLICAS, DRAIN_S)
             began = time.monotonic()
             texts = references(url, chat.model, (*self._shape.long, *self._shape.short))
@@ -107,6 +108,7 @@ class Run:
         slipway.upgrade(**VALUES)
         kube.remove(NAME, NAMESPACE)
         kube.namespace(NAMESPACE)
+        weights.put(kube, NAMESPACE, slipway.images.server)
         slipway.until_well()
         return slipway
 

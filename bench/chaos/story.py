@@ -5,17 +5,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.chaos import weights
 from e2e.deployment import Deployment, Json, canary, state_of, weights_of
 from examples.demo.kube import KubeError, WaitFailed
 
-MODELS = "file:///opt/slipway/models"
+BROKEN_URI = "file:///opt/slipway/models/tiny-broken"
 # On a machine that is busy with everything else a pod may need minutes.
 PATIENCE_S = 420.0
 LOOK_S = (4.0, 12.0)  # how long a person looks at a canary before deciding
 BROKEN_DEADLINE_S, DEADLINE_S = 30, 600
 SCALE_DOWN_S = 5
+# Pods of former revisions stay while their streams last: room for the next revision beside those of two former ones.
+CAPACITY = {"maxSurge": 4}
 # All streams and what is short beside them find room in one pod: else a stream's minute would be everybody's queue.
-SLOTS = 512
+# Their keys and values too; and the caches of six pods fit into one machine.
+ENGINE = ["--max-num-seqs", "512", "--max-kv-tokens", "400000"]
 
 ROUNDS = (
     "canary", "abort", "broken", "blue-green", "rollback", "canary", "abort", "broken", "blue-green", "canary",
@@ -36,12 +40,12 @@ class Round:
 def steps() -> Json:
     made = canary({"setWeight": 50}, {"pause": {}}, {"setWeight": 100})
     delays = {"scaleDownDelaySeconds": SCALE_DOWN_S, "abortScaleDownDelaySeconds": SCALE_DOWN_S}
-    return {"canary": made["canary"] | delays, "blueGreen": None}
+    return {"canary": made["canary"] | delays, "blueGreen": None, "capacity": CAPACITY}
 
 
 def switch() -> Json:
     delays = {"scaleDownDelaySeconds": SCALE_DOWN_S, "abortScaleDownDelaySeconds": SCALE_DOWN_S}
-    return {"canary": None, "blueGreen": {"autoPromotionEnabled": True, **delays}}
+    return {"canary": None, "blueGreen": {"autoPromotionEnabled": True, **delays}, "capacity": CAPACITY}
 
 
 class Story:
@@ -60,10 +64,10 @@ class Story:
 
     def begin(self, replicas: int, drain_s: int) -> None:
         """The first revision serves."""
-        strategy = {"canary": steps()["canary"]}
+        strategy = {"canary": steps()["canary"], "capacity": CAPACITY}
         self._chat.create(
             "v2", model=self._model(), replicas=replicas, strategy=strategy, drain={"timeoutSeconds": drain_s},
-            revisionHistoryLimit=2, engine={"args": ["--max-num-seqs", str(SLOTS)]},
+            revisionHistoryLimit=2, engine={"args": ENGINE},
         )  # fmt: skip
         self._chat.until_stable(self._stable, PATIENCE_S)
 
@@ -106,7 +110,7 @@ class Story:
 
     def _broken(self) -> None:
         self._version()
-        model = {"uri": f"{MODELS}/tiny-broken", "version": f"v2-{self._number}-broken"}
+        model = {"uri": BROKEN_URI, "version": f"v2-{self._number}-broken"}
         self._chat.edit(model=model, strategy=steps(), progressDeadlineSeconds=BROKEN_DEADLINE_S)
         self._chat.until_state("Aborted", PATIENCE_S)
         self._back()
@@ -142,12 +146,12 @@ class Story:
         return f"v2-{self._number - 1}"
 
     def _model(self) -> Json:
-        return {"uri": f"{MODELS}/tiny-v2", "version": self._stable, "name": self._chat.model}
+        return {"uri": weights.URI, "version": self._stable, "name": self._chat.model}
 
     def _release(self, strategy: Json) -> str:
         version = self._version()
         self._chat.edit(
-            model={"uri": f"{MODELS}/tiny-v2", "version": version}, strategy=strategy,
+            model={"uri": weights.URI, "version": version}, strategy=strategy,
             progressDeadlineSeconds=DEADLINE_S,
         )  # fmt: skip
         return version
@@ -158,7 +162,7 @@ class Story:
 
     def _back(self) -> None:
         """The spec says again what serves."""
-        self._chat.edit(model={"uri": f"{MODELS}/tiny-v2", "version": self._stable}, progressDeadlineSeconds=DEADLINE_S)
+        self._chat.edit(model={"uri": weights.URI, "version": self._stable}, progressDeadlineSeconds=DEADLINE_S)
         self._settled(self._stable)
 
     def _settled(self, version: str) -> None:

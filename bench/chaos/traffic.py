@@ -1,7 +1,7 @@
 """Streams that are always open and short requests at a fixed rate; how each of them ended.
 
-A tiny model is quick and its context is short, so one stream alone would last a second. Many at a time share what the
-machine can compute: as long as streams end sooner than they should, more are opened beside them.
+A tiny model is quick. Many streams at a time share what the machine can compute: as long as they end sooner than they
+should, more are opened beside them.
 """
 
 import asyncio
