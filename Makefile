@@ -13,6 +13,8 @@ PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/libslipway.so
 export PYTHONPATH := operator:gateway:server:cli:.
 export UV_LINK_MODE ?= hardlink
+# Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= $(CACHE)/mypy
 
 help: ## list the verbs

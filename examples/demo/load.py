@@ -9,10 +9,10 @@
     assert report.failures == () and report.min_streams >= 10
 
 `Load(url, model, streams=12, whole=2)` keeps `streams` streamed and `whole` unstreamed requests in flight; each worker
-sends its next request when the former one has ended, `pause_s` later if that is given. Nothing is ever retried: each failure counts and is kept with its
-time, request id and text. A stream is broken when it started and then lacks its finish_reason, its [DONE] or tokens
-(the requests set ignore_eos, so each answer must have exactly max_tokens tokens). It runs in a thread with an event
-loop of its own, so it serves synchronous and asynchronous callers alike.
+sends its next request when the former one has ended, `pause_s` later if that is given. Nothing is ever retried: each
+failure counts and is kept with its time, request id and text. A stream is broken when it started and then lacks its
+finish_reason, its [DONE] or tokens (the requests set ignore_eos, so each answer must have exactly max_tokens tokens).
+It runs in a thread with an event loop of its own, so it serves synchronous and asynchronous callers alike.
 """
 
 import asyncio
@@ -234,7 +234,10 @@ class Load:
     async def _work(self, client: openai.AsyncOpenAI, streams: bool) -> None:
         while not self._stopping.is_set() and (ask := next(self._asks[streams], None)):
             well = await self._once(client, ask)
-            await asyncio.sleep(self._pause_s if well else PAUSE_AFTER_FAILURE_S)
+            if (
+                pause_s := self._pause_s if well else PAUSE_AFTER_FAILURE_S
+            ):  # none: no stream may be missing for a moment
+                await asyncio.sleep(pause_s)
 
     async def _once(self, client: openai.AsyncOpenAI, ask: Ask) -> bool:
         answer, began = Answer(), time.monotonic()

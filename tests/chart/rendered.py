@@ -35,7 +35,7 @@ def objects(
 ) -> list[Object]:
     """The objects of a scenario."""
     rendered = text(name, namespace, json.dumps(values or {}), release)
-    return [document for document in yaml.safe_load_all(rendered) if document]
+    return [document for document in yaml.load_all(rendered, yaml.CSafeLoader) if document]
 
 
 def find(objects_: list[Object], kind: str, name: str) -> Object:

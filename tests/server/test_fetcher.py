@@ -62,7 +62,7 @@ class Site:
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
-        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
 
     def answer(self, http: BaseHTTPRequestHandler, *, with_body: bool) -> None:
         path = http.path.partition("?")[0]

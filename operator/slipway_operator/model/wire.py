@@ -17,7 +17,7 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in (str, int, bool, types.NoneType):
         return value
-    if members := _members(kind):
+    if members := _members(cast(Hashable, kind)):
         found = ((key, getattr(value, name)) for name, key in members)
         items = ((key, to_json(item)) for key, item in found if item is not None)
         return {key: item for key, item in items if item not in (None, [], {})}
