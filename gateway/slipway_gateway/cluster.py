@@ -94,6 +94,13 @@ class Api:
         return self._client
 
 
+def _drop(stream: aiohttp.ClientResponse) -> None:
+    """At once: a TLS shutdown of a stream that does not end by itself would take time, and nobody awaits it."""
+    if stream.connection and stream.connection.transport:
+        stream.connection.transport.abort()
+    stream.close()
+
+
 async def _load(settings: Any, kubeconfig: str) -> None:
     if not kubeconfig:
         try:
@@ -178,7 +185,7 @@ class Mirror:
                 self._take(event["type"], event["object"])
                 self._owner.heard(self.name)
         finally:
-            stream.close()
+            _drop(stream)
 
     def _recovered(self) -> None:
         if self.trouble and self.synced:
