@@ -49,7 +49,7 @@ OPEN_S, WARM_S, EACH_S = 180.0, 300.0, 180.0
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--seed", default=1, show_default=True, help="Of the kills and of the story.")
 @click.option("--streams", default=64, show_default=True, help="Open streams at first; quick ones get company.")
-@click.option("--tokens", default=2400, show_default=True, help="Of each stream.")
+@click.option("--tokens", default=1600, show_default=True, help="Of each stream.")
 @click.option("--rate", default=21.0, show_default=True, help="Short requests per second.")
 @click.option(
     "--pause",

@@ -122,6 +122,11 @@ class Progress:
         self._move()
 
     @property
+    def repeats(self) -> bool:
+        """Whether tokens that its client has are computed once more: those that nobody told."""
+        return self._known < self._sent
+
+    @property
     def fresh(self) -> bool:
         """Whether the event at this position is one that the client does not have."""
         return self.position > self._sent

@@ -1,5 +1,7 @@
 """Answers on the wire: JSON bodies, and server-sent events that always say how they ended."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,6 +12,9 @@ from .errors import ApiError
 from .resume import STREAM, Progress
 
 DONE = b"data: [DONE]\n\n"
+# Not what a mark looks like: those have a blank behind the colon.
+COMMENT = b":\n\n"
+KEEP_ALIVE_S = 15.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OUTCOME = web.RequestKey("outcome", str)
 
@@ -20,6 +25,42 @@ def json_response(body: Any) -> web.Response:
     return web.Response(body=_encoder.encode(body), content_type="application/json")
 
 
+class _Line:
+    """An event stream that its first bytes open, and that is never silent for long after them.
+
+    `early`: it may be opened by a comment too, before it is known whether there will be an event.
+    """
+
+    def __init__(self, http: web.Request, headers: dict[str, str], *, early: bool) -> None:
+        self.response = web.StreamResponse(headers=HEADERS | headers)
+        self._http, self._early = http, early
+        self._opening = asyncio.Lock()
+        self._clock = asyncio.get_running_loop().time
+        self._written_s = self._clock()
+
+    async def open(self) -> None:
+        async with self._opening:
+            if not self.response.prepared:
+                await self.response.prepare(self._http)
+
+    async def write(self, data: bytes) -> None:
+        self._written_s = self._clock()
+        if not self.response.prepared:
+            await self.open()
+        await self.response.write(data)
+
+    async def keep_alive(self) -> None:
+        """Without a word for so long, proxies and clients take a connection for dead."""
+        with contextlib.suppress(ConnectionError):  # whoever writes next learns of it
+            while True:
+                if (left := self._written_s + KEEP_ALIVE_S - self._clock()) > 0:
+                    await asyncio.sleep(left)
+                elif self.response.prepared or self._early:
+                    await self.write(COMMENT)
+                else:
+                    await asyncio.sleep(KEEP_ALIVE_S)
+
+
 async def stream_events(
     http: web.Request,
     events: AsyncIterator[Any],
@@ -28,29 +69,32 @@ async def stream_events(
     error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
     progress: Progress | None = None,
 ) -> web.StreamResponse:
-    """Sends events as they come. Until the first one an error is a status; after it, an event before the end.
+    """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
-    A stream that another server can go on with breaks off instead: who reads it takes it there.
+    A stream that another server can go on with breaks off instead: who reads it takes it there. One that has to compute
+    anew what its client has already is kept alive by comments meanwhile.
     """
-    frames = _frames(events, progress)
-    first = await anext(frames, None)
-    response = web.StreamResponse(headers=HEADERS | ({STREAM: str(progress.identity)} if progress else {}))
-    await response.prepare(http)
+    named = {STREAM: str(progress.identity)} if progress else {}
+    line = _Line(http, named, early=progress is not None and progress.repeats)
+    keeping = asyncio.create_task(line.keep_alive())
     try:
-        if first is not None:
-            await response.write(first)
-        async for frame in frames:
-            await response.write(frame)
+        async for frame in _frames(events, progress):
+            await line.write(frame)
+        await line.open()
     except ApiError as failure:
+        if not line.response.prepared:
+            raise
         http[OUTCOME] = failure.outcome
         if progress and failure.elsewhere and http.transport:
             http.transport.abort()
-            return response
-        await response.write(_frame(error(failure.body)))
+            return line.response
+        await line.write(_frame(error(failure.body)))
+    finally:
+        keeping.cancel()
     if done:
-        await response.write(DONE)
-    await response.write_eof()
-    return response
+        await line.response.write(DONE)
+    await line.response.write_eof()
+    return line.response
 
 
 async def _frames(events: AsyncIterator[Any], progress: Progress | None) -> AsyncIterator[bytes]:
