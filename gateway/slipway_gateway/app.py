@@ -179,7 +179,8 @@ class Edge:
         if route is None:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
-        sent = headers.to_upstream(request.headers, record.request_id)
+        tenant = envelope.tenant(request.headers, asked, self._settings.tenant_by, self._settings.tenant_salt)
+        sent = headers.to_upstream(request.headers, record.request_id, tenant)
         preferred = by_headers(route, request.headers) if route.header_routes else ""
         call = Call(model, key, request.rel_url.raw_path_qs, sent, body, preferred=preferred)
         last = request.headers.get(resume.LAST_EVENT_ID)

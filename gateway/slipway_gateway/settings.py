@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .wire.envelope import STICKY_SOURCES
+from .wire.envelope import STICKY_SOURCES, TENANT_SOURCES
 
 ENV_PREFIX = "SLIPWAY_GATEWAY_"
 
@@ -26,6 +26,10 @@ class Settings:
     admin_host: str = _setting("", "address of the admin port; default: every interface")
     admin_port: int = _setting(8001, "port of /healthz, /readyz, /metrics, /internal/routes; keep it private")
     sticky_by: tuple[str, ...] = _setting(STICKY_SOURCES, "what ties requests to one revision: session, user, key")
+    tenant_by: tuple[str, ...] = _setting(
+        TENANT_SOURCES, "whom servers are fair between, and keep caches apart: key, user"
+    )
+    tenant_salt: str = _setting("", "secret of the tenants' names that servers see; the same at all gateways")
     max_inflight: int = _setting(4096, "requests at a time; above it 429")
     max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
     max_buffered_bytes: int = _setting(256 << 20, "request bodies held in memory together; above it 429")
@@ -58,8 +62,13 @@ class Settings:
     def load(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
         parser = _parser(env)
         settings = cls(**vars(parser.parse_args(argv)))
-        if unknown := set(settings.sticky_by) - set(STICKY_SOURCES):
-            parser.error(f"--sticky-by: unknown {', '.join(sorted(unknown))}; choose from {', '.join(STICKY_SOURCES)}")
+        chosen = (
+            ("--sticky-by", settings.sticky_by, STICKY_SOURCES),
+            ("--tenant-by", settings.tenant_by, TENANT_SOURCES),
+        )
+        for flag, given, sources in chosen:
+            if unknown := set(given) - set(sources):
+                parser.error(f"{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
         if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
             parser.error("--log-level: choose from debug, info, warning, error")
         return settings
@@ -102,7 +111,7 @@ def _metavar(name: str, default: Any) -> str:
         return "SECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
-    kinds = {"routes": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL"}
+    kinds = {"routes": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL", "tenant_salt": "SECRET"}
     return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 import sys
 import time
 
 from . import machine
-from .engine.client import EngineClient, EngineError, QueueLimits
-from .engine.messages import Start
+from .engine.client import EngineClient, EngineCrashed, EngineError, QueueLimits
+from .engine.messages import Ready, Start
+from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
 from .http.probes import Health
 from .http.service import Model, Service
@@ -16,6 +18,7 @@ from .settings import Settings, parse
 from .telemetry import logs
 from .telemetry.metrics import Metrics
 from .telemetry.termination import last_words
+from .telemetry.tracing import tracing
 from .text.chat_template import ChatTemplate, ChatTemplateError
 from .text.tokenizer import Tokenizer, TokenizerError
 
@@ -43,21 +46,35 @@ def context_of(settings: Settings, checkpoint: Checkpoint) -> int:
     return asked or longest
 
 
+class Lives:
+    """What the server knows of its engine from one life of that process to the next."""
+
+    def __init__(self, name: str, health: Health, metrics: Metrics) -> None:
+        self._name, self._health, self._metrics = name, health, metrics
+        self._restarts = Restarts()
+        self._began_s = time.monotonic()
+
+    def ready(self, engine: Ready) -> None:
+        self._health.loaded = True
+        seconds = round(time.monotonic() - self._began_s, 2)
+        self._metrics.loaded(seconds, engine)
+        told = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
+        log.info("ready", extra=told | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
+
+    def may_restart(self, _: EngineCrashed) -> bool:
+        """Not ready until it is back. In a drain nobody waits for it any more."""
+        self._health.loaded = False
+        self._metrics.crashed()
+        self._began_s = time.monotonic()
+        return not self._health.draining and self._restarts.allow(self._began_s)
+
+
 async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -> None:
-    began = time.monotonic()
     metrics = Metrics(settings.served_model_name)
     queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
     engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
-
-    def on_ready() -> None:
-        health.loaded = True
-        assert engine.ready is not None, "the engine says so"
-        seconds = round(time.monotonic() - began, 2)
-        metrics.loaded(seconds, engine.ready)
-        told = {"model": settings.served_model_name, "seconds": seconds, "kernels": engine.ready.kernels}
-        log.info("ready", extra=told | {"dtype": engine.ready.dtype, "kv_tokens": engine.ready.kv_tokens})
-
+    lives = Lives(settings.served_model_name, health, metrics)
     start = Start(
         model=str(checkpoint.folder),
         task=checkpoint.task,
@@ -74,7 +91,9 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         trace=settings.step_trace,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
-    engine_life = asyncio.create_task(engine.run(start, machine.cores(), on_ready))
+    engine_life = asyncio.create_task(
+        keep_running(lambda: engine.run(start, machine.cores(), lives.ready), lives.may_restart)
+    )
     await asyncio.sleep(0)
     model = Model(
         name=settings.served_model_name,
@@ -84,7 +103,8 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
         template=ChatTemplate.read(checkpoint.folder),
     )
-    await serve(settings, Service(model, engine, metrics, health), engine, engine_life)
+    service = Service(model, engine, metrics, health, tracing(os.environ, model.name))
+    await serve(settings, service, engine, engine_life)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Settings:
     max_queue_tokens: int
     max_body_bytes: int
     step_trace: str
+    enable_debug: str
     log_level: str
 
 
@@ -100,6 +101,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
     add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
+    add("--enable-debug", "off", "GET /debug/profile on the probe port", choices=("on", "off"), nargs="?", const="on")
     add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     return parser
 

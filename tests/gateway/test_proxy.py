@@ -66,6 +66,20 @@ async def test_every_endpoint_is_routed_by_body(path: str) -> None:
             assert (await answer.json())["path"] == path
 
 
+@pytest.mark.parametrize("by", [("key", "user"), ()])
+async def test_servers_are_told_whose_request_it_is(by: tuple[str, ...]) -> None:
+    forged = {"x-slipway-tenant": "f" * 32}
+    async with upstream(echo) as server, gateway(tenant_by=by, tenant_salt="s") as gate:
+        gate.route(("rev", 100, [server.url]))
+        for sent in ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}, {"Authorization": "Bearer a"}, {}):
+            async with await gate.post({"model": "chat"}, headers=forged | sent) as answer:
+                assert answer.status == 200
+        anna, bert, again, nobody = (request.headers.getall("X-Slipway-Tenant", []) for request in server.seen)
+        assert anna == again and nobody == []
+        assert (len(anna), anna == bert) == ((1, False) if by else (0, True))
+        assert forged["x-slipway-tenant"] not in anna
+
+
 async def test_model_from_the_path() -> None:
     async with upstream(echo) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]), model="org/chat")

@@ -33,6 +33,7 @@ def test_defaults_flags_and_environment() -> None:
         (["--port", "x"], {}),
         ([], {"SLIPWAY_GATEWAY_PORT": "x"}),
         (["--sticky-by", "cookie"], {}),
+        (["--tenant-by", "session"], {}),
         (["--log-level", "loud"], {}),
         (["--no-such"], {}),
     ],

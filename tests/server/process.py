@@ -118,9 +118,9 @@ def get(url: str) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def post(url: str, body: Any) -> tuple[int, dict[str, str], Any]:
+def post(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], Any]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"} | (headers or {}))
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, dict(answer.headers), _decoded(answer.read())

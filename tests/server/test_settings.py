@@ -17,6 +17,12 @@ def test_environment_is_a_fallback() -> None:
     assert parse(["--drain-timeout", "7"], environment).drain_timeout_s == 7
 
 
+def test_debugging_is_switched_on_by_its_name_alone() -> None:
+    assert parse(["--model", "m"], {}).enable_debug == "off"
+    assert parse(["--model", "m", "--enable-debug"], {}).enable_debug == "on"
+    assert parse(["--model", "m"], {"SLIPWAY_ENABLE_DEBUG": "on"}).enable_debug == "on"
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

@@ -1,6 +1,7 @@
-"""The part of a request that routing reads: the model and the sticky key. The body itself is never rewritten."""
+"""The part of a request that routing reads: model, sticky key and tenant. The body itself is never rewritten."""
 
 import hashlib
+import hmac
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ PLACEHOLDER_KEYS = frozenset(
     {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
 )
 STICKY_SOURCES = ("session", "user", "key")
+TENANT_SOURCES = ("key", "user")
+TENANT_BYTES = 16
 
 
 class Envelope(msgspec.Struct):
@@ -59,6 +62,22 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return f"request:{request_id}"
+
+
+def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[str], salt: str) -> str:
+    """Whose request it is, in 32 hexadecimal digits that tell a server nothing else; empty when nobody can say.
+
+    The API key comes first: what a client calls its users must not make it many tenants.
+    """
+    if "key" in sources and (key := _api_key(headers)):
+        return _pseudonym(f"key:{key}", salt)
+    if "user" in sources and isinstance(envelope.user, str) and envelope.user:
+        return _pseudonym(f"user:{envelope.user}", salt)
+    return ""
+
+
+def _pseudonym(name: str, salt: str) -> str:
+    return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
 
 
 def _conversation(envelope: Envelope) -> Any:

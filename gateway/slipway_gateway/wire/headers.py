@@ -10,6 +10,7 @@ from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, STREAM
 
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
+TENANT = "X-Slipway-Tenant"  # said by the gateway alone: what a client sends under this name goes nowhere
 
 _HOP_BY_HOP = frozenset(
     {
@@ -26,7 +27,7 @@ _HOP_BY_HOP = frozenset(
 )
 # Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
 _OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, LAST_EVENT_ID))
-_OF_REQUEST = _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id"}
+_OF_REQUEST = _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id", TENANT.lower()}
 _OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -37,8 +38,9 @@ def request_id(headers: Mapping[str, str]) -> str:
     return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def to_upstream(headers: Mapping[str, str], request_id: str) -> CIMultiDict[str]:
-    return _crossing(headers, _OF_REQUEST, {REQUEST_ID: request_id, RESUMABLE: "1"})
+def to_upstream(headers: Mapping[str, str], request_id: str, tenant: str = "") -> CIMultiDict[str]:
+    said = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
+    return _crossing(headers, _OF_REQUEST, said)
 
 
 def to_client(headers: Mapping[str, str], request_id: str, revision: str) -> CIMultiDict[str]:

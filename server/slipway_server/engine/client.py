@@ -10,20 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.heartbeat import Heartbeat
-from .messages import LENGTH_BYTES, Commands, Failed, Ready, Start, Step, encode, from_engine
+from .messages import LENGTH_BYTES, Commands, Failed, Profile, Profiled, Ready, Start, Step, encode, from_engine
 from .request import Event, FinishReason, Request
 
 log = logging.getLogger("slipway.engine")
 
 DIED = "The engine process ended while it worked on this request."
+# A second start finds the model's files in memory and is faster than the first one; what takes much longer hangs.
+RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
+EXIT_S = 10.0  # for a process that hung up to end, before it is ended
 
 
 class EngineError(Exception):
     """The engine cannot serve any more, or could not begin to: one sentence for a person."""
 
 
+class EngineCrashed(EngineError):
+    """The engine process was serving and is gone, without a reason of its own."""
+
+
 class QueueFull(Exception):
     """Waiting would help; nothing was started."""
+
+
+class ProfileRuns(Exception):
+    """There is one profile at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +54,63 @@ class EngineClient:
         self._commands = Commands([], [])
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._profile: asyncio.Future[str] | None = None
+        self._load_limit_s: float | None = None  # of the first start the kubelet is judge
 
     @property
     def in_flight(self) -> int:
         return len(self._streams)
 
-    async def run(self, start: Start, threads: int, on_ready: Callable[[], None]) -> None:
-        """Lives as long as the engine does, and ends with EngineError."""
-        reader = await self._spawn(start, threads)
+    async def run(self, start: Start, threads: int, on_ready: Callable[[Ready], None]) -> None:
+        """One life of the engine process; when that one has ended it can be called again.
+
+        Raises:
+            EngineCrashed: it served before it ended.
+            EngineError: it never came to serve, and why.
+        """
+        # As while it loads for the first time: no step is expected of it.
+        self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
+        loading = asyncio.timeout(self._load_limit_s)
         reason = DIED
         try:
-            while True:
-                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-                message = from_engine.decode(await reader.readexactly(size))
-                if isinstance(message, Failed):
-                    reason = message.reason
-                elif isinstance(message, Ready):
-                    self.ready = message
-                    on_ready()
-                else:
-                    self._publish(message)
+            async with loading:
+                reader = await self._spawn(start, threads)
+                while True:
+                    size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+                    message = from_engine.decode(await reader.readexactly(size))
+                    if isinstance(message, Failed):
+                        reason = message.reason
+                    elif isinstance(message, Ready):
+                        loading.reschedule(None)
+                        self._serve(message)
+                        on_ready(message)
+                    elif isinstance(message, Profiled):
+                        self._tell_profile(message.table)
+                    else:
+                        self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise EngineError(await self._epitaph(reason)) from None
+            served, self.ready = self.ready is not None, None
+            self.end_streams(DIED)  # at once: the process may take its time to end
+            raise (EngineCrashed if served else EngineError)(await self._epitaph(reason)) from None
+        except TimeoutError:
+            raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:
             self.ready = None
             self.end_streams(DIED)
+            self._tell_profile(EngineError(DIED))
+            self.stop()
 
-    async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
+    def _serve(self, ready: Ready) -> None:
+        self.ready = ready
+        self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
+
+    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
         """The request's events up to its end, the first one without content when it gets its slot.
 
+        `admitted`: it goes on with what has run before, and is not refused because many others wait.
         Closing the iterator early cancels the request within one step.
         """
-        self._admit(request)
+        self._admit(request, admitted=admitted)
         events = self._streams[request.id] = asyncio.Queue()
         self._send(submit=request)
         ended = False
@@ -89,6 +125,33 @@ class EngineClient:
             if not ended:
                 self._send(cancel=request.id)
 
+    async def profile(self, ask: Profile) -> str:
+        """A table of what the next steps spend their time on.
+
+        Raises:
+            EngineError: there is no engine now, or none any more.
+            ProfileRuns: somebody else has asked.
+        """
+        if self.ready is None or self._writer is None:
+            raise EngineError("The engine is not ready.")
+        if self._profile:
+            raise ProfileRuns("Another profile is being taken.")
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._profile = told
+        try:
+            self._writer.write(encode(ask))
+            return await told
+        finally:
+            self._profile = None
+
+    def _tell_profile(self, told: str | EngineError) -> None:
+        # Who asked may be gone.
+        if self._profile and not self._profile.done():
+            if isinstance(told, str):
+                self._profile.set_result(told)
+            else:
+                self._profile.set_exception(told)
+
     def end_streams(self, reason: str) -> None:
         """Ends what runs here, and says that it could go on elsewhere."""
         for request_id in self._streams:
@@ -101,15 +164,19 @@ class EngineClient:
         if self._process and self._process.returncode is None:
             self._process.kill()
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: Request, *, admitted: bool) -> None:
         if self.ready is None:
             raise EngineError("The engine is not ready.")
+        if not admitted:
+            self._check_queue(request)
+        self._unstarted[request.id] = request.known_tokens
+
+    def _check_queue(self, request: Request) -> None:
         if len(self._streams) >= self.slots + self._queue.requests:
             raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is the limit.")
         waiting_tokens = sum(self._unstarted.values())
         if waiting_tokens and waiting_tokens + request.known_tokens > self._queue.tokens:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
-        self._unstarted[request.id] = request.known_tokens
 
     def _send(self, *, submit: Request | None = None, cancel: str | None = None) -> None:
         """Collects what one turn of the event loop has to say into one message."""
@@ -154,7 +221,12 @@ class EngineClient:
 
     async def _epitaph(self, reason: str) -> str:
         assert self._process is not None, "only a started engine can end"
-        status = await self._process.wait()
+        try:
+            async with asyncio.timeout(EXIT_S):
+                status = await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            status = await self._process.wait()
         if reason != DIED:
             return reason
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -34,6 +34,14 @@ class Commands(msgspec.Struct, frozen=True, tag=True):
     cancel: list[str] = []
 
 
+class Profile(msgspec.Struct, frozen=True, tag=True):
+    """HTTP to engine: look at so many of the next steps, and no longer than so many seconds."""
+
+    steps: int
+    seconds: float
+    operations: bool = False  # of torch; else functions of Python
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: weights are loaded and the self-test passed."""
 
@@ -49,6 +57,12 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: the model cannot be served, and why, in one sentence."""
 
     reason: str
+
+
+class Profiled(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: the table of a profile that has ended."""
+
+    table: str
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
@@ -67,8 +81,8 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     prefix_hits: int = 0
 
 
-ToEngine = Start | Commands
-FromEngine = Ready | Failed | Step
+ToEngine = Start | Commands | Profile
+FromEngine = Ready | Failed | Step | Profiled
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -21,7 +21,21 @@ from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
 from .budget import Budget
 from .engine import Engine
-from .messages import LENGTH_BYTES, Commands, Failed, FromEngine, Ready, Start, Step, encode, to_engine
+from .messages import (
+    LENGTH_BYTES,
+    Commands,
+    Failed,
+    FromEngine,
+    Profile,
+    Profiled,
+    Ready,
+    Start,
+    Step,
+    ToEngine,
+    encode,
+    to_engine,
+)
+from .profiler import Profiler
 from .runner import DecoderRunner
 from .scheduler import Limits, Scheduler
 
@@ -54,7 +68,7 @@ class Wire:
     def readable(self, timeout_s: float) -> bool:
         return bool(select.select([self._socket], [], [], timeout_s)[0])
 
-    def receive(self) -> Start | Commands:
+    def receive(self) -> ToEngine:
         return to_engine.decode(self._read(int.from_bytes(self._read(LENGTH_BYTES), "big")))
 
     def _read(self, size: int) -> bytes:
@@ -182,22 +196,27 @@ class Trace:
 
 
 def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: Trace) -> None:
-    steps = 0
+    steps, profiler = 0, Profiler()
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
-        news = take_commands(wire, engine, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)
+        news = take_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)
         # After a cancel there may be nothing to run, and still something to report.
         if news or engine.scheduler.busy:
             steps += 1
-            step = engine.step()
+            step = profiler.run(engine.step)
             wire.send(step)
             trace.write(step)
+        if table := profiler.take(time.monotonic()):
+            wire.send(Profiled(table))
 
 
-def take_commands(wire: Wire, engine: Engine, timeout_s: float) -> bool:
+def take_commands(wire: Wire, engine: Engine, profiler: Profiler, timeout_s: float) -> bool:
     news = False
     while wire.readable(0.0 if news else timeout_s):
         commands = wire.receive()
+        if isinstance(commands, Profile):
+            profiler.begin(commands, time.monotonic())
+            continue
         assert isinstance(commands, Commands), "the engine is started only once"
         for request in commands.submit:
             engine.submit(request)

@@ -95,6 +95,7 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they are named
     output: list[int] = field(default_factory=list)
     started: bool = False
+    told: int = 0  # prompt tokens after the first one whose probabilities were told: once, whatever starts over
 
     def __post_init__(self) -> None:
         self.output = self.output or list(self.request.resumed)
@@ -103,6 +104,12 @@ class Sequence:
     def decoding(self) -> bool:
         """All but its last token went through the model."""
         return 0 < self.computed == self.length - 1
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether there are prompt tokens left to tell with their probabilities: these must go through the model."""
+        sampling = self.request.sampling
+        return sampling is not None and sampling.prompt_logprobs >= 0 and self.told < len(self.request.prompt) - 1
 
     @property
     def length(self) -> int:
@@ -128,6 +135,14 @@ class Work:
     def tokens(self) -> int:
         return self.end - self.start
 
+    @property
+    def prompt_rows(self) -> range:
+        """Positions after which a prompt token is to be told with its probability."""
+        sequence = self.sequence
+        if not sequence.tells_prompt:
+            return range(0)
+        return range(max(self.start, sequence.told), min(self.end, len(sequence.request.prompt) - 1))
+
 
 # Token ids with their log probabilities, the chosen one first, then the likeliest; and the chosen one's rank from 1.
 @dataclass(frozen=True, slots=True)
@@ -144,7 +159,7 @@ class Sampled:
     token: int | None = None
     embedding: bytes | None = None
     logprobs: Logprobs | None = None
-    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt tokens (start, end] of this work that exist
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt token after each of `Work.prompt_rows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +173,8 @@ class Event:
     error: str | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Nothing but that it runs from now on."""
+        return (self.token, self.embedding, self.finish, self.prompt_logprobs) == (None, None, None, ())

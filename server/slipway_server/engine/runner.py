@@ -7,9 +7,8 @@ import numpy
 import torch
 
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
-from .request import Logprobs, Sampled, Sequence, Work
+from .request import Sampled, Sequence, Work
 from .sampler import Sampler, prompt_logprobs
-from .scheduler import wants_prompt_logprobs
 
 Ints = numpy.ndarray
 
@@ -44,7 +43,7 @@ class DecoderRunner:
         """Nothing of what is in there is used again."""
         self._model.kernels.clear(blocks)
 
-    def _pack(self, batch: list[Work], wanted: list[range]) -> Batch:
+    def _pack(self, batch: list[Work], wanted: list[list[int]]) -> Batch:
         counts = numpy.fromiter((work.tokens for work in batch), numpy.int32, len(batch))
         starts = numpy.fromiter((work.start for work in batch), numpy.int32, len(batch))
         first = numpy.cumsum(counts, dtype=numpy.int32) - counts
@@ -73,7 +72,7 @@ class DecoderRunner:
     def _tensor(self, values: Ints) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
 
-    def _results(self, batch: list[Work], wanted: list[range], logits: torch.Tensor) -> list[Sampled]:
+    def _results(self, batch: list[Work], wanted: list[list[int]], logits: torch.Tensor) -> list[Sampled]:
         ends = numpy.cumsum([len(asked) for asked in wanted])
         sampling = [(work, int(end) - 1) for work, end in zip(batch, ends, strict=True) if work.samples]
         rows = [row for _, row in sampling]
@@ -83,19 +82,16 @@ class DecoderRunner:
         for work, asked, end in zip(batch, wanted, ends, strict=True):
             if not asked:
                 continue
-            told: tuple[Logprobs, ...] = ()
-            if wants_prompt_logprobs(work):
-                told = prompt_logprobs(logits[int(end) - len(asked) : int(end)], work)
+            begin = int(end) - len(asked)
+            told = prompt_logprobs(logits[begin : begin + len(work.prompt_rows)], work)
             result = next(tokens) if work.samples else Sampled()
             results.append(Sampled(result.token, None, result.logprobs, told))
         return results
 
 
-def _wanted_rows(work: Work) -> range:
-    """Positions whose logits are needed."""
-    if wants_prompt_logprobs(work):
-        return range(work.start, work.end if work.samples else min(work.end, len(work.sequence.request.prompt) - 1))
-    return range(work.end - 1, work.end) if work.samples else range(0)
+def _wanted_rows(work: Work) -> list[int]:
+    """Positions whose logits are needed: of the prompt what is told, then the one that is sampled from."""
+    return [*work.prompt_rows, *([work.end - 1] if work.samples else [])]
 
 
 @dataclass(slots=True)

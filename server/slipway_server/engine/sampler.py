@@ -23,16 +23,13 @@ class Sampler:
             return []
         params = [params_of(sequence) for sequence in sequences]
         finite = _finite(logits)
-        told = _raw_for_logprobs(logits, params)
         edited = _edit(logits, sequences, params)
         tokens = edited.argmax(dim=-1).tolist()
         for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
             if not p.greedy and finite[row]:
                 tokens[row] = _draw(edited[row], p, len(sequence.output))
-        return [
-            Sampled(token, None, told[row](token) if row in told else None) if finite[row] else Sampled()
-            for row, token in enumerate(tokens)
-        ]
+        told = _told_of_rows(logits, tokens, params)
+        return [Sampled(token, None, told.get(row)) if finite[row] else Sampled() for row, token in enumerate(tokens)]
 
 
 def params_of(sequence: Sequence) -> SamplingParams:
@@ -139,28 +136,31 @@ def _noise(seed: int, position: int, size: int) -> torch.Tensor:
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-class _Told:
-    """Log probabilities of one row; the row is read before any rule changes it."""
-
-    def __init__(self, row: torch.Tensor, count: int) -> None:
-        self._row, self._count = row, count
-        self._total = torch.logsumexp(row, dim=-1)
-
-    def __call__(self, token: int) -> Logprobs:
-        values, tokens = self._row.topk(self._count)
-        own = float(self._row[token])
-        pairs = [(token, own), *zip(tokens.tolist(), values.tolist(), strict=True)]
-        rank = int((self._row > own).sum()) + 1
-        total = float(self._total)
-        return Logprobs(tuple(t for t, _ in pairs), tuple(v - total for _, v in pairs), rank)
+def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tuple[Logprobs, ...]:
+    """Of one token for each row of float32 [rows, vocabulary], with the `count` likeliest ones beside it."""
+    if not tokens:
+        return ()
+    own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    values, ids = logits.topk(min(count, logits.shape[-1]), dim=-1)
+    ranks = ((logits > own).sum(dim=-1) + 1).tolist()
+    values = torch.cat((own, values), dim=-1) - total
+    rows = zip(tokens, ids.tolist(), values.tolist(), ranks, strict=True)
+    return tuple(Logprobs((token, *others), tuple(row), rank) for token, others, row, rank in rows)
 
 
-def _raw_for_logprobs(logits: torch.Tensor, params: Rows[SamplingParams]) -> dict[int, _Told]:
-    return {row: _Told(logits[row], p.logprobs) for row, p in enumerate(params) if p.logprobs >= 0}
+def _told_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams]) -> dict[int, Logprobs]:
+    """Rows that were asked for as many alternatives go together."""
+    told: dict[int, Logprobs] = {}
+    for count in {p.logprobs for p in params} - {-1}:
+        rows = [row for row, p in enumerate(params) if p.logprobs == count]
+        chosen = logits if len(rows) == len(logits) else logits[rows]
+        told |= zip(rows, log_probabilities(chosen, [tokens[row] for row in rows], count), strict=True)
+    return told
 
 
 def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
-    """Of the prompt's tokens after each of these rows, in order; the first row is that of `work.start`."""
-    prompt, count = work.sequence.request.prompt, params_of(work.sequence).prompt_logprobs
-    following = prompt[work.start + 1 : work.end + 1]
-    return tuple(_Told(row, count)(token) for row, token in zip(logits, following, strict=False))
+    """Of the prompt's token after each of `work.prompt_rows`, whose logits these are, in order."""
+    rows = work.prompt_rows
+    following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1]) if rows else []
+    return log_probabilities(logits, following, params_of(work.sequence).prompt_logprobs)

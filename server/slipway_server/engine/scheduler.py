@@ -12,6 +12,8 @@ from .request import Event, FinishReason, Request, Sampled, Sequence, Work
 
 AGEING_S = 30.0  # of waiting raise a request by one class of priority: the lowest class is served at last
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
+# Prompt tokens of a step that are told with their probabilities: each one needs a row of logits of its own.
+TOLD_TOKENS = 256
 TOO_LATE = "The request's time was over."
 NOT_FINITE = "The model computed numbers that are not finite."
 
@@ -109,7 +111,7 @@ class Scheduler:
         for work in batch:
             work.sequence.computed = work.end
             self._name_blocks(work.sequence)
-            if work.samples or wants_prompt_logprobs(work):
+            if work.samples or work.prompt_rows:
                 event = self._advance(work, next(outcomes))
                 events.append(event)
                 if event.finish:
@@ -185,7 +187,7 @@ class Scheduler:
     def _known_beginning(self, sequence: Sequence) -> list[int]:
         """Blocks that hold it already. Its last token is computed in any case: something must be sampled from."""
         request = sequence.request
-        if not self.limits.prefix_cache or request.sampling is None or request.sampling.prompt_logprobs >= 0:
+        if not self.limits.prefix_cache or request.sampling is None or sequence.tells_prompt:
             sequence.digests = []
             return []
         tokens = sequence.tokens(0, sequence.length - 1)
@@ -236,9 +238,13 @@ class Scheduler:
         order = sorted(prefills, key=lambda item: (item.rank, item.length - item.computed, item.arrival))
         kept_back = min(int(budget * OLDEST_SHARE), oldest.length - oldest.computed)
         batch: list[Work] = []
+        told = TOLD_TOKENS
         for sequence in order:
             kept_back = 0 if sequence is oldest else kept_back
             tokens = min(sequence.length - sequence.computed, budget - kept_back, self._room(sequence))
+            if sequence.tells_prompt:
+                tokens = min(tokens, told)
+                told -= max(0, tokens)
             if tokens > 0:
                 self._extend(sequence, sequence.computed + tokens)
                 batch.append(self._work(sequence, tokens))
@@ -342,6 +348,7 @@ class Scheduler:
 
     def _advance(self, work: Work, result: Sampled) -> Event:
         request, sampling = work.sequence.request, work.sequence.request.sampling
+        work.sequence.told += len(result.prompt_logprobs)
         if sampling is None:
             if result.embedding is None:
                 return Event(request.id, finish=FinishReason.ERROR, error=NOT_FINITE)
@@ -362,10 +369,3 @@ class Scheduler:
             logprobs=result.logprobs,
             prompt_logprobs=result.prompt_logprobs,
         )
-
-
-def wants_prompt_logprobs(work: Work) -> bool:
-    """Whether this part of a prompt is to be told with its probabilities."""
-    sampling = work.sequence.request.sampling
-    inside = work.start < len(work.sequence.request.prompt) - 1
-    return sampling is not None and sampling.prompt_logprobs >= 0 and inside

@@ -12,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..engine.client import EngineClient, EngineError
 from ..settings import Settings
+from .debug import profiles
 from .errors import ApiError
 from .openai import OpenAI
 from .probes import Health, ProbeServer
@@ -44,16 +45,21 @@ class Guard:
         self.idle.clear()
         self._service.metrics.arrived()
         request[OUTCOME] = "cancelled"  # what it is when nothing below is reached
-        try:
-            response = await self._answer(request, handler)
-            if self._service.health.draining:
-                response.force_close()
-            return response
-        finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self.idle.set()
-            self._service.metrics.outcome(request[OUTCOME])
+        resource, status = request.match_info.route.resource, 0
+        route = resource.canonical if resource else "*"
+        with self._service.tracing.request(request.headers, request.method, route) as ended:
+            try:
+                response = await self._answer(request, handler)
+                if self._service.health.draining:
+                    response.force_close()
+                status = response.status
+                return response
+            finally:
+                self.in_flight -= 1
+                if not self.in_flight:
+                    self.idle.set()
+                self._service.metrics.outcome(request[OUTCOME])
+                ended(request[OUTCOME], status)
 
     async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -111,7 +117,8 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)
     await site.start()
-    probes = ProbeServer(service.health, settings.host, settings.probe_port)
+    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug == "on" else None
+    probes = ProbeServer(service.health, settings.host, settings.probe_port, debug)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})
     stop = _stop_on_signals()

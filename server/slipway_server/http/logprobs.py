@@ -1,4 +1,4 @@
-"""Log probabilities in the two shapes that OpenAI's API has for them."""
+"""Log probabilities in the two shapes that OpenAI's API has for them, and in vLLM's for those of a prompt."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,15 +24,39 @@ def of_chat(told: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def of_completion(told: Iterable[Logprobs], tokenizer: Tokenizer, offset: int = 0) -> dict[str, Any]:
-    """`choices[].logprobs` of a completion; `offset` is where the first token's text begins, in characters."""
+def of_completion(
+    told: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int, *, offset: int = 0, first: int | None = None
+) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion.
+
+    `offset` is where the first token's text begins, in characters. `first` is a token before all of `told` that nothing
+    predicts: an echoed prompt's first one.
+    """
     found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    for item in told:
-        text = tokenizer.text_of(item.tokens[0])
-        found["tokens"].append(text)
-        found["token_logprobs"].append(item.values[0])
-        pairs = zip(item.tokens[1:], item.values[1:], strict=True)
-        found["top_logprobs"].append({tokenizer.text_of(token): value for token, value in pairs})
-        found["text_offset"].append(offset)
+
+    def add(token: int, value: float | None, top: dict[str, float] | None) -> None:
+        nonlocal offset
+        text = tokenizer.text_of(token)
+        for name, item in zip(found, (text, value, top, offset), strict=True):
+            found[name].append(item)
         offset += len(text)
+
+    if first is not None:
+        add(first, None, None)
+    for item in told:
+        pairs = zip(item.tokens[1 : alternatives + 1], item.values[1 : alternatives + 1], strict=True)
+        add(item.tokens[0], item.values[0], {tokenizer.text_of(token): value for token, value in pairs})
     return found
+
+
+def of_prompt(told: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: nothing for the first token, then each one and the likeliest in its place, by id."""
+
+    def entry(token: int, value: float, rank: int) -> tuple[str, dict[str, Any]]:
+        return str(token), {"logprob": value, "rank": rank, "decoded_token": tokenizer.text_of(token)}
+
+    def entries(item: Logprobs) -> dict[str, Any]:
+        ranks = (item.rank, *range(1, alternatives + 1))
+        return dict(map(entry, item.tokens[: alternatives + 1], item.values, ranks))
+
+    return [None, *map(entries, told)]

@@ -2,24 +2,28 @@
 
 import asyncio
 import base64
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
-from ..engine.request import FinishReason, Logprobs
 from ..text.chat_template import ChatTemplateError
 from .errors import ApiError, invalid
-from .logprobs import of_chat, of_completion
-from .resume import Asked, Identity, Progress, asked
-from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling, parse, prompts_of
-from .service import Delta, Model, Service
+from .resume import Asked, asked
+from .schemas import (
+    MAX_PROMPTS,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    FullSampling,
+    parse,
+    prompts_of,
+)
+from .service import Delta, Prompt, Service
+from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
 from .sse import json_response, stream_events
-
-Indexed = tuple[int, Delta]
+from .tenant import tenant_of
 
 
 class OpenAI:
@@ -38,6 +42,7 @@ class OpenAI:
     async def chat(self, http: web.Request) -> web.StreamResponse:
         ask = await asked(http)
         body = parse(ask.body, ChatRequest)
+        body.check()
         check_model(self._service, body.model)
         messages = [message.render() for message in body.messages]
         try:
@@ -45,14 +50,15 @@ class OpenAI:
         except ChatTemplateError as error:
             raise invalid(str(error), "messages") from None
         # The template has written the special tokens already.
-        prompt = await self._service.encode(text, param="messages", special_tokens=False)
+        prompt = await self._service.prompt(text, param="messages", special_tokens=False)
         return await self._answer(http, ask, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
         ask = await asked(http)
         body = parse(ask.body, CompletionRequest)
+        body.check()
         check_model(self._service, body.model)
-        prompts = [await self._service.encode(prompt, param="prompt") for prompt in prompts_of(body.prompt, "prompt")]
+        prompts = [await self._service.prompt(prompt, param="prompt") for prompt in prompts_of(body.prompt, "prompt")]
         return await self._answer(http, ask, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
@@ -61,7 +67,7 @@ class OpenAI:
         if body.encoding_format not in ("float", "base64"):
             raise invalid("encoding_format must be float or base64.", "encoding_format")
         prompts = [await self._service.encode(text, param="input") for text in prompts_of(body.input, "input")]
-        vectors = await self._service.embed(prompts)
+        vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
         as_text = body.encoding_format == "base64"
         data = [
             {
@@ -94,126 +100,58 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[tuple[int, ...]]
+        self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
     ) -> web.StreamResponse:
-        prompt_tokens = sum(map(len, prompts))
+        wanted = len(prompts) * body.candidates
+        if wanted > MAX_PROMPTS:
+            raise invalid(f"{wanted} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
         identity = ask.identity(body)
-        progress = ask.progress(identity, streamed=bool(body.stream), prompts=len(prompts) * body.choices)
-        shape = (ChatShape if isinstance(body, ChatRequest) else CompletionShape)(self._service.model, identity)
-        resumed = ask.resume.tokens if ask.resume else ()
-        async with aclosing(generate_all(self._service, prompts, body, resumed)) as deltas:
+        # An answer without tokens has nothing to be taken up after.
+        progress = ask.progress(identity, streamed=bool(body.stream) and body.limit != 0, prompts=wanted)
+        model = self._service.model
+        shape = (
+            ChatShape(model, identity, prompts, body)
+            if isinstance(body, ChatRequest)
+            else CompletionShape(model, identity, prompts, body)
+        )
+        texts = [prompt.tokens for prompt in prompts]
+        if body.use_beam_search:
+            answers = beams_all(self._service, texts, body, ask.tenant)
+        else:
+            answers = generate_all(self._service, texts, body, ask)
+        async with aclosing(answers) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
-                chunks = shape.chunks(deltas, prompt_tokens, with_usage=with_usage, progress=progress)
+                chunks = shape.chunks(deltas, with_usage=with_usage, progress=progress)
                 return await stream_events(http, chunks, progress=progress)
-            choices = [Choice() for _ in range(len(prompts) * body.choices)]
+            choices = [Choice() for _ in range(wanted)]
             async for index, delta in deltas:
                 choices[index].add(delta)
-        return json_response(shape.whole(choices, prompt_tokens))
+        return json_response(shape.whole(chosen(choices, body), sum(choice.tokens for choice in choices)))
 
 
-class Choice:
-    """One answer as it comes together."""
-
-    def __init__(self) -> None:
-        self.text, self.tokens, self.finish = "", 0, FinishReason.ERROR
-        self.logprobs: list[Logprobs] = []
-
-    def add(self, delta: Delta) -> None:
-        self.text += delta.text
-        self.logprobs += [delta.logprobs] if delta.logprobs else []
-        self.tokens = delta.tokens
-        self.finish = delta.finish or self.finish
-
-
-class Shape(ABC):
-    """What chat completions and completions have in common."""
-
-    id_prefix, whole_object, chunk_object = "", "", ""
-
-    def __init__(self, model: Model, identity: Identity) -> None:
-        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model.name}
-        self._tokenizer = model.tokenizer
-
-    @abstractmethod
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
-
-    def opening(self) -> dict[str, Any] | None:
-        return None
-
-    def whole(self, choices: list[Choice], prompt_tokens: int) -> dict[str, Any]:
-        answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
-        usage = usage_of(prompt_tokens, sum(choice.tokens for choice in choices))
-        return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
-
-    async def chunks(
-        self, deltas: AsyncIterator[Indexed], prompt_tokens: int, *, with_usage: bool, progress: Progress | None
-    ) -> AsyncIterator[dict[str, Any]]:
-        head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
-        tokens: dict[int, int] = {}
-        async for index, delta in deltas:
-            if not tokens and (opening := self.opening()):
-                yield head | {"choices": [opening]}
-            tokens[index] = delta.tokens
-            if progress:
-                progress.saw(delta.token)
-            if delta.text or delta.finish or delta.logprobs:
-                yield head | {"choices": [self.delta(index, delta)]}
-        if with_usage:
-            if progress:
-                progress.ended()
-            yield head | {"choices": [], "usage": usage_of(prompt_tokens, sum(tokens.values()))}
-
-
-class ChatShape(Shape):
-    id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text}
-        told = of_chat(choice.logprobs, self._tokenizer) if choice.logprobs else None
-        return {"index": index, "message": message, "logprobs": told, "finish_reason": choice.finish}
-
-    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
-        told = of_chat([delta.logprobs], self._tokenizer) if delta.logprobs else None
-        return {"index": index, "delta": {"content": delta.text}, "logprobs": told, "finish_reason": delta.finish}
-
-    def opening(self) -> dict[str, Any]:
-        return {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-
-
-class CompletionShape(Shape):
-    id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, model: Model, identity: Identity) -> None:
-        super().__init__(model, identity)
-        self._offsets: Counter[int] = Counter()  # characters before the next token of each choice
-
-    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        told = of_completion(choice.logprobs, self._tokenizer) if choice.logprobs else None
-        return {"index": index, "text": choice.text, "logprobs": told, "finish_reason": choice.finish}
-
-    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
-        told = None
-        if delta.logprobs:
-            told = of_completion([delta.logprobs], self._tokenizer, self._offsets[index])
-            self._offsets[index] += len(told["tokens"][0])
-        return {"index": index, "text": delta.text, "logprobs": told, "finish_reason": delta.finish}
+def chosen(choices: list[Choice], body: FullSampling) -> list[Choice]:
+    """Of each prompt's candidates those that were asked for."""
+    if body.candidates == body.choices:
+        return choices
+    groups = (choices[start : start + body.candidates] for start in range(0, len(choices), body.candidates))
+    return [choice for group in groups for choice in best(group, wanted=body.choices)]
 
 
 async def generate_all(
-    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, resumed: tuple[int, ...] = ()
+    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, ask: Asked
 ) -> AsyncGenerator[Indexed, None]:
     """The deltas of all choices of all prompts as they come. One failure ends all, as does closing the iterator."""
     # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-    priority = (sampling.priority or 0) - bool(resumed)
+    priority = (sampling.priority or 0) - bool(ask.resumed)
     turns = service.turns()
     merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
-        answer = service.generate(prompt, sampling, choice=index % sampling.choices, priority=priority, resumed=resumed)
+        choice = index % sampling.candidates
+        answer = service.generate(
+            prompt, sampling, choice=choice, priority=priority, resumed=ask.resumed, tenant=ask.tenant
+        )
         try:
             async with turns, aclosing(answer) as deltas:
                 async for delta in deltas:
@@ -221,7 +159,7 @@ async def generate_all(
         except Exception as error:
             merged.put_nowait(error)
 
-    wanted = [prompt for prompt in prompts for _ in range(sampling.choices)]
+    wanted = [prompt for prompt in prompts for _ in range(sampling.candidates)]
     tasks = [asyncio.create_task(follow(index, prompt)) for index, prompt in enumerate(wanted)]
     left = len(tasks)
     try:
@@ -237,9 +175,14 @@ async def generate_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    total = prompt_tokens + completion_tokens
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+async def beams_all(
+    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, tenant: str
+) -> AsyncGenerator[Indexed, None]:
+    """The answers of a beam search for each prompt, each as one delta; one search after the other."""
+    for number, prompt in enumerate(prompts):
+        answers = await service.beams(prompt, sampling, priority=sampling.priority or 0, tenant=tenant)
+        for index, (beam, text) in enumerate(answers):
+            yield number * sampling.choices + index, Delta(text, len(beam.tokens), beam.tokens[-1], beam.finish)
 
 
 def check_model(service: Service, name: str) -> None:

@@ -9,6 +9,9 @@ from threading import Thread
 import msgspec
 
 from ..telemetry.heartbeat import Heartbeat
+from .debug import Profiles
+
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 @dataclass(slots=True)
@@ -47,14 +50,23 @@ class Health:
 
 
 class ProbeServer:
-    def __init__(self, health: Health, host: str, port: int) -> None:
+    """`profiles` answers /debug/profile, where there is one."""
+
+    def __init__(self, health: Health, host: str, port: int, profiles: Profiles | None = None) -> None:
         class Handler(BaseHTTPRequestHandler):
             timeout = 5
 
             def do_GET(self) -> None:
-                status, body = health.answer(self.path)
+                path, _, query = self.path.partition("?")
+                if profiles and path == "/debug/profile":
+                    status, text = profiles(query)
+                    self.answer(status, text.encode(), TEXT)
+                else:
+                    self.answer(*health.answer(path), JSON)
+
+            def answer(self, status: int, body: bytes, kind: str) -> None:
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from .errors import ApiError, invalid
 from .schemas import Sampling
+from .tenant import tenant_of
 
 RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"
@@ -51,11 +52,17 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request's body, and what its headers say about resuming."""
+    """A request's body, and what its headers say about resuming and whose it is."""
 
     body: bytes
     resumable: bool = False
     resume: Resume | None = None
+    tenant: str = ""
+
+    @property
+    def resumed(self) -> tuple[int, ...]:
+        """Tokens of the answer that are there already."""
+        return self.resume.tokens if self.resume else ()
 
     def identity(self, sampling: Sampling) -> Identity:
         """Of the stream, new or taken up; from here on the sampling has its seed."""
@@ -76,9 +83,9 @@ async def asked(http: web.Request) -> Asked:
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Asked:
-    where = headers.get(RESUME)
+    where, tenant = headers.get(RESUME), tenant_of(headers)
     if where is None:
-        return Asked(body, RESUMABLE in headers)
+        return Asked(body, RESUMABLE in headers, tenant=tenant)
     found = _RESUME.fullmatch(where)
     size = headers.get(RESUME_BYTES, "0")
     if not found or not size.isdigit() or int(size) > len(body):
@@ -86,7 +93,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
     seed, created, name, position, check = found.groups()
     cut = len(body) - int(size)
     resume = Resume(Identity(int(seed, 16), int(created, 16), name), int(position), int(check, 16), _tokens(body[cut:]))
-    return Asked(body[:cut], True, resume)
+    return Asked(body[:cut], True, resume, tenant)
 
 
 def _tokens(text: bytes) -> tuple[int, ...]:

@@ -8,10 +8,21 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from ..engine.beams import EarlyStopping
 from ..engine.request import SamplingParams
 from .errors import ApiError, invalid
 
 MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 16, 64, 20
+MAX_BEST_OF = 20  # OpenAI's own limit
+MAX_BEAMS = 20
+# Fields that change which tokens are likely, or end answers by their text, with the values that do not.
+WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
+    name: {"top_p": (1.0,), "top_k": (-1,), "repetition_penalty": (1.0,)}.get(name, ())
+    for name in (
+        *("stream", "stop", "temperature", "top_p", "top_k", "min_p", "min_tokens", "repetition_penalty"),
+        *("frequency_penalty", "presence_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
+    )
+}
 MAX_PROMPTS = 2048  # OpenAI's own limit for embeddings
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -90,15 +101,57 @@ class FullSampling(Sampling, kw_only=True):
     stop_token_ids: Annotated[Tokens, Meta(max_length=256)] | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     timeout: Annotated[float, Meta(gt=0.0)] | None = None  # seconds to the end of the answer
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Meta(ge=-10.0, le=10.0)] | None = None
+    early_stopping: EarlyStopping | None = None
 
     @property
     def choices(self) -> int:
         return self.n or 1
 
     @property
+    def candidates(self) -> int:
+        """Answers to generate for each prompt, of which `choices` are told."""
+        return self.choices
+
+    @property
+    def beams(self) -> int:
+        """Sequences that a beam search keeps, of which `choices` are told."""
+        return self.choices
+
+    @property
     def told_logprobs(self) -> int:
         """Alternatives to tell for each token; -1: nothing."""
         return -1
+
+    @property
+    def told_prompt_logprobs(self) -> int:
+        """Alternatives to tell for each token of the prompt; -1: nothing."""
+        return -1 if self.prompt_logprobs is None else self.prompt_logprobs
+
+    def check(self) -> None:
+        """Raises ApiError for fields that do not go together."""
+        if self.stream and self.prompt_logprobs is not None:
+            raise invalid("prompt_logprobs are not told in streams.", "prompt_logprobs")
+        if self.use_beam_search:
+            self._check_beams()
+        elif self.length_penalty not in (None, 1.0) or self.early_stopping:
+            param = "early_stopping" if self.early_stopping else "length_penalty"
+            raise invalid(f"{param} is for beam search: set use_beam_search.", param)
+
+    def _check_beams(self) -> None:
+        """Refuses what a beam search would have to pass over: it draws nothing and follows the model alone."""
+        if not 2 <= self.beams <= MAX_BEAMS:
+            raise invalid(f"Beam search needs n or best_of between 2 and {MAX_BEAMS}: its number of beams.", "n")
+        if self.limit == 0:
+            raise invalid("Beam search needs max_tokens of at least 1.", "max_tokens")
+        for name, nothing in WITHOUT_BEAMS.items():
+            value = getattr(self, name, None)
+            if value and value not in nothing:
+                raise invalid(f"{name} does not go with beam search.", name)
+        if self.told_logprobs >= 0 or self.told_prompt_logprobs >= 0:
+            raise invalid("Log probabilities are not told of a beam search.", "logprobs")
 
     def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         params = Sampling.params(self, max_tokens, stop_token_ids)
@@ -110,7 +163,9 @@ class FullSampling(Sampling, kw_only=True):
             allowed_token_ids=tuple(self.allowed_token_ids or ()),
             min_tokens=self.min_tokens or 0,
             stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
-            logprobs=self.told_logprobs,
+            # Candidates are compared by what their tokens' probabilities were.
+            logprobs=max(self.told_logprobs, 0 if self.candidates > self.choices else -1),
+            prompt_logprobs=self.told_prompt_logprobs,
         )
 
 
@@ -151,16 +206,44 @@ class ChatRequest(FullSampling, kw_only=True):
 class CompletionRequest(FullSampling, kw_only=True):
     model: str
     prompt: Prompts
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
     stream_options: StreamOptions | None = None
 
     @property
     def limit(self) -> int | None:
-        return self.max_tokens or 16  # OpenAI's default here, and nowhere else
+        return 16 if self.max_tokens is None else self.max_tokens  # OpenAI's default here, and nowhere else
+
+    @property
+    def candidates(self) -> int:
+        return self.choices if self.use_beam_search else self.beams
+
+    @property
+    def beams(self) -> int:
+        return self.best_of or self.choices
 
     @property
     def told_logprobs(self) -> int:
         return -1 if self.logprobs is None else self.logprobs
+
+    @property
+    def told_prompt_logprobs(self) -> int:
+        return max(super().told_prompt_logprobs, self.told_logprobs if self.echo else -1)
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise invalid("max_tokens can be 0 only with echo or prompt_logprobs.", "max_tokens")
+        if self.beams < self.choices:
+            raise invalid(f"best_of must be at least n, which is {self.choices}.", "best_of")
+        if self.candidates == self.choices:
+            return
+        if self.stream:
+            raise invalid("best_of above n cannot be streamed: the best answer is known at the end.", "best_of")
+        if self.temperature == 0.0:
+            raise invalid("best_of above n needs a temperature above 0: greedy answers are all the same.", "best_of")
 
 
 class EmbeddingRequest(Struct, kw_only=True):
@@ -204,21 +287,20 @@ class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 # Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
-# values that ask for nothing. Everything else that is unknown changes no output, and is accepted.
+# values that ask for nothing. A kind of request that has the field itself takes it. Everything else that is unknown
+# changes no output, and is accepted.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "tools": ([],),
     "functions": ([],),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
-    "prompt_logprobs": (),
     "echo": (False,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "length_penalty": (1,),
     "truncate_prompt_tokens": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
@@ -227,7 +309,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "use_beam_search": (False,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
     "dimensions": (),
@@ -245,7 +326,7 @@ def parse(body: bytes, kind: type[S]) -> S:
     if not isinstance(fields, dict):
         raise invalid("The body must be a JSON object.")
     if not kind.__struct_config__.forbid_unknown_fields:
-        _refuse_unsupported(fields)
+        _refuse_unsupported(fields, kind)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -261,9 +342,9 @@ def prompts_of(given: Prompts, param: str) -> list[str | Tokens]:
     return [ids] if ids else [item for item in given if not isinstance(item, int)]
 
 
-def _refuse_unsupported(fields: dict[str, Any]) -> None:
+def _refuse_unsupported(fields: dict[str, Any], kind: type[Struct]) -> None:
     for name, neutral in UNSUPPORTED.items():
-        value = fields.get(name)
+        value = None if name in kind.__struct_fields__ else fields.get(name)
         if value is not None and not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
             # 1.0 for 1 asks for nothing either; True for 1 is a mistake.
             if isinstance(value, float) and value in neutral:

@@ -3,26 +3,30 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy
 
+from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, EngineError, QueueFull
 from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
 from ..models.checkpoint import Checkpoint
 from ..telemetry.metrics import Metrics, Timing
+from ..telemetry.tracing import Tracing
 from ..text.chat_template import ChatTemplate
 from ..text.detokenizer import Detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
-from .errors import failed, invalid, lost, queue_full, too_late, too_long, unavailable
+from .errors import ApiError, failed, invalid, lost, queue_full, too_late, too_long, unavailable
 from .probes import Health
 from .resume import gone
 from .schemas import FullSampling, Sampling
 
 Vector = numpy.ndarray
+T = TypeVar("T")
 
 ENDS = {FinishReason.ERROR: failed, FinishReason.LOST: lost, FinishReason.DEADLINE: too_late}
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
@@ -38,6 +42,13 @@ class Delta:
     token: int
     finish: FinishReason | None = None
     logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # with the first token
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    text: str
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +63,10 @@ class Model:
 
 
 class Service:
-    def __init__(self, model: Model, engine: EngineClient, metrics: Metrics, health: Health) -> None:
-        self.model, self.metrics, self.health = model, metrics, health
+    def __init__(
+        self, model: Model, engine: EngineClient, metrics: Metrics, health: Health, tracing: Tracing | None = None
+    ) -> None:
+        self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
         self._engine = engine
 
     def check_open(self) -> None:
@@ -91,6 +104,11 @@ class Service:
             )
         return tokens
 
+    async def prompt(self, given: str | Sequence[int], *, param: str, special_tokens: bool = True) -> Prompt:
+        """As `encode`, with the text as the client wrote it."""
+        tokens = await self.encode(given, param=param, special_tokens=special_tokens)
+        return Prompt(given if isinstance(given, str) else self.model.tokenizer.decode(list(given)), tokens)
+
     async def generate(
         self,
         prompt: tuple[int, ...],
@@ -99,8 +117,40 @@ class Service:
         choice: int = 0,
         priority: int = 0,
         resumed: tuple[int, ...] = (),
+        tenant: str = "",
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
+        request = self._request(prompt, sampling, choice=choice, priority=priority, resumed=resumed, tenant=tenant)
+        text = _TextOf(request, sampling, self.model.tokenizer)
+        for count, token in enumerate(resumed, 1):
+            assert request.sampling is not None, "it is to generate"
+            delta = text.add(Event(request.id, token, finish=request.sampling.finish_after(token, count)))
+            yield delta
+            if delta.finish:
+                return
+            if count % REPLAY_TURN_TOKENS == 0:
+                await asyncio.sleep(0)
+        async with aclosing(self._events(request)) as events:
+            async for event in events:
+                if event.token is None:  # a part of the prompt
+                    text.of_prompt += event.prompt_logprobs
+                    continue
+                delta = text.add(event)
+                yield delta
+                if delta.finish:
+                    return
+
+    def _request(
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        choice: int = 0,
+        priority: int = 0,
+        resumed: tuple[int, ...] = (),
+        tenant: str = "",
+    ) -> Request:
+        """Raises ApiError for one that this model or its context cannot answer."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
         room = self.room_tokens - len(prompt)
@@ -111,25 +161,14 @@ class Service:
                 f"{self.room_tokens} tokens, so that {room} are left.",
                 "max_tokens",
             )
-        params = self._params(sampling, limit, choice)
+        params = self._params(sampling, max(1, limit), choice)
+        if resumed:
+            params = replace(params, prompt_logprobs=-1)  # the client has them
         if max(resumed, default=0) >= self.model.tokenizer.vocabulary_size:
             raise gone()
         timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
-        request = Request(f"gen-{uuid.uuid4().hex}", prompt, params, priority, resumed, timeout_s=timeout_s)
-        text = _TextOf(Detokenizer(self.model.tokenizer, prompt), StopMatcher(sampling.stops), params.stop_token_ids)
-        for count, token in enumerate(resumed, 1):
-            delta = text.push(Event(request.id, token, finish=params.finish_after(token, count)))
-            yield delta
-            if delta.finish:
-                return
-            if count % REPLAY_TURN_TOKENS == 0:
-                await asyncio.sleep(0)
-        async with aclosing(self._events(request)) as events:
-            async for event in events:
-                delta = text.push(event)
-                yield delta
-                if delta.finish:
-                    return
+        name = f"gen-{uuid.uuid4().hex}"
+        return Request(name, prompt, params, priority, resumed, tenant, timeout_s=timeout_s)
 
     def _params(self, sampling: Sampling, limit: int, choice: int) -> SamplingParams:
         """With token ids that the model has; each choice draws with a seed of its own."""
@@ -152,19 +191,61 @@ class Service:
         tokens = (self.model.tokenizer.encode_now(variant, special_tokens=False) for variant in variants)
         return tuple(spelling for spelling in tokens if spelling)
 
-    async def embed(self, prompts: list[tuple[int, ...]]) -> list[Vector]:
+    async def beams(
+        self, prompt: tuple[int, ...], sampling: FullSampling, *, priority: int = 0, tenant: str = ""
+    ) -> list[tuple[Beam, str]]:
+        """The best answers of a beam search and their texts. Each step asks for one token after each beam.
+
+        All that the beams have in common the engine knows from the steps before, by its prefix cache.
+        """
+        request = self._request(prompt, sampling, priority=priority, tenant=tenant)
+        params = request.sampling
+        assert params is not None, "it is to generate"
+        rules = BeamRules(
+            sampling.beams,
+            params.max_tokens,
+            frozenset(params.stop_token_ids),
+            1.0 if sampling.length_penalty is None else sampling.length_penalty,
+            sampling.early_stopping or False,
+        )
+        search, timing = BeamSearch(rules), Timing(request.known_tokens)
+        end_s = None if request.timeout_s is None else time.monotonic() + request.timeout_s
+        with self._timed(timing):
+            while not search.done:
+                left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+                step = replace(request, timeout_s=left_s)
+                steps = [self._after(step, beam, rules.alternatives, timing) for beam in search.running]
+                search.advance(await together(steps))
+                self.metrics.token(timing)
+            timing.finish = search.answers[0].finish or FinishReason.STOP
+        answers = search.answers[: sampling.choices]
+        return [(beam, self._text_of(request, sampling, beam)) for beam in answers]
+
+    async def _after(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
+        """The likeliest tokens after a beam. A search that has begun is not sent away because others wait."""
+        params = SamplingParams(len(beam.tokens) + 1, temperature=0.0, logprobs=alternatives)
+        step = replace(request, id=f"beam-{uuid.uuid4().hex}", sampling=params, resumed=beam.tokens)
+        async with aclosing(self._engine_events(step, admitted=bool(beam.tokens))) as events:
+            async for event in events:
+                if event.logprobs:
+                    return event.logprobs
+                if timing.started_s is None:
+                    self.metrics.started(timing)
+        raise failed("The engine ended a request without a token.")
+
+    def _text_of(self, request: Request, sampling: Sampling, beam: Beam) -> str:
+        text, last = _TextOf(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
+        events = (Event("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens))
+        return "".join(text.add(event).text for event in events)
+
+    async def embed(self, prompts: list[tuple[int, ...]], *, tenant: str = "") -> list[Vector]:
         if self.model.checkpoint.task != "embed":
             raise invalid(f"{self.model.name} is a language model: it has no embeddings.", "model")
         turns = self.turns()
-        tasks = [asyncio.create_task(self._embed_one(prompt, turns)) for prompt in prompts]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await together([self._embed_one(prompt, turns, tenant) for prompt in prompts])
 
-    async def _embed_one(self, prompt: tuple[int, ...], turns: asyncio.Semaphore) -> Vector:
-        request = Request(f"emb-{uuid.uuid4().hex}", prompt)
+    async def _embed_one(self, prompt: tuple[int, ...], turns: asyncio.Semaphore, tenant: str) -> Vector:
+        request = Request(f"emb-{uuid.uuid4().hex}", prompt, tenant=tenant)
         async with turns, aclosing(self._events(request)) as events:
             async for event in events:
                 if event.embedding is not None:
@@ -172,47 +253,84 @@ class Service:
         raise failed("The engine ended a request without an embedding.")
 
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The engine's events with their timing; its troubles as answers for the client."""
+        """What the engine tells of a request, with its timing."""
         timing = Timing(request.known_tokens)
-        try:
-            async with aclosing(self._engine.stream(request)) as events:
+        with self._timed(timing):
+            async with aclosing(self._engine_events(request)) as events:
                 async for event in events:
-                    if event.finish in ENDS:
-                        timing.finish = "error"
-                        raise ENDS[event.finish](event.error or "The engine failed.")
-                    if event.token is None and event.embedding is None:
+                    if event.starts:
                         self.metrics.started(timing)
                         continue
-                    self.metrics.token(timing)
+                    if event.token is not None or event.embedding is not None:
+                        self.metrics.token(timing)
                     if event.finish:
                         timing.finish = event.finish
+                    yield event
+
+    async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+        """The engine's events; its troubles as answers for the client."""
+        try:
+            async with aclosing(self._engine.stream(request, admitted=admitted)) as events:
+                async for event in events:
+                    if event.finish in ENDS:
+                        raise ENDS[event.finish](event.error or "The engine failed.")
                     yield event
         except QueueFull as error:
             raise queue_full(str(error)) from None
         except EngineError as error:
             raise unavailable("loading", str(error)) from None
+
+    @contextmanager
+    def _timed(self, timing: Timing) -> Iterator[None]:
+        """Counts once what has begun to run, however it ends."""
+        try:
+            yield
+        except ApiError:
+            timing.finish = "error"
+            raise
         finally:
             if timing.started_s is not None:
                 self.metrics.ended(timing)
+            self.tracing.phases(timing)
+
+
+async def together(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
+    """All results, or the first failure: then nothing goes on."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 class _TextOf:
-    """Events of one request to deltas."""
+    """Tokens of one request to deltas. An answer of no tokens is one of a token that is not told."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: StopMatcher, stop_token_ids: tuple[int, ...]) -> None:
-        self._detokenizer, self._stops, self._stop_token_ids = detokenizer, stops, stop_token_ids
-        self._tokens = 0
+    def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
+        assert request.sampling is not None, "an embedding has no text"
+        self._detokenizer = Detokenizer(tokenizer, request.prompt)
+        self._stops, self._stop_token_ids = StopMatcher(sampling.stops), request.sampling.stop_token_ids
+        self._tokens, self._silent = 0, sampling.limit == 0
+        self.of_prompt: tuple[Logprobs, ...] = ()  # to go with the next delta
 
-    def push(self, event: Event) -> Delta:
+    def add(self, event: Event) -> Delta:
         assert event.token is not None, "an embedding has no text"
+        of_prompt, self.of_prompt = self.of_prompt + event.prompt_logprobs, ()
+        if self._silent:
+            return Delta("", 0, event.token, FinishReason.LENGTH, None, of_prompt)
         self._tokens += 1
-        text = ""
-        if event.token not in self._stop_token_ids:
-            text = self._stops.push(self._detokenizer.push(event.token))
-        if event.finish and not self._stops.matched:
-            text += self._stops.push(self._detokenizer.flush())
+        text, finish = self._text(event.token, last=event.finish is not None), event.finish
         if self._stops.matched:
-            return Delta(text, self._tokens, event.token, FinishReason.STOP, event.logprobs)
-        if event.finish:
+            finish = FinishReason.STOP
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, of_prompt)
+
+    def _text(self, token: int, *, last: bool) -> str:
+        text = ""
+        if token not in self._stop_token_ids:
+            text = self._stops.push(self._detokenizer.push(token))
+        if last and not self._stops.matched:
+            text += self._stops.push(self._detokenizer.flush())
+        if last and not self._stops.matched:
             text += self._stops.flush()
-        return Delta(text, self._tokens, event.token, event.finish, event.logprobs)
+        return text

@@ -7,11 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from .openai import Choice, check_model
+from .openai import check_model
 from .resume import Asked, Progress, asked
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
 from .service import Delta, Service
+from .shapes import Choice
 from .sse import json_response, stream_events
+from .tenant import tenant_of
 
 
 class Slipway:
@@ -33,8 +35,8 @@ class Slipway:
         prompt = await self._service.encode(body.prompt, param="prompt")
         identity = ask.identity(body)
         progress = ask.progress(identity, streamed=bool(body.stream))
-        resumed = ask.resume.tokens if ask.resume else ()
-        async with aclosing(self._service.generate(prompt, body, priority=body.priority, resumed=resumed)) as deltas:
+        answer = self._service.generate(prompt, body, priority=body.priority, resumed=ask.resumed, tenant=ask.tenant)
+        async with aclosing(answer) as deltas:
             if body.stream:
                 events = typed_events(deltas, len(prompt), progress)
                 return await stream_events(http, events, done=False, error=typed_error, progress=progress)
@@ -67,7 +69,7 @@ class Slipway:
         body = parse(await http.read(), EmbedRequest)
         check_model(self._service, body.model)
         prompts = [await self._service.encode(text, param="inputs") for text in body.inputs]
-        vectors = await self._service.embed(prompts)
+        vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
         return json_response(
             {
                 "embeddings": [vector.tolist() for vector in vectors],
@@ -84,8 +86,8 @@ class Slipway:
         prompt = await self._service.encode(text, param="prompt")
         identity = ask.identity(sampling)
         progress = ask.progress(identity, streamed=stream)
-        resumed = ask.resume.tokens if ask.resume else ()
-        async with aclosing(self._service.generate(prompt, sampling, resumed=resumed)) as deltas:
+        answer = self._service.generate(prompt, sampling, resumed=ask.resumed, tenant=ask.tenant)
+        async with aclosing(answer) as deltas:
             if stream:
                 return await stream_events(http, token_events(deltas, progress), progress=progress)
             choice = await collect(deltas)

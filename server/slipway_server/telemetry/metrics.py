@@ -73,12 +73,21 @@ class Metrics:
             (*LABELS, "block_size", "num_gpu_blocks"),
             registry=self.registry,
         )
+        self._crashes = Counter(
+            "slipway_server_engine_crashes", "Ends of the engine process while it served.", registry=self.registry
+        )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
 
     def loaded(self, seconds: float, ready: Ready) -> None:
         self._load.set(seconds)
         blocks = ready.kv_tokens // ready.block_tokens
         self._cache_info.labels(**self._model, block_size=str(ready.block_tokens), num_gpu_blocks=str(blocks)).set(1)
+
+    def crashed(self) -> None:
+        """Nothing runs until the engine is back, and nothing of its cache is left."""
+        self._crashes.inc()
+        for gauge in (self._running, self._waiting, self._kv_usage, self._gpu_usage):
+            gauge.set(0)
 
     def step(self, step: Step) -> None:
         self._running.set(step.running)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slipway_server.engine.engine import OUT_OF_MEMORY, Engine
-from slipway_server.engine.request import FinishReason, Request, SamplingParams
+from slipway_server.engine.request import FinishReason, Logprobs, Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
@@ -138,6 +138,35 @@ def test_a_stop_token_ends_and_is_told() -> None:
     events = [event for _ in range(30) for event in engine.step().events]
     assert events[-1].finish is FinishReason.STOP
     assert [event.token for event in events] == list(expected("tiny-v1")[30][: len(events)])
+
+
+def test_prompts_are_told_once_with_the_probabilities_that_transformers_computes() -> None:
+    model = load(MODELS / "tiny-v1", task="generate", dtype="float32", device="cpu")
+    # Room for about two of them, so that some start over in the middle of their prompts and of their answers.
+    engine = make_engine("tiny-v1", kv_tokens=448, step_tokens=48)
+    told: dict[str, list[Logprobs]] = {}
+    for index in range(30, 42):
+        params = SamplingParams(NEW_TOKENS, temperature=0.0, prompt_logprobs=index % 3)
+        engine.submit(Request(f"r{index}", prompts()[index], params))
+    while engine.scheduler.busy:
+        for event in engine.step().events:
+            assert event.error is None
+            told.setdefault(event.id, []).extend(event.prompt_logprobs)
+    assert engine.scheduler.preemptions > 0
+    for index in range(30, 42):
+        ids = torch.tensor([prompts()[index]])
+        with torch.inference_mode():
+            exact = model(ids).logits[0, :-1].log_softmax(dim=-1)
+        items = told[f"r{index}"]
+        assert tuple(item.tokens[0] for item in items) == prompts()[index][1:]
+        own = exact.gather(1, ids[0, 1:, None])
+        torch.testing.assert_close(torch.tensor([[item.values[0]] for item in items]), own, atol=1e-4, rtol=1e-4)
+        assert sum(item.rank != rank for item, rank in zip(items, (exact > own).sum(-1) + 1, strict=True)) <= 1
+        values, best = exact.topk(index % 3)
+        assert [list(item.tokens[1:]) for item in items] == best.tolist()
+        torch.testing.assert_close(
+            torch.tensor([item.values[1:] for item in items]), values.reshape(len(items), -1), atol=1e-4, rtol=1e-4
+        )
 
 
 def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.request import Event, FinishReason, Request, Sampled, SamplingParams, Sequence, Work
-from slipway_server.engine.scheduler import AGEING_S, Limits, Scheduler
+from slipway_server.engine.request import (
+    Event,
+    FinishReason,
+    Logprobs,
+    Request,
+    Sampled,
+    SamplingParams,
+    Sequence,
+    Work,
+)
+from slipway_server.engine.scheduler import AGEING_S, TOLD_TOKENS, Limits, Scheduler
 
 STOP = 7
+TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
 
 
 def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> Limits:
@@ -124,6 +134,42 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
     ends = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "nan": FinishReason.ERROR}
     assert {event.id: event.finish for event in events} == ends
     assert not scheduler.busy and len(scheduler.take_spoiled()) == 1 and not scheduler.take_spoiled()
+
+
+def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
+    scheduler = Scheduler(limits(slots=1, step_tokens=8))
+    params = SamplingParams(3, prompt_logprobs=0)
+    scheduler.submit(Request("told", tuple(range(20)), params, priority=1))
+    rows: list[int] = []
+
+    def told_step() -> None:
+        batch = scheduler.schedule()
+        results = [
+            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_rows)]) for work in batch
+        ]
+        rows.extend(row for work in batch for row in work.prompt_rows)
+        asked = [result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_rows]
+        scheduler.complete(batch, asked)
+
+    told_step()
+    assert rows == list(range(8))
+    scheduler.submit(request("urgent", tokens=1, first=90))  # takes the slot
+    while scheduler.busy:
+        told_step()
+    assert scheduler.preemptions == 1 and rows == list(range(19))
+    # Its prompt is known, but whoever wants to be told of it has to compute it.
+    scheduler.submit(Request("again", tuple(range(20)), params))
+    assert spans(scheduler.schedule()) == [("again", 0, 8, False)]
+
+
+def test_a_step_tells_of_no_more_prompt_tokens_than_it_has_room_for_logits() -> None:
+    scheduler = Scheduler(limits(slots=4, step_tokens=2000, kv_tokens=8000))
+    for name in "abc":
+        scheduler.submit(Request(name, tuple(range(200)), SamplingParams(1, prompt_logprobs=0)))
+    scheduler.submit(request("plain", prompt=900, first=5000))
+    batch = scheduler.schedule()
+    assert sum(len(work.prompt_rows) for work in batch) <= TOLD_TOKENS
+    assert ("plain", 0, 900, True) in spans(batch)
 
 
 def test_what_can_never_fit_is_refused() -> None:

@@ -166,6 +166,160 @@ def test_further_sampling_parameters_have_their_effect(client: openai.OpenAI, ti
     assert ask(min_p=1.0, temperature=1.5) == greedy
 
 
+@pytest.fixture(scope="module")
+def scores(tiny_v1: Path) -> tuple[list[int], torch.Tensor]:
+    """Token ids of a prompt, and what transformers thinks of each in its place: [tokens - 1, vocabulary]."""
+    ids = AutoTokenizer.from_pretrained(tiny_v1)(VERSE, return_tensors="pt").input_ids
+    model = load(tiny_v1, task="generate", dtype="float32", device="cpu")
+    with torch.inference_mode():
+        return ids[0].tolist(), model(ids).logits[0, :-1].log_softmax(dim=-1)
+
+
+def test_echo_tells_the_prompt_with_its_probabilities(
+    client: openai.OpenAI, scores: tuple[list[int], torch.Tensor], tiny_v1: Path
+) -> None:
+    ids, exact = scores
+    own = [float(row[token]) for row, token in zip(exact, ids[1:], strict=True)]
+    ask = {"model": "chat", "prompt": VERSE, "temperature": 0, "logprobs": 2}
+    plain = client.completions.create(**ask, max_tokens=6)
+    whole = client.completions.create(**ask, max_tokens=6, echo=True)
+    text, told = whole.choices[0].text, whole.choices[0].logprobs
+    assert text == VERSE + plain.choices[0].text
+    assert told and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+    assert "".join(told.tokens) == text and whole.usage == plain.usage
+    assert told.text_offset == [len("".join(told.tokens[:index])) for index in range(len(ids) + 6)]
+    assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
+    assert told.token_logprobs[1 : len(ids)] == pytest.approx(own, abs=1e-4)
+    best = [pytest.approx(row.topk(2).values.tolist(), abs=1e-4) for row in exact]
+    assert [list(top.values()) for top in told.top_logprobs[1 : len(ids)]] == best
+    assert plain.choices[0].logprobs
+    assert told.token_logprobs[len(ids) :] == pytest.approx(plain.choices[0].logprobs.token_logprobs, abs=1e-4)
+
+    # Nothing but the prompt: how evaluations score given texts.
+    alone = client.completions.create(**ask, max_tokens=0, echo=True)
+    assert (alone.choices[0].text, alone.choices[0].finish_reason) == (VERSE, "length")
+    assert alone.usage and alone.usage.completion_tokens == 0
+    assert alone.choices[0].logprobs
+    assert alone.choices[0].logprobs.token_logprobs == [None, *told.token_logprobs[1 : len(ids)]]
+    by_ids = client.completions.create(model="chat", prompt=[ids, ids[:3]], echo=True, max_tokens=0)
+    decode = AutoTokenizer.from_pretrained(tiny_v1).decode
+    assert [choice.text for choice in by_ids.choices] == [decode(ids), decode(ids[:3])]
+
+    chunks = list(client.completions.create(**ask, max_tokens=6, echo=True, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text and chunks[0].choices[0].text == VERSE
+    for field in ("tokens", "token_logprobs", "text_offset"):
+        told_in_parts = [item for chunk in chunks for item in getattr(chunk.choices[0].logprobs, field)]
+        exact_field = getattr(told, field)
+        assert told_in_parts == (pytest.approx(exact_field, abs=1e-4) if field == "token_logprobs" else exact_field)
+    without = client.completions.create(model="chat", prompt=VERSE, temperature=0, max_tokens=6, echo=True, n=2)
+    assert [choice.text for choice in without.choices] == [text, text]
+    assert without.choices[0].logprobs is None
+
+
+def test_prompt_logprobs_in_the_shape_of_vllm(
+    server: ServerProcess, scores: tuple[list[int], torch.Tensor], tiny_v1: Path
+) -> None:
+    ids, exact = scores
+    ask = {"model": "chat", "prompt": VERSE, "max_tokens": 1, "prompt_logprobs": 2, "logprobs": 0}
+    choice = post(server.url + "/v1/completions", ask)[2]["choices"][0]
+    first, *told = choice["prompt_logprobs"]
+    assert first is None and len(told) == len(ids) - 1 and len(choice["logprobs"]["tokens"]) == 1
+    decode = AutoTokenizer.from_pretrained(tiny_v1).decode
+    for item, token, row in zip(told, ids[1:], exact, strict=True):
+        assert set(item) == {str(token), *map(str, row.topk(2).indices.tolist())}
+        for number, entry in item.items():
+            assert entry["logprob"] == pytest.approx(float(row[int(number)]), abs=1e-4)
+            assert entry["decoded_token"] == decode([int(number)])
+            assert entry["rank"] == int((row > row[int(number)]).sum()) + 1
+    chat = {"model": "chat", "messages": MESSAGES, "max_tokens": 1, "prompt_logprobs": 0}
+    answer = post(server.url + "/v1/chat/completions", chat)[2]
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
+
+
+def test_best_of_tells_the_likeliest_of_its_candidates(client: openai.OpenAI) -> None:
+    ask = {"model": "chat", "prompt": "And it came to pass", "max_tokens": 8, "temperature": 1.3, "seed": 4}
+    texts = ["And it came to pass", "In the beginning"]
+    asked = ask | {"prompt": texts}
+    candidates = client.completions.create(**asked, n=6, logprobs=0).choices
+    best = client.completions.create(**asked, n=2, best_of=6)
+    expected = []
+    for start in (0, 6):
+        scored = [(sum(c.logprobs.token_logprobs) / 8, c.text) for c in candidates[start : start + 6]]  # type: ignore
+        expected += [text for _, text in sorted(scored, reverse=True)[:2]]
+    assert [choice.text for choice in best.choices] == expected
+    assert [choice.index for choice in best.choices] == [0, 1, 2, 3]
+    assert all(choice.logprobs is None for choice in best.choices)
+    assert best.usage and best.usage.completion_tokens == 2 * 6 * 8
+    told = client.completions.create(**ask, best_of=6, logprobs=1).choices
+    assert told[0].text == expected[0] and told[0].logprobs and len(told[0].logprobs.tokens or []) == 8
+    # As many as are told: nothing to choose from.
+    assert "".join(chunk.choices[0].text for chunk in client.completions.create(**ask, best_of=1, stream=True))
+
+
+def test_beam_search_answers_as_transformers_does(client: openai.OpenAI, tiny_v1: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_v1)
+    model = load(tiny_v1, task="generate", dtype="float32", device="cpu")
+    texts = [VERSE + " And the evening and the morning were", "Blessed are they"]
+
+    def expected(text: str, **more: object) -> list[str]:
+        ids = tokenizer(text, return_tensors="pt")
+        output = model.generate(**ids, num_beams=4, do_sample=False, max_new_tokens=12, pad_token_id=0, **more)
+        return tokenizer.batch_decode(output[:, ids.input_ids.shape[1] :], skip_special_tokens=True)
+
+    ask = {"model": "chat", "max_tokens": 12}
+    beams = {"use_beam_search": True}
+    four = client.completions.create(**ask, prompt=texts, n=4, extra_body=beams)
+    assert [c.text for c in four.choices] == [t for text in texts for t in expected(text, num_return_sequences=4)]
+    assert [c.index for c in four.choices] == list(range(8))
+    assert four.usage and 0 < four.usage.completion_tokens <= 8 * 12
+    favours_short = {"length_penalty": -1.0, "early_stopping": "never"}
+    one = client.completions.create(**ask, prompt=texts[0], best_of=4, echo=True, extra_body=beams | favours_short)
+    assert [c.text for c in one.choices] == [texts[0] + text for text in expected(texts[0], **favours_short)]
+    chat = client.chat.completions.create(
+        **ask, messages=MESSAGES, n=2, extra_body=beams | {"early_stopping": True, "timeout": 60}
+    )
+    assert len({choice.message.content for choice in chat.choices}) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"use_beam_search": True}, "n"),
+        ({"use_beam_search": True, "best_of": 1}, "n"),
+        ({"use_beam_search": True, "n": 21}, "n"),
+        ({"use_beam_search": True, "n": 2, "stream": True}, "stream"),
+        ({"use_beam_search": True, "n": 2, "temperature": 0.5}, "temperature"),
+        ({"use_beam_search": True, "n": 2, "top_p": 0.9}, "top_p"),
+        ({"use_beam_search": True, "n": 2, "stop": "x"}, "stop"),
+        ({"use_beam_search": True, "n": 2, "logit_bias": {"3": 1}}, "logit_bias"),
+        ({"use_beam_search": True, "n": 2, "logprobs": 1}, "logprobs"),
+        ({"use_beam_search": True, "n": 2, "early_stopping": "soon"}, "early_stopping"),
+        ({"use_beam_search": True, "n": 2, "max_tokens": 0, "echo": True}, "max_tokens"),
+        ({"use_beam_search": True, "n": 3, "best_of": 2}, "best_of"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"best_of": 21}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 2, "temperature": 0}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"logprobs": 21, "echo": True}, "logprobs"),
+        ({"echo": "yes"}, "echo"),
+        ({"prompt": ["x"] * 300, "best_of": 10}, "n"),
+    ],
+)
+def test_completions_that_make_no_sense_are_refused_by_name(
+    server: ServerProcess, more: dict[str, object], param: str
+) -> None:
+    status, _, answer = post(server.url + "/v1/completions", {"model": "chat", "prompt": "x"} | more)
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
 def test_an_answer_that_takes_too_long_is_ended(server: ServerProcess) -> None:
     body = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "ignore_eos": True, "timeout": 0.001}
     status, _, answer = post(server.url + "/v1/completions", body)

@@ -59,8 +59,15 @@ def in_thread(pool: ThreadPoolExecutor, server: ServerProcess) -> Future[Any]:
     return pool.submit(post, server.url + "/v1/completions", LONG | {"max_tokens": 5})
 
 
-def test_full_queue_then_hang_then_death(small: ServerProcess, tmp_path: Path) -> None:
-    # The three share a server because a start costs seconds. A stopped engine makes each state last as long as needed.
+def count(server: ServerProcess) -> dict[str, float]:
+    """API requests by how they ended."""
+    prefix = "slipway_server_requests_total{outcome="
+    lines = get(server.url + "/metrics")[1].decode().splitlines()
+    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix)}
+
+
+def test_full_queue_then_hang(small: ServerProcess) -> None:
+    # Both share a server because a start costs seconds. A stopped engine makes each state last as long as needed.
     too_long = post(small.url + "/v1/completions", LONG | {"max_tokens": 500})
     assert (too_long[0], too_long[2]["error"]["code"]) == (400, "context_length_exceeded")
     small.engine.suspend()
@@ -78,12 +85,41 @@ def test_full_queue_then_hang_then_death(small: ServerProcess, tmp_path: Path) -
         small.engine.resume()
         until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
 
-        with openai.OpenAI(base_url=small.url + "/v1", api_key="none", max_retries=0) as client:
-            stream = open_stream(client)
-            next(stream)
-            small.engine.kill()
-            with pytest.raises(openai.APIError, match="engine process ended"):
-                list(stream)
+
+def test_an_engine_that_crashes_is_started_once_more(small: ServerProcess, tmp_path: Path) -> None:
+    greedy = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 20, "temperature": 0}
+    text = post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"]
+    before = count(small)
+    with ThreadPoolExecutor(4) as pool, openai.OpenAI(base_url=small.url + "/v1", api_key="x", max_retries=0) as client:
+        stream = open_stream(client)
+        next(stream)
+        small.engine.suspend()
+        # One that runs beside the stream, and one that waits for a slot.
+        lost = [in_thread(pool, small) for _ in range(2)]
+        until(lambda: small.metric("slipway_server_requests_in_flight") == 3, "three requests")
+        first = small.engine
+        first.kill()
+        with pytest.raises(openai.APIError, match="engine process ended"):
+            list(stream)
+        for status, headers, body in [future.result() for future in lost]:
+            assert (status, body["error"]["code"]) == (503, "server_lost") and "Retry-After" in headers
+    # A new process takes longer to import torch than this one takes to ask.
+    status, headers, body = post(small.url + "/v1/completions", greedy)
+    assert (status, body["error"]["code"]) == (503, "loading") and "Retry-After" in headers
+    assert get(small.probe_url + "/readyz")[0] == 503 and get(small.probe_url + "/healthz")[0] == 200
+    until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
+    assert small.engine.pid != first.pid
+    assert post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"] == text
+    after = count(small)
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
+        "error": 3,
+        "loading": 1,
+        "completed": 1,
+    }
+    assert small.metric("slipway_server_requests_in_flight") == small.running() == 0
+    assert small.metric("slipway_server_engine_crashes_total") == 1
+
+    small.engine.kill()
     assert small.wait() == 1
     assert (tmp_path / "last-words").read_text() == "The engine process was killed by signal 9."
 

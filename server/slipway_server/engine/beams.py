@@ -1,0 +1,87 @@
+"""Beam search over log probabilities that ordinary requests tell: which sequences to extend next, and when to end.
+
+Pure. The rules are those of transformers' `generate(num_beams=width)`, so that the answers are, too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .request import FinishReason, Logprobs
+
+EarlyStopping = bool | Literal["never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """The tokens of an answer, or of its beginning, and the sum of their log probabilities."""
+
+    tokens: tuple[int, ...] = ()
+    total: float = 0.0
+    finish: FinishReason | None = None
+
+    def score(self, length_penalty: float) -> float:
+        """By which answers of different lengths compare: above 0, a penalty of 1.0 for instance, favours long ones."""
+        return self.total / float(len(self.tokens) ** length_penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class BeamRules:
+    """`early_stopping`: True ends with `width` answers, False when better ones are unlikely, "never" if impossible."""
+
+    width: int
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+
+    @property
+    def alternatives(self) -> int:
+        """Of the likeliest tokens after each beam: were all that end an answer among them, enough would be left."""
+        return max(2, 1 + len(self.stop_token_ids)) * self.width
+
+
+@dataclass(slots=True)
+class BeamSearch:
+    rules: BeamRules
+    running: list[Beam] = field(default_factory=lambda: [Beam()])  # to be extended next, the likeliest first
+    answers: list[Beam] = field(default_factory=list)  # at most `width`, the best one first
+    done: bool = False
+
+    def advance(self, told: Iterable[Logprobs]) -> None:
+        """One token more; `told` has the `alternatives` likeliest tokens after each of `running`, in order."""
+        candidates = sorted(
+            (
+                self._extended(beam, token, value)
+                for beam, after in zip(self.running, told, strict=True)
+                for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
+            ),
+            key=lambda beam: -beam.total,
+        )[: self.rules.alternatives]
+        # Those further down are there in place of what ends. They must not end an answer themselves.
+        ended = [beam for beam in candidates[: self.rules.width] if beam.finish]
+        self.answers = sorted(self.answers + ended, key=self._score, reverse=True)[: self.rules.width]
+        self.running = [beam for beam in candidates if not beam.finish][: self.rules.width]
+        self.done = not self.running or self._enough()
+
+    def _extended(self, beam: Beam, token: int, value: float) -> Beam:
+        tokens, finish = (*beam.tokens, token), None
+        if token in self.rules.stop_token_ids:
+            finish = FinishReason.STOP
+        elif len(tokens) >= self.rules.max_tokens:
+            finish = FinishReason.LENGTH
+        return Beam(tokens, beam.total + value, finish)
+
+    def _score(self, beam: Beam) -> float:
+        return beam.score(self.rules.length_penalty)
+
+    def _enough(self) -> bool:
+        """Whether there are `width` answers, and the likeliest beam would not come to be among them."""
+        rules, best = self.rules, self.running[0]
+        if len(self.answers) < rules.width:
+            return False
+        if rules.early_stopping is True:
+            return True
+        longest = rules.early_stopping == "never" and rules.length_penalty > 0.0
+        length = rules.max_tokens if longest else len(best.tokens)
+        return best.total / float(length**rules.length_penalty) <= self._score(self.answers[-1])

@@ -1,0 +1,79 @@
+"""What the engine's next steps spend their time on, as a table: by Python function, or by torch operation."""
+
+import cProfile
+import io
+import pstats
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from .messages import Profile
+
+ROWS = 60
+T = TypeVar("T")
+
+
+class Profiler:
+    """At most one profile at a time; it ends after its steps or its time, whatever is first."""
+
+    def __init__(self) -> None:
+        self._steps = 0  # that are left
+        self._end_s = 0.0
+        self._running: _ByFunction | _ByOperation | None = None
+
+    def begin(self, ask: Profile, now_s: float) -> None:
+        """One that comes while another runs takes its place."""
+        self._steps, self._end_s = ask.steps, now_s + ask.seconds
+        self._running = _ByOperation() if ask.operations else _ByFunction()
+
+    def run(self, step: Callable[[], T]) -> T:
+        if self._running is None or self._steps == 0:
+            return step()
+        self._steps -= 1
+        return self._running.run(step)
+
+    def take(self, now_s: float) -> str | None:
+        """The table, once, when it is complete."""
+        if self._running is None or (self._steps and now_s < self._end_s):
+            return None
+        table, self._running = self._running.table(), None
+        return table
+
+
+class _ByFunction:
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
+        self._steps = 0
+
+    def run(self, step: Callable[[], T]) -> T:
+        self._steps += 1
+        return self._profile.runcall(step)
+
+    def table(self) -> str:
+        if not self._steps:
+            return "No step ran.\n"
+        text = io.StringIO()
+        pstats.Stats(self._profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(ROWS)
+        return f"{self._steps} steps\n{text.getvalue()}"
+
+
+class _ByOperation:
+    """Each step under torch's profiler alone: what waits between steps is no part of it."""
+
+    def __init__(self) -> None:
+        cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
+        self._steps = 0
+
+    def run(self, step: Callable[[], T]) -> T:
+        self._steps += 1
+        with self._profile:
+            return step()
+
+    def table(self) -> str:
+        if not self._steps:
+            return "No step ran.\n"
+        sort = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        return f"{self._steps} steps\n{self._profile.key_averages().table(sort_by=sort, row_limit=ROWS)}\n"

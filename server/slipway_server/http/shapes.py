@@ -1,0 +1,173 @@
+"""Answers in OpenAI's shapes: whole ones and chunks of chat completions and of completions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ..engine.request import FinishReason, Logprobs
+from .logprobs import of_chat, of_completion, of_prompt
+from .resume import Identity, Progress
+from .schemas import ChatRequest, CompletionRequest
+from .service import Delta, Model, Prompt
+
+Indexed = tuple[int, Delta]
+
+
+class Choice:
+    """One answer as it comes together."""
+
+    def __init__(self) -> None:
+        self.text, self.tokens, self.finish = "", 0, FinishReason.ERROR
+        self.logprobs: list[Logprobs] = []
+        self.prompt_logprobs: tuple[Logprobs, ...] = ()
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.logprobs += [delta.logprobs] if delta.logprobs else []
+        self.prompt_logprobs += delta.prompt_logprobs
+        self.tokens = delta.tokens
+        self.finish = delta.finish or self.finish
+
+    @property
+    def score(self) -> float:
+        """Mean log probability of its tokens, by which OpenAI's best_of compares."""
+        return sum(item.values[0] for item in self.logprobs) / max(1, len(self.logprobs))
+
+
+def best(choices: list[Choice], *, wanted: int) -> list[Choice]:
+    """Those with the highest scores, the best one first; equal ones in their order."""
+    return sorted(choices, key=lambda choice: -choice.score)[:wanted]
+
+
+class Shape(ABC):
+    """What chat completions and completions have in common."""
+
+    id_prefix, whole_object, chunk_object = "", "", ""
+
+    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt]) -> None:
+        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model.name}
+        self._tokenizer = model.tokenizer
+        self._prompts = prompts
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt.tokens) for prompt in self._prompts)
+
+    @abstractmethod
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
+
+    def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """What comes before the first delta of a choice."""
+        return None
+
+    def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
+        answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
+        usage = usage_of(self.prompt_tokens, completion_tokens)
+        return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
+
+    async def chunks(
+        self, deltas: AsyncIterator[Indexed], *, with_usage: bool, progress: Progress | None
+    ) -> AsyncIterator[dict[str, Any]]:
+        head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
+        tokens: dict[int, int] = {}
+        async for index, delta in deltas:
+            if index not in tokens and (opening := self.opening(index, delta)):
+                yield head | {"choices": [opening]}
+            tokens[index] = delta.tokens
+            if progress:
+                progress.saw(delta.token)
+            choice = self.delta(index, delta)
+            if delta.text or delta.finish or delta.logprobs:
+                yield head | {"choices": [choice]}
+        if with_usage:
+            if progress:
+                progress.ended()
+            yield head | {"choices": [], "usage": usage_of(self.prompt_tokens, sum(tokens.values()))}
+
+
+class ChatShape(Shape):
+    id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt], body: ChatRequest) -> None:
+        super().__init__(model, identity, prompts)
+        self._body = body
+
+    def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
+        answer = super().whole(choices, completion_tokens)
+        if (count := self._body.prompt_logprobs) is not None:
+            told = choices[0].prompt_logprobs
+            answer["prompt_logprobs"] = of_prompt(told, self._tokenizer, count)
+        return answer
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text}
+        told = of_chat(choice.logprobs, self._tokenizer) if choice.logprobs else None
+        return {"index": index, "message": message, "logprobs": told, "finish_reason": choice.finish}
+
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        told = of_chat([delta.logprobs], self._tokenizer) if delta.logprobs else None
+        return {"index": index, "delta": {"content": delta.text}, "logprobs": told, "finish_reason": delta.finish}
+
+    def opening(self, index: int, delta: Delta) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+
+
+class CompletionShape(Shape):
+    id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt], body: CompletionRequest) -> None:
+        super().__init__(model, identity, prompts)
+        self._body = body
+        self._offsets: dict[int, int] = {}  # characters before the next token of each choice
+
+    def choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        text, told = choice.text, self._told(index, choice.logprobs, choice.prompt_logprobs, opens=True)
+        if self._body.echo:
+            text = self._prompt(index).text + text
+        answer = {"index": index, "text": text, "logprobs": told, "finish_reason": choice.finish}
+        if (count := self._body.prompt_logprobs) is not None:
+            answer["prompt_logprobs"] = of_prompt(choice.prompt_logprobs, self._tokenizer, count)
+        return answer
+
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        told = self._told(index, [delta.logprobs], ()) if delta.logprobs else None
+        if self._body.logprobs is not None and told is None:
+            # Taken up from another server: its client was told of it there.
+            self._offsets[index] = self._offsets.get(index, 0) + len(self._tokenizer.text_of(delta.token))
+        return {"index": index, "text": delta.text, "logprobs": told, "finish_reason": delta.finish}
+
+    def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        if not self._body.echo:
+            return None
+        told = self._told(index, [], delta.prompt_logprobs, opens=True)
+        self._offsets[index] = sum(len(self._tokenizer.text_of(token)) for token in self._prompt(index).tokens)
+        return {"index": index, "text": self._prompt(index).text, "logprobs": told, "finish_reason": None}
+
+    def _prompt(self, index: int) -> Prompt:
+        return self._prompts[index // self._body.choices]
+
+    def _told(
+        self, index: int, told: list[Logprobs], of_the_prompt: tuple[Logprobs, ...], *, opens: bool = False
+    ) -> dict[str, Any] | None:
+        if self._body.logprobs is None:
+            return None
+        echoed = opens and bool(self._body.echo)
+        first = self._prompt(index).tokens[0] if echoed else None
+        items = [*(of_the_prompt if echoed else ()), *told]
+        offset = self._offsets.get(index, 0)
+        shown = of_completion(items, self._tokenizer, self._body.logprobs, offset=offset, first=first)
+        self._offsets[index] = offset + sum(map(len, shown["tokens"]))
+        return shown
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}

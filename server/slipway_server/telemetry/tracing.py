@@ -1,0 +1,90 @@
+"""One OpenTelemetry span for each API request, with its way through the engine as events; none without an endpoint.
+
+Names are those of the semantic conventions for HTTP and for generative AI. What the SDK reads from the environment
+(OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, headers and certificates of the exporter) is left to it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from .metrics import Timing
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+NOT_INSTALLED = "no spans are sent: install slipway[tracing], opentelemetry is missing"
+
+log = logging.getLogger("slipway")
+
+Ended = Callable[[str, int], None]  # told how the request ended, and the status of its answer (0: none)
+
+
+class Tracing:
+    """Without a tracer it does nothing."""
+
+    def __init__(self, tracer: Any = None, model: str = "") -> None:
+        self._tracer, self._model = tracer, model
+
+    @contextmanager
+    def request(self, headers: Mapping[str, str], method: str, route: str) -> Iterator[Ended]:
+        """A server span around a request, under the span that `traceparent` names."""
+        if self._tracer is None:
+            yield lambda outcome, status: None
+            return
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        given = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+        about = {"http.request.method": method, "http.route": route, "gen_ai.request.model": self._model}
+        with self._tracer.start_as_current_span(
+            f"{method} {route}",
+            context=TraceContextTextMapPropagator().extract(given),
+            kind=trace.SpanKind.SERVER,
+            attributes=about,
+            # A client that leaves is no error of ours: `_end` knows.
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            yield lambda outcome, status: _end(span, outcome, status)
+
+    def phases(self, timing: Timing) -> None:
+        """What the request that is being served waited for, when it began to run, and when to answer."""
+        if self._tracer is None:
+            return
+        from opentelemetry import trace
+
+        span, now_ns, now_s = trace.get_current_span(), time.time_ns(), time.monotonic()
+        begins = {"queue": timing.submitted_s, "prefill": timing.started_s, "decode": timing.first_s}
+        tokens = {"prompt_tokens": timing.prompt_tokens, "output_tokens": timing.output_tokens}
+        for phase, begin_s in begins.items():
+            if begin_s is not None:
+                span.add_event(phase, tokens, timestamp=now_ns - int((now_s - begin_s) * 1e9))
+
+
+def _end(span: Any, outcome: str, status: int) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("slipway.outcome", outcome)
+    if status:
+        span.set_attribute("http.response.status_code", status)
+    if outcome == "error":
+        span.set_status(StatusCode.ERROR)
+
+
+def tracing(environment: Mapping[str, str], model: str) -> Tracing:
+    """Where an endpoint is configured, to that one in batches, from a thread of its own."""
+    if not any(environment.get(name) for name in ENDPOINTS):
+        return Tracing()
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        log.warning(NOT_INSTALLED)
+        return Tracing()
+    named = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": "slipway-server"}
+    provider = TracerProvider(resource=Resource.create(named))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracing(provider.get_tracer("slipway_server"), model)

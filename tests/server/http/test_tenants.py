@@ -1,0 +1,54 @@
+"""What the engine makes of whose request it is: caches of their own, and turns by what each one got."""
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ..process import ServerProcess, until
+
+# A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+HITS = "vllm:prefix_cache_hits_total"
+ANNA, BERT = "a" * 32, "b" * 32
+
+
+def ask(server: ServerProcess, tenant: str, prompt: str, tokens: int = 1) -> int:
+    headers = {"Content-Type": "application/json"} | ({"X-Slipway-Tenant": tenant} if tenant else {})
+    body = {"model": "tiny-v1", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return int(answer.status)
+
+
+def test_caches_and_turns_by_tenant(tiny_v1: Path) -> None:
+    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server, ThreadPoolExecutor(12) as pool:
+        server.wait_ready()
+        prompt = "And it came to pass in those days, that there went out a decree. " * 4
+        hits = []
+        for tenant in (ANNA, ANNA, BERT, BERT, "", ""):
+            before = server.metric(HITS)
+            ask(server, tenant, prompt)
+            hits.append(server.metric(HITS) - before)
+        # Each has a cache of its own, and those whom nobody named share one.
+        known = hits[1]
+        assert known >= 32 and hits == [0, known, 0, known, 0, known]
+
+        server.engine.suspend()
+        ended: list[str] = []
+
+        def send(name: str, tenant: str, place: int) -> None:
+            until(lambda: server.metric("slipway_server_requests_in_flight") == place, f"{place} requests")
+            pool.submit(ask, server, tenant, name, 40).add_done_callback(lambda _: ended.append(name))
+
+        for place in range(6):
+            send(f"anna {place}", ANNA, place)
+        send("bert", BERT, 6)
+        until(lambda: server.metric("slipway_server_requests_in_flight") == 7, "seven requests")
+        server.engine.resume()
+        until(lambda: len(ended) == 7, "all answers")
+        # Who asks once does not wait behind all that another one asked for before.
+        assert ended.index("bert") <= 1
