@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos demo up down status train docs lock clean
+.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos soak bench-engine \
+	demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= $(CACHE)/mypy
 
 help: ## list the verbs
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(VENV)/.ready $(KERNELS) ## install the locked dependencies into .venv, build the engine's kernels
 
@@ -81,6 +82,12 @@ demo: setup ## the main job, live: serve, canary, promote, roll back, abort, sca
 
 chaos: setup ## ten rollouts on a real cluster under load, with kill -9 at random (about 20 minutes; QUICK=1: two)
 	$(PY) -m bench.chaos
+
+soak: setup ## random, broken and abandoned requests against the model server: nothing may be left (MINUTES=20)
+	$(PY) -m bench.soak $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),20))
+
+bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
+	UV=$(UV) $(PY) -m bench.engine $(ARGS)
 
 up: setup ## bring the development cluster up
 	$(PY) -m devcluster up

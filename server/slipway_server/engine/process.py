@@ -1,5 +1,10 @@
 """The engine process: loads the model, then steps until the HTTP process hangs up."""
 
+import gc
+
+gc.disable()  # while modules by the thousand are imported, none of which is garbage; `serve` takes it up again
+
+# ruff: noqa: E402
 import logging
 import os
 import select
@@ -111,6 +116,9 @@ def serve(wire: Wire, heartbeat: Heartbeat, start: Start) -> None:
     except LoadError as error:
         wire.send(Failed(str(error)))
         sys.exit(1)
+    # What is here stays: a step is not to be held up by looks at all of torch.
+    gc.freeze()
+    gc.enable()
     wire.send(msgspec.structs.replace(told, load_seconds=round(time.monotonic() - began, 3)))
     step_until_hang_up(wire, heartbeat, engine, Trace(start.trace))
 

@@ -1,0 +1,168 @@
+"""Who is measured, and how each is installed, started and asked: all with the same room for keys and values."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.engine import environments
+from bench.engine.load import Target
+from bench.engine.models import ensure_gguf
+from bench.engine.process import Launch
+from bench.engine.shapes import Shape
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SLOTS = 32
+CONTEXT_TOKENS = 1024  # of one request; llama.cpp divides its cache into as many equal parts
+KV_TOKENS = SLOTS * CONTEXT_TOKENS
+TRANSFORMERS_PAGE = 256
+USAGE = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a peer is started with."""
+
+    shape: Shape
+    model: Path
+    environment: Path  # the peer's own
+    files: Path  # that it reads: the model, or the model in its own format
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`install` gives its environment's folder, `files` what it reads; both may raise Unavailable."""
+
+    name: str
+    title: str
+    ours: bool
+    weight_bytes: float
+    install: Callable[[Console], Path]
+    files: Callable[[Shape, Path, Path, Console], Path]
+    command: Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]  # with the path that says ready
+    fields: Mapping[str, Any]
+    start_limit_s: float = 120.0
+
+    def prepare(self, shape: Shape, model: Path, console: Console) -> Place:
+        environment = self.install(console)
+        return Place(shape, model, environment, self.files(shape, model, environment, console), cores())
+
+    def launch(self, place: Place) -> tuple[Launch, Target]:
+        port, probe_port = free_port(), free_port()
+        command, variables, ready = self.command(place, port)
+        command = [part.replace("PROBE_PORT", str(probe_port)) for part in command]
+        url = f"http://127.0.0.1:{port}"
+        ready_url = f"http://127.0.0.1:{probe_port if self.ours else port}{ready}"
+        name = str(place.model) if self.name == "transformers" else "m"
+        return Launch(command, variables, url, ready_url), Target(url, name, dict(self.fields))
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _slipway(quantization: str) -> Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]:
+    def command(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
+        flags = {
+            "model": str(place.files), "served-model-name": "m", "dtype": "bfloat16", "quantization": quantization,
+            "host": "127.0.0.1", "port": str(port), "probe-port": "PROBE_PORT", "max-num-seqs": str(SLOTS),
+            "max-kv-tokens": str(KV_TOKENS), "log-level": "WARNING",
+        }  # fmt: skip
+        paths = os.pathsep.join(str(REPOSITORY / folder) for folder in ("server", "."))
+        variables = {"PYTHONPATH": paths, **OFFLINE}
+        return [sys.executable, "-m", "slipway_server", *_as_flags(flags)], variables, "/readyz"
+
+    return command
+
+
+def _vllm(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
+    """Through its module: its command looks for a distribution called vllm, which this build is not."""
+    flags = {
+        "model": str(place.files), "served-model-name": "m", "dtype": "bfloat16", "host": "127.0.0.1",
+        "port": str(port), "max-model-len": str(4 * CONTEXT_TOKENS), "max-num-seqs": str(SLOTS),
+        "kv-cache-memory-bytes": str(KV_TOKENS * place.shape.kv_bytes_per_token),
+    }  # fmt: skip
+    caches = place.environment / "caches"
+    variables = {
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{place.cores - 1}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CACHE_ROOT": str(caches / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "LD_PRELOAD": ":".join(environments.preloads(place.environment)),
+        "PYTHONPATH": "",
+        **OFFLINE,
+    }
+    python = str(environments.python_of(place.environment))
+    return [python, "-m", "vllm.entrypoints.openai.api_server", *_as_flags(flags)], variables, "/health"
+
+
+def _llama(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
+    threads = str(place.cores)
+    flags = {
+        "model": str(place.files), "alias": "m", "host": "127.0.0.1", "port": str(port), "threads": threads,
+        "threads-batch": threads, "parallel": str(SLOTS), "ctx-size": str(KV_TOKENS), "cache-ram": "0",
+    }  # fmt: skip
+    server = str(environments.llama_program(place.environment, "llama-server"))
+    return [server, *_as_flags(flags), "--no-webui"], {}, "/health"
+
+
+def _transformers(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
+    flags = {
+        "device": "cpu", "dtype": "bfloat16", "host": "127.0.0.1", "port": str(port),
+        "cb-num-blocks": str(KV_TOKENS // TRANSFORMERS_PAGE),
+    }  # fmt: skip
+    variables = {"OMP_NUM_THREADS": str(place.cores), "PYTHONPATH": "", **OFFLINE}
+    program = str(place.environment / "venv" / "bin" / "transformers")
+    # The default model is loaded before the first request, as the others do it.
+    return [program, "serve", str(place.files), "--continuous-batching", *_as_flags(flags)], variables, "/health"
+
+
+def _as_flags(flags: Mapping[str, str]) -> list[str]:
+    return [part for name, value in flags.items() for part in (f"--{name}", value)]
+
+
+def _own_environment(_: Console) -> Path:
+    return Path(sys.prefix)
+
+
+def _the_model(_shape: Shape, model: Path, _environment: Path, _console: Console) -> Path:
+    return model
+
+
+def _gguf(kind: str) -> Callable[[Shape, Path, Path, Console], Path]:
+    return lambda shape, model, llama, console: ensure_gguf(shape, model, kind, llama, console)
+
+
+def _made(make: Callable[[], environments.Environment]) -> Callable[[Console], Path]:
+    return lambda console: environments.ensure(make(), console)
+
+
+_IN_LLAMA, _IN_VLLM, _IN_TRANSFORMERS = map(_made, (environments.llama, environments.vllm, environments.transformers))
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("slipway", "**Slipway bf16**", True, 2, _own_environment, _the_model, _slipway("none"), USAGE),
+        Peer("slipway-int8", "**Slipway int8**", True, 1, _own_environment, _the_model, _slipway("int8"), USAGE),
+        Peer("vllm", "vLLM-CPU bf16", False, 2, _IN_VLLM, _the_model, _vllm, USAGE, 420.0),
+        Peer("llama", "llama.cpp bf16", False, 2, _IN_LLAMA, _gguf("bf16"), _llama, USAGE),
+        Peer("llama-q8", "llama.cpp q8_0", False, 34 / 32, _IN_LLAMA, _gguf("q8_0"), _llama, USAGE),
+        # It refuses fields that it does not know.
+        Peer("transformers", "transformers CB bf16", False, 2, _IN_TRANSFORMERS, _the_model, _transformers, {}, 240.0),
+    )
+}  # fmt: skip
+OURS, INT8 = "slipway", "slipway-int8"
+QUICK_PEERS = ("slipway", "slipway-int8", "transformers")

@@ -1,0 +1,155 @@
+"""The report: Markdown for people, JSON for programs (pure)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bench.engine import tables
+from bench.engine.bars import bars, unmeasured
+from bench.engine.machine import BUSY_SHARE
+from bench.engine.peers import KV_TOKENS, PEERS
+from bench.engine.result import Result
+from bench.engine.workload import requests_at
+from examples.demo.report import Json
+
+
+def markdown(result: Result, commit: str, day: str) -> str:
+    """The engine's section of bench/RESULTS.md."""
+    parts = [
+        "## The engine and its peers on the CPU",
+        f"`make bench-engine`, {day}, commit {commit}. {_machine_line(result.machine)}",
+        _method_line(result),
+        *(f"**{warning}**" for warning in result.warnings),
+        _disturbance_line(result),
+        *(f"**Not measured: {_plain(peer)}.** {why}" for peer, why in result.missing.items()),
+        tables.throughput(result),
+        r"\* cut off at the time limit: tokens until then." if any(row.get("cut") for row in result.rows) else "",
+        tables.ratios(result),
+        tables.totals(result),
+        tables.latency(result),
+        tables.start_and_memory(result),
+        *_open_parts(result),
+        "### Ceilings of the machine",
+        *_ceiling_parts(result),
+        *(f"### A step of our engine, {_dtype(name)}\n\n{tables.split(rows)}" for name, rows in result.split.items()),
+        "### Every run",
+        tables.runs(result),
+        "### Bars",
+        tables.of_bars(bars(result)),
+        _unmeasured_line(result),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _machine_line(had: Mapping[str, Any]) -> str:
+    kind = "virtual machine" if had.get("virtual") else "machine"
+    return (
+        f"Machine: {had.get('cores')} cores of {had.get('cpu')} ({kind}, {had.get('memory_gib')} GiB, "
+        f"L3 {had.get('l3_mib')} MiB; {', '.join(had.get('flags', []))}), Python {had.get('python')}."
+    )
+
+
+def _method_line(result: Result) -> str:
+    shape = result.shape
+    counts = ", ".join(f"{requests_at(at)} requests at {at}" for at in result.concurrencies)
+    return (
+        f"Model: {shape.name}, {shape.parameters / 1e6:.0f} M parameters with random weights, the same for all; room "
+        f"for {KV_TOKENS} tokens of keys and values in each peer. Closed loop: prompts of 32 to 512 tokens, exactly 64 "
+        f"tokens out, greedy, streamed over HTTP; {counts} in each round, the same for all peers of a round, words "
+        f"drawn anew for each. Rounds: {result.rounds}, the order of peers reversed each time. Figures are medians "
+        "over rounds, with each round in brackets. Only figures of one run are comparable, and with samples this small "
+        "p99 is nearly the maximum."
+    )
+
+
+def _disturbance_line(result: Result) -> str:
+    found = result.disturbed()
+    loads = sum(row["kind"] in ("closed", "open") for row in result.rows)
+    if not found:
+        return ""
+    return (
+        f"**In {len(found)} of {loads} loads other work or the host took more than {BUSY_SHARE:.0%} of the cores: see "
+        "*steal* and *others* under every run.**"
+    )
+
+
+def _open_parts(result: Result) -> list[str]:
+    found = [row for row in result.rows if row["kind"] == "open"]
+    if not found:
+        return []
+    promise = result.objective
+    text = (
+        "Open loop: Poisson arrivals, log-normal lengths. A request is good when its first token came within "
+        f"{promise.ttft_s:g} s and the others took {promise.token_s * 1e3:g} ms on average. {found[0]['requests']} "
+        "requests for each peer, in one round."
+    )
+    return [text, tables.open_loop(result)]
+
+
+def _ceiling_parts(result: Result) -> list[str]:
+    if not result.ceilings:
+        return []
+    looks = [
+        f"{when}: memory read {each.read_gb_per_s} GB/s (best {each.read_best_gb_per_s}), products in bf16 "
+        f"{each.bf16_gflops} GFLOP/s (best {each.bf16_best_gflops}), in int8 {each.int8_gflops} (best "
+        f"{each.int8_best_gflops})."
+        for when, each in zip(("Before", "After"), result.ceilings, strict=False)
+    ]
+    formula = (
+        "The ceiling of a load is its output tokens divided by the time of its linear layers alone: prompt + output - "
+        "requests tokens through the layers and a row of the head for each output token, two operations for each "
+        "weight, at the measured rate of torch's products. Attention comes on top. The one at batch 1: every weight is "
+        "read once for each token, at the measured bandwidth. Where the two looks differ, the higher median counts."
+    )
+    return [" ".join(looks), formula, tables.ceilings(result)]
+
+
+def _unmeasured_line(result: Result) -> str:
+    names = unmeasured(result)
+    return f"Not measured in this run: {'; '.join(names)}." if names else ""
+
+
+def _plain(peer: str) -> str:
+    return PEERS[peer].title.strip("*")
+
+
+def _dtype(quantization: str) -> str:
+    return "bf16" if quantization == "none" else quantization
+
+
+def spliced(page: str, section: str) -> str:
+    """The page with the engine's section replaced; other sections stay as they are."""
+    begin, end = "<!-- engine -->\n", "<!-- /engine -->\n"
+    if begin not in page:
+        return f"{page.rstrip()}\n\n{begin}{section}{end}".lstrip()
+    before, rest = page.split(begin, 1)
+    return f"{before}{begin}{section}{end}{rest.split(end, 1)[1]}"
+
+
+def as_json(result: Result, commit: str) -> Json:
+    """The shape that all reports have: name, commit, machine, rows, bars."""
+    whole: Json = _without_nan(
+        {
+            "name": "engine",
+            "commit": commit,
+            "machine": result.machine | {"ceilings": [asdict(each) for each in result.ceilings]},
+            "model": asdict(result.shape),
+            "objective": asdict(result.objective),
+            "missing": result.missing,
+            "warnings": result.warnings,
+            "rows": result.rows,
+            "split": result.split,
+            "bars": [asdict(bar) for bar in bars(result)],
+        }
+    )
+    return whole
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no word for what is not a number."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
