@@ -14,6 +14,7 @@ from devcluster import pins
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import all_binaries, build_steps, drop_build_caches
+from devcluster.images import nodeimage
 from devcluster.images.project import build_and_load
 from devcluster.node import access, cluster
 from devcluster.places import demand_space, exclusive, places
@@ -128,6 +129,12 @@ def build(what: tuple[str, ...]) -> None:
         if what != ("control-plane",):
             drop_build_caches(where)
     say(_console, f"{len(names)} binaries are there ({seconds:.0f} s)")
+
+
+@main.command()
+def built() -> None:
+    """Say by the exit status whether a cluster can start without compiling anything first (0: yes)."""
+    sys.exit(0 if all(step.done() for step in nodeimage.binary_steps(places())) else 1)
 
 
 @main.command()
