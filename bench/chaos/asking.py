@@ -17,7 +17,8 @@ Json = dict[str, Any]
 
 REQUEST_ID = "X-Request-Id"
 LAST_EVENT_ID = "Last-Event-ID"
-# How often and how long a client comes back; a revision's only pod may need that long to start again.
+# How often a client comes back, and how long after it last heard anything; a revision's only pod may need that long to
+# start again.
 TRIES, PATIENCE_S = 12, 180.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
 SHORT_TIMEOUT_S, SILENCE_S = 120.0, 240.0
@@ -63,10 +64,12 @@ class Answer:
     last_id: str = ""
     done: bool = False
     tries: int = 0
+    heard_at: float = 0.0  # when anything came last
     breaks: list[Break] = field(default_factory=list)
 
     def take(self, event: bytes) -> Break | None:
         """One whole event; a Break when it says that the stream is over before its end."""
+        self.heard_at = time.time()
         for line in event.split(b"\n"):
             name, _, value = line.partition(b": ")
             if name == b"id":
@@ -179,7 +182,8 @@ class Client:
             if broken is None:
                 break
             answer.breaks.append(broken)
-            if broken.final or broken.at - asked.at > PATIENCE_S + (asked.stream and SILENCE_S):
+            silence_s = broken.at - max(asked.at, answer.heard_at)
+            if broken.final or silence_s > PATIENCE_S + (asked.stream and SILENCE_S):
                 break
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (answer.tries - 1), LONGEST_PAUSE_S))
         return answer, asked
