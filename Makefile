@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos soak bench-engine \
+.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos soak bench-engine judge-sim \
 	demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
@@ -90,6 +90,9 @@ soak: setup ## random, broken and abandoned requests against the model server: n
 
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)
+
+judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
+	$(PY) -m bench.judge_sim
 
 up: setup ## bring the development cluster up
 	$(PY) -m devcluster up

@@ -1,4 +1,4 @@
-"""Writes what is derived: four reference pages and the chart's copy of the CRD. `--check` only compares."""
+"""Writes what is derived: four reference pages and the chart's copies of the CRDs. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
-CHART_CRD = ROOT / "charts" / "slipway" / "files" / "crds" / CRD.name
+TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
+CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
 
@@ -23,6 +24,13 @@ Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not
 
 `kubectl explain modeldeployments.slipway.dev.spec.model` shows the same in a terminal. Use the full name
 `modeldeployments.slipway.dev` in scripts: other projects have a kind of the same name. At the prompt `mdep` is enough.
+"""
+
+_TEMPLATE_HEADER = """
+# AnalysisTemplate reference
+
+Generated from `crds/analysistemplates.yaml`. `llm-default` is there without an object; one of that name in a namespace
+takes its place. [The judge](judge.md) explains what the numbers mean.
 """
 
 
@@ -45,11 +53,12 @@ def outputs() -> dict[Path, str]:
     source = CRD.read_text()
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)),
+        ROOT / "docs" / "crd.md": reference(yaml.safe_load(source)) + template_reference(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
-        CHART_CRD: source,
+        CHART_CRDS / CRD.name: source,
+        CHART_CRDS / TEMPLATE_CRD.name: TEMPLATE_CRD.read_text(),
     }
 
 
@@ -57,7 +66,17 @@ def reference(crd: Node) -> str:
     """The CRD as Markdown."""
     version = crd["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    return "\n".join([_HEADER, *_identity(crd, version), *_columns(version), *_fields(schema)]).rstrip() + "\n"
+    return "\n".join([_HEADER, *_identity(crd, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip() + "\n"
+
+
+def template_reference() -> str:
+    """The CRD of AnalysisTemplates as a part of the same page."""
+    crd = yaml.safe_load(TEMPLATE_CRD.read_text())
+    version = crd["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    lines = [*_identity(crd, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
+    text = "\n".join([_TEMPLATE_HEADER, *lines]).rstrip() + "\n"
+    return text.replace("\n## ", "\n### ").replace("### AnalysisTemplate reference", "# AnalysisTemplate reference")
 
 
 def _identity(crd: Node, version: Node) -> Iterator[str]:
@@ -66,11 +85,13 @@ def _identity(crd: Node, version: Node) -> Iterator[str]:
     yield f"| apiVersion | `{crd['spec']['group']}/{version['name']}` |"
     yield f"| kind | `{names['kind']}`, {crd['spec']['scope'].lower()} |"
     yield f"| short name, category | `{', '.join(names['shortNames'])}`, `{', '.join(names['categories'])}` |"
-    yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |\n"
+    if "subresources" in version:
+        yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |"
+    yield ""
 
 
-def _columns(version: Node) -> Iterator[str]:
-    yield "## Columns of `kubectl get mdep`\n"
+def _columns(version: Node, name: str) -> Iterator[str]:
+    yield f"## Columns of `kubectl get {name}`\n"
     yield "| column | where | what |\n|---|---|---|"
     for column in version["additionalPrinterColumns"]:
         shown = "`-o wide`" if column.get("priority") else "always"
@@ -80,14 +101,19 @@ def _columns(version: Node) -> Iterator[str]:
 def _fields(schema: Node) -> Iterator[str]:
     yield from ("\n## Rules about the whole object\n", *_rules(schema))
     for part in ("spec", "status"):
-        yield f"\n## {part}\n\n{schema['properties'][part]['description']}\n"
-        yield "| field | type | default | meaning |\n|---|---|---|---|"
-        nodes = list(_walk(schema["properties"][part], part))
-        yield from (_row(path, node, required) for path, node, required in nodes)
-        rules = [(path, list(_rules(node))) for path, node, _ in nodes if "x-kubernetes-validations" in node]
-        if rules:
-            yield f"\n### Rules of {part}\n"
-            yield from (f"`{path}`\n\n" + "\n".join(lines) + "\n" for path, lines in rules)
+        yield from _part(schema, part)
+
+
+def _part(schema: Node, part: str) -> Iterator[str]:
+    yield f"\n## {part}\n\n{schema['properties'][part]['description']}\n"
+    yield "| field | type | default | meaning |\n|---|---|---|---|"
+    nodes = list(_walk(schema["properties"][part], part))
+    yield from (_row(path, node, required) for path, node, required in nodes)
+    ruled = [(part, schema["properties"][part], True), *nodes]
+    rules = [(path, list(_rules(node))) for path, node, _ in ruled if "x-kubernetes-validations" in node]
+    if rules:
+        yield f"\n### Rules of {part}\n"
+        yield from (f"`{path}`\n\n" + "\n".join(lines) + "\n" for path, lines in rules)
 
 
 def _walk(node: Node, path: str) -> Iterator[tuple[str, Node, bool]]:
@@ -118,7 +144,8 @@ def _type(node: Node) -> str:
 def _limits(node: Node) -> Iterator[str]:
     if "enum" in node:
         yield "One of " + ", ".join(f"`{value}`" for value in node["enum"]) + "."
-    bounds = [("minimum", "at least"), ("maximum", "at most")]
+    least = "above" if node.get("exclusiveMinimum") else "at least"
+    bounds = [("minimum", least), ("maximum", "at most")]
     sizes = [
         ("minItems", "at least", "items"),
         ("maxItems", "at most", "items"),

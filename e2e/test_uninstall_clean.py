@@ -1,4 +1,4 @@
-"""Upgrades touch no model pod, deletion leaves no child, and an uninstalled release leaves nothing but the CRD.
+"""Upgrades touch no model pod, deletion leaves no child, and an uninstalled release leaves nothing but the CRDs.
 
 The suite's order puts this file last (`pytest_collection_modifyitems` in conftest.py): it takes the release away.
 """
@@ -10,7 +10,7 @@ from e2e.installation import Installation
 from examples.demo.kube import RELEASE, SYSTEM, Kube
 from examples.demo.load import Load
 
-CRD = "modeldeployments.slipway.dev"
+CRDS = ("analysistemplates.slipway.dev", "modeldeployments.slipway.dev")
 # Written by the cluster about objects that are gone; they expire by themselves.
 RECORDS = {"events", "events.events.k8s.io"}
 
@@ -52,8 +52,8 @@ def test_uninstall_leaves_the_crd_and_the_running_models(
     slipway.kube.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
     left = f"app.kubernetes.io/instance={RELEASE}"
     slipway.kube.wait_until(lambda: not found_anywhere(slipway.kube, left), 60, "everything of the release is gone")
-    assert found_anywhere(slipway.kube, "app.kubernetes.io/part-of=slipway") == [
-        f"customresourcedefinition.apiextensions.k8s.io/{CRD}"
+    assert sorted(found_anywhere(slipway.kube, "app.kubernetes.io/part-of=slipway")) == [
+        f"customresourcedefinition.apiextensions.k8s.io/{crd}" for crd in CRDS
     ]
     assert not slipway.kube.kubectl(
         "get", "secret", "--namespace", SYSTEM, "--selector", f"name={RELEASE}", "-o", "name"

@@ -10,7 +10,7 @@ from slipway_cli.moments import parse_time
 Json = Mapping[str, Any]
 
 FIRST, CAPACITY_WAIT, PAUSED = "Initializing", "CapacityWait", "Paused"
-PROMOTING, ABORTING, ABORTED = "Promoting", "Aborting", "Aborted"
+ANALYZING, PROMOTING, ABORTING, ABORTED = "Analyzing", "Promoting", "Aborting", "Aborted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway_cli import history
-from slipway_cli.deployment import FIRST, PAUSED, PROMOTING, Deployment, Rollout
+from slipway_cli.deployment import ANALYZING, FIRST, PAUSED, PROMOTING, Deployment, Rollout
 from slipway_cli.history import Record
 
 
@@ -39,12 +39,13 @@ def promote(of: Deployment) -> Decision:
     assert rollout, "there is a rollout, or it was refused"
     if of.paused:
         return Nothing(f"{of.name} is held by spec.paused: run `slipway resume {of.name}` first")
-    if rollout.state != PAUSED:
+    if rollout.state not in (PAUSED, ANALYZING):
         what = f"{rollout.step_of_steps} is no pause and ends by itself ({of.message})"
         return Nothing(f"{what}: run `slipway promote {of.name} --full` to skip all steps that are left")
     if of.intents.get("promote") == rollout.token:
         return _asked_already(f"the promotion of {rollout.step_of_steps} (token {rollout.token})")
-    text = f"{_revision(of, rollout.revision)} goes on: the pause at {rollout.step_of_steps} ends"
+    what = "the pause" if rollout.state == PAUSED else "the analysis, without a verdict,"
+    text = f"{_revision(of, rollout.revision)} goes on: {what} at {rollout.step_of_steps} ends"
     return Change({"rollout": {"promote": rollout.token}}, text)
 
 

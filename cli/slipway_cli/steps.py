@@ -76,4 +76,7 @@ def _text(step: Json) -> str:
     if name == "pause":
         lasts = (value or {}).get("duration")
         return f"pause {lasts}" if lasts else "pause until it is promoted"
+    if name == "analysis" and (templates := (value or {}).get("templates")):
+        names = ", ".join(item.get("templateName", "") for item in templates)
+        return f"analysis {names}, at most {value.get('maxDuration', '30m')}"
     return f"{name} {value if isinstance(value, int | str) else json.dumps(value)}"

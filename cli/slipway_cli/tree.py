@@ -28,6 +28,8 @@ def tree(view: View, now: datetime) -> Tree:
         for pod in revision.pods:
             branch.add(_pod(pod, now))
     _branch(root, "steps", [_step(number, step) for number, step in enumerate(view.steps, 1)])
+    for item in view.analyses:
+        _branch(root, item.title, [Text(line) for line in item.lines])
     _branch(root, "not as it should be", [_condition(item, now) for item in view.conditions])
     _branch(root, "last events", [_event(item, now) for item in view.events])
     _branch(root, "not shown", [Text(note) for note in view.notes])

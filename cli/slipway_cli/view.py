@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_cli import deployment, pods, steps
-from slipway_cli.deployment import CAPACITY_WAIT, FIRST, PAUSED, Deployment, Json
+from slipway_cli import analysis, deployment, pods, steps
+from slipway_cli.analysis import AnalysisView
+from slipway_cli.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment, Json
 from slipway_cli.moments import parse_time, since
 from slipway_cli.pods import PodRow
 from slipway_cli.steps import StepLine
@@ -72,6 +73,7 @@ class View:
     steps: tuple[StepLine, ...]
     conditions: tuple[ConditionView, ...]
     events: tuple[EventView, ...]
+    analyses: tuple[AnalysisView, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be read, and why
 
 
@@ -97,6 +99,7 @@ def build(
         conditions=tuple(_conditions(status)),
         # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
         events=tuple(_events(event_items) or _decisions(status)),
+        analyses=tuple(analysis.views(status.get("rollout") or {})),
         notes=tuple(notes),
     )
 
@@ -134,7 +137,7 @@ def _clocks(of: Deployment, now: datetime) -> Iterator[str]:
         yield f"{rollout.step_of_steps} ({rollout.state}) for {since(rollout.step_started_at, now)}"
     if rollout.state == CAPACITY_WAIT:
         yield f"waits for capacity for {since(rollout.capacity_since, now)}, in mode {rollout.capacity_mode}"
-    elif rollout.state != PAUSED and not of.paused:
+    elif rollout.state not in (PAUSED, ANALYZING) and not of.paused:
         deadline_s = of.spec.get("progressDeadlineSeconds", 600)
         yield f"last progress of pods {since(rollout.progress_at, now)} ago, deadline {deadline_s}s"
 

@@ -14,6 +14,7 @@ from .backends import Backends
 from .exchange import Call
 from .proxy import Proxy
 from .router import by_headers
+from .samples import BOUNDS
 from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
@@ -29,7 +30,6 @@ ROUTED_PATHS = (
     "/api/v1/generate",
     "/api/v1/embed",
 )
-_NEVER_STREAMED = ("/v1/embeddings", "/api/v1/embed")
 ROUTED_BY_PATH = "/api/v1/models/{name:.+}/generate"
 
 Work = Callable[[web.Request, Record], Awaitable[web.StreamResponse]]
@@ -182,9 +182,11 @@ class Edge:
         tenant = envelope.tenant(request.headers, asked, self._settings.tenant_by, self._settings.tenant_salt)
         sent = headers.to_upstream(request.headers, record.request_id, tenant)
         preferred = by_headers(route, request.headers) if route.header_routes else ""
-        call = Call(model, key, request.rel_url.raw_path_qs, sent, body, preferred=preferred)
+        call = Call(
+            model, key, request.rel_url.raw_path_qs, sent, body, preferred=preferred, stream=asked.stream is True
+        )
         last = request.headers.get(resume.LAST_EVENT_ID)
-        return self._taken_up(call, last) if last is not None and call.path not in _NEVER_STREAMED else call
+        return self._taken_up(call, last) if last is not None and call.writes_text else call
 
     def _taken_up(self, call: Call, last_event_id: str) -> Call:
         place = resume.place(last_event_id)
@@ -275,6 +277,11 @@ class Admin:
         )
 
     async def _routes(self, request: web.Request) -> web.Response:
-        report = {"incarnation": self._incarnation, "draining": self._edge.draining, "routes": self._backends.report()}
+        report = {
+            "incarnation": self._incarnation,
+            "draining": self._edge.draining,
+            "bounds": BOUNDS,
+            "routes": self._backends.report(),
+        }
         self._backends.renew()
-        return web.json_response(report)
+        return web.Response(body=msgspec.json.encode(report), content_type="application/json")

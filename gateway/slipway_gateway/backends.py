@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .failsafe import Rule, Try, Watch, returned
-from .router import Target, pick, pick_of, preference
+from .fate import Fate, Outcome
+from .router import Target, assigned, pick, pick_of, preference
+from .samples import Samples
 from .table import Route, RouteTable
 from .telemetry.metrics import Metrics
 
@@ -29,8 +31,11 @@ class Tally:
 class Lease:
     """One attempt at one endpoint: counted as in flight from creation to `release`."""
 
-    def __init__(self, owner: "Backends", target: Target, tally: Tally, *, first: bool) -> None:
+    def __init__(
+        self, owner: "Backends", target: Target, tally: Tally, *, first: bool, fate: Fate | None = None
+    ) -> None:
         self.target = target
+        self.fate = fate  # of a first attempt alone
         self._owner = owner
         self._tally = tally
         self._first = first
@@ -43,8 +48,11 @@ class Lease:
         if not self._failed:
             self._try = self._owner.began(self.target)
 
-    def failed(self) -> None:
+    def failed(self, body: bytes = b"") -> None:
+        """`body`: of an answer whose status says so."""
         # Retries hide a bad revision from clients; they must not hide it from the operator's judgement.
+        if self.fate:
+            self.fate.failed(body)
         if not self._failed:
             self._failed = True
             self._tally.failures += self._first
@@ -76,6 +84,7 @@ class Backends:
         self._clock = clock
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
+        self._samples = Samples()
         self._watches: dict[str, Watch] = {}
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}
@@ -87,6 +96,7 @@ class Backends:
         for route, revision in list(self._tallies):
             if route not in table.routes and not self._tallies[route, revision].inflight:
                 del self._tallies[route, revision]
+        self._samples.keep(table.routes)
         self._follow(last, table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
         changed, self._changed = self._changed, asyncio.Event()
@@ -189,13 +199,31 @@ class Backends:
         self._tell(self.table.routes[target.route])
         return noted
 
-    def lease(self, target: Target, *, first: bool) -> Lease:
+    def fate(self, target: Target, key: str, stratum: str, now_s: float, *, by_split: bool) -> Fate:
+        """Of a first attempt that begins: its end is a metric, and a sample for the judge if the split chose it.
+
+        `by_split` False: a header or a pin chose the revision. An endpoint elsewhere than the split wanted, for want
+        of one there, says nothing of either revision; nor do weights that are not those that were published.
+        """
+        route = self.table.routes.get(target.route) if self.table else None
+        published = route is not None and not self._watches[route.name].cut and self._in_force(route) is route
+        chosen = by_split and route is not None and published and assigned(route, key) == target.revision
+        epoch = self._samples.epoch(route) if route and chosen else None
+
+        def tell(outcome: Outcome) -> None:
+            self._metrics.first_attempt(target.model, target.revision, outcome)
+            if epoch:
+                epoch.count(target.revision, key, stratum, outcome)
+
+        return Fate(now_s, tell)
+
+    def lease(self, target: Target, *, first: bool, fate: Fate | None = None) -> Lease:
         tally = self._tallies.setdefault((target.route, target.revision), Tally())
         tally.inflight += 1
         tally.requests += first
         self._inflight[target.url] += 1
         self._metrics.inflight_changed(target.model, target.revision, 1)
-        return Lease(self, target, tally, first=first)
+        return Lease(self, target, tally, first=first, fate=fate)
 
     def give_back(self, target: Target, tally: Tally) -> None:
         tally.inflight -= 1
@@ -226,4 +254,10 @@ class Backends:
             "reason": cut.reason if cut else "",
             "expired": self._expired(route),
         }
-        return {"uid": route.uid, "generation": route.generation, "revisions": revisions, "failsafe": failsafe}
+        return {
+            "uid": route.uid,
+            "generation": route.generation,
+            "revisions": revisions,
+            "failsafe": failsafe,
+            "samples": self._samples.report(route),
+        }

@@ -6,7 +6,10 @@ import aiohttp
 from multidict import CIMultiDict
 
 from .backends import Lease
+from .fate import Fate
 from .router import Target
+from .samples import stratum
+from .wire.answers import WITHOUT_TEXT
 from .wire.sse import CONTENT_TYPE
 
 FIRST_PAUSE_S = 0.05
@@ -17,6 +20,7 @@ class Call:
     """What is asked of an endpoint; the same bytes for every attempt.
 
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
+    `stream`: the client asked for one.
     """
 
     model: str
@@ -26,10 +30,24 @@ class Call:
     body: bytes
     revision: str = ""
     preferred: str = ""
+    stream: bool = False
 
     @property
     def path(self) -> str:
         return self.path_qs.partition("?")[0]
+
+    @property
+    def by_split(self) -> bool:
+        """Whether weights alone choose its revision."""
+        return not (self.revision or self.preferred)
+
+    @property
+    def stratum(self) -> str:
+        return stratum(len(self.body), stream=self.stream)
+
+    @property
+    def writes_text(self) -> bool:
+        return self.path not in WITHOUT_TEXT
 
 
 @dataclass(slots=True)
@@ -42,6 +60,10 @@ class Answer:
     start: bytes
     rest: aiohttp.ClientResponse | None = None
     lease: Lease | None = None
+
+    @property
+    def fate(self) -> Fate | None:
+        return self.lease.fate if self.lease else None
 
     @property
     def length(self) -> int | None:
@@ -85,6 +107,7 @@ class Effort:
     tried: set[str] = field(default_factory=set)
     last: Fault | None = None
     resumes: bool = False
+    fate: Fate | None = None
 
     def again(self, broken_url: str, hold_until: float) -> None:
         self.spent += 1

@@ -11,6 +11,7 @@ from yarl import URL
 
 from .backends import Backends, Lease
 from .exchange import Answer, Call, Effort, Fault
+from .fate import Fate
 from .relay import Relay
 from .router import Target
 from .settings import Settings
@@ -43,16 +44,18 @@ class Proxy:
 
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
+        effort = Effort(self._clock() + self._hold_s(call), self._settings.max_attempts)
         relay: Relay | None = None
         try:
             async with limit:
                 self._limit(limit)
-                effort = Effort(self._clock() + self._hold_s(call), self._settings.max_attempts)
                 answer = await self._first_answer(call, record, effort)
                 relay = Relay(self, request, call, answer, record)
                 return await relay.run(close=close)
         except TimeoutError:
             if relay is None:
+                if effort.fate and not self._cut:
+                    effort.fate.failed()
                 raise (errors.draining() if self._cut else errors.timed_out()) from None
             return await relay.end("drained" if self._cut else "timeout")
         finally:
@@ -85,7 +88,11 @@ class Proxy:
                     break
                 continue
             record.revision = target.revision
-            result = await self._attempt(call, target, first=not (effort.attempts or effort.resumes))
+            first = not (effort.attempts or effort.resumes)
+            if first:
+                by_split = call.by_split
+                effort.fate = self._backends.fate(target, call.key, call.stratum, self._clock(), by_split=by_split)
+            result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):
                 return result
             effort.note(target.url, result)
@@ -118,8 +125,9 @@ class Proxy:
         effort.tried.clear()
         return True
 
-    async def _attempt(self, call: Call, target: Target, *, first: bool) -> Answer | Fault:
-        lease = self._backends.lease(target, first=first)
+    async def _attempt(self, call: Call, target: Target, fate: Fate | None) -> Answer | Fault:
+        """`fate`: of the first attempt alone."""
+        lease = self._backends.lease(target, first=fate is not None, fate=fate)
         response: aiohttp.ClientResponse | None = None
         done = False
         try:
@@ -153,11 +161,13 @@ class Proxy:
 
     async def _read_start(self, target: Target, response: aiohttp.ClientResponse, lease: Lease) -> Answer | Fault:
         status = response.status
-        if status >= 500:
-            lease.failed()
         whole = response.content_length is not None or response.content_type == "application/json"
         start = await _read_at_least(response, _MAX_WHOLE_BYTES if whole or status in RETRIED_STATUSES else 1)
         answer = Answer(target, status, CIMultiDict(response.headers), start)
+        if status >= 500:
+            lease.failed(start)
+        elif status != 200 and lease.fate:
+            lease.fate.refused()
         if status in RETRIED_STATUSES:
             return Fault(str(status), answer=answer)
         if status < 500:

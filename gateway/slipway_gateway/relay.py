@@ -76,6 +76,8 @@ class Relay:
             if not await self._resume():
                 await self.end(gone)
                 return
+        # What a client does from here on is no fault of the server's.
+        self._tell()
         if self._aligner and (rest := self._aligner.flush()):
             await self._send(self._out.write(rest))
         await self._send(self._out.write_eof())
@@ -97,10 +99,22 @@ class Relay:
                 return "upstream_died"
         return ""
 
+    def _tell(self) -> None:
+        answer = self._answer
+        if answer.fate is None:
+            return
+        if self._aligner:
+            answer.fate.streamed(self._proxy.now())
+        else:
+            readable = answer.rest is None and self._call.writes_text
+            answer.fate.whole(answer.start if readable else None, self._proxy.now())
+
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:
             return chunk
         events = self._aligner.feed(chunk)
+        if events and (fate := self._answer.fate):
+            fate.saw(events, self._proxy.now())
         return self._trail.pass_on(events) if self._trail and events else events
 
     async def _resume(self) -> bool:

@@ -42,6 +42,12 @@ def _host_name(host: str) -> str:
     return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
 
 
+def assigned(route: Route, key: str) -> str:
+    """The revision that the split gives a key, whether it has an endpoint or not; empty when there is no split."""
+    chosen = choose([backend.weight for backend in route.backends], route.salt, key)
+    return "" if chosen is None else route.backends[chosen].revision
+
+
 def preference(route: Route, key: str) -> list[Backend]:
     """Backends in the order in which a key tries them: its own, then those with weight, then the rest."""
     backends = route.backends

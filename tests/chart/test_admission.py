@@ -28,6 +28,7 @@ PREFIXES = {
 READ, WRITE = ("get", "list", "watch"), ("create", "update", "patch", "delete", "deletecollection")
 GROUPS = {
     "modeldeployments": "slipway.dev",
+    "analysistemplates": "slipway.dev",
     "replicasets": "apps",
     "controllerrevisions": "apps",
     "deployments": "apps",
@@ -40,6 +41,7 @@ GROUPS = {
 # Every call that the operator makes, and nothing else.
 OPERATOR = {
     "modeldeployments": READ,
+    "analysistemplates": ("get",),
     "modeldeployments/status": ("update",),
     "modeldeployments/finalizers": ("update",),
     "replicasets": (*READ, "create", "patch", "delete"),

@@ -1,10 +1,12 @@
 """What the chart renders, scenario by scenario."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
-from tests.support.api_server import CRD_FILE
+from tests.support.api_server import CRD_FILES
 from tests.support.tools import helm
 
 NAMES = [path.name.removesuffix("-values.yaml") for path in SCENARIOS]
@@ -16,14 +18,16 @@ def test_lint_strict(path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_crd_is_the_one_in_the_repository() -> None:
-    copy = CHART / "files" / "crds" / CRD_FILE.name
-    assert copy.read_text() == CRD_FILE.read_text(), "run `python docs/generate.py`"
+@pytest.mark.parametrize("file", CRD_FILES, ids=lambda file: file.stem)
+def test_crd_is_the_one_in_the_repository(file: Path) -> None:
+    copy = CHART / "files" / "crds" / file.name
+    assert copy.read_text() == file.read_text(), "run `python docs/generate.py`"
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_crd_arrives_unchanged_but_for_the_keep_annotation(keep: bool) -> None:
-    wanted = yaml.safe_load(CRD_FILE.read_text())
+@pytest.mark.parametrize("file", CRD_FILES, ids=lambda file: file.stem)
+def test_crd_arrives_unchanged_but_for_the_keep_annotation(file: Path, keep: bool) -> None:
+    wanted = yaml.safe_load(file.read_text())
     if keep:
         wanted["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
     rendered = objects(values={"crds": {"keep": keep}})

@@ -21,7 +21,7 @@ from tests.crash import campaign
 from tests.crash.calls import KILLS, Fault, is_write
 from tests.crash.campaign import Outcome, Reference
 from tests.crash.world import World
-from tests.support.api_server import install_crd
+from tests.support.api_server import install_crds
 from tests.support.processes import ROOT
 
 
@@ -123,5 +123,5 @@ if __name__ == "__main__":
     sampled = bool(os.environ.get("QUICK"))
     print(f"a sample, SEED={chosen}" if sampled else "every call")
     with tempfile.TemporaryDirectory(prefix="slipway-crash-") as scratch, api_server() as server:
-        install_crd(server)
+        install_crds(server)
         sys.exit(0 if asyncio.run(main(server, Path(scratch), named, sampled, chosen)) else 1)

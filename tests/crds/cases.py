@@ -66,6 +66,10 @@ def _match(name: str = "X-Team", **value: str) -> list[dict[str, Any]]:
     return [{"headerName": name, "headerValue": value or {"exact": "qa"}}]
 
 
+def _analysis(*names: str, **fields: Any) -> dict[str, Any]:
+    return {"analysis": {"templates": [{"templateName": name} for name in names or ("llm-default",)], **fields}}
+
+
 def _route(match: list[dict[str, Any]]) -> dict[str, Any]:
     return _steps({"setHeaderRoute": {"name": "testers", "match": match}})
 
@@ -164,8 +168,8 @@ CEL_CASES = (
     ),
     Case(
         "step-one-thing",
-        "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute and pause",
-        bad=(_steps({"setWeight": 10, "pause": {}}), _steps({})),
+        "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute, analysis",
+        bad=(_steps({"setWeight": 10, "pause": {}}), _steps({}), _steps({"pause": {}, **_analysis()})),
         good=(
             _steps({"pause": {}}),
             _steps({"setWeight": 10}),
@@ -227,6 +231,18 @@ CEL_CASES = (
         "pause.duration is written in hours, minutes and seconds",
         bad=_pause("10", "1d", "5m1h", "m5", "-5m", "1.5h", "10 m"),
         good=_pause("30s", "10m", "1h30m", "1h1m1s"),
+    ),
+    Case(
+        "analysis-one-template",
+        "an analysis takes exactly one template in this release",
+        bad=(_steps(_analysis("a", "b")), _canary(**_analysis("a", "b"))),
+        good=(_steps(_analysis(untilVerdict=False)), _canary(**_analysis("mine", startingStep=2))),
+    ),
+    Case(
+        "analysis-duration",
+        "analysis.maxDuration is written in hours, minutes and seconds",
+        bad=tuple(_steps(_analysis(maxDuration=duration)) for duration in ("10", "1d", "m5", "1.5h")),
+        good=tuple(_steps(_analysis(maxDuration=duration)) for duration in ("30s", "60m", "1h30m")),
     ),
     Case(
         "hook-names",
@@ -425,6 +441,18 @@ SCHEMA_CASES = (
             _hooks(_hook(metadata={str(n): "" for n in range(17)})),
         ),
         good=(_hooks(_hook(metadata={"environment": "test", "cmd": "hey -z 1m"})),),
+    ),
+    Case(
+        "analysis.templateName",
+        "spec.strategy.canary.analysis.templates[0].templateName",
+        bad=(_canary(**_analysis("LLM")), _canary(**_analysis("a" * 254)), _canary(**_analysis("a b"))),
+        good=(_canary(**_analysis("llm-default")), _canary(**_analysis("team.chat-1"))),
+    ),
+    Case(
+        "steps.analysis.templateName",
+        "spec.strategy.canary.steps[0].analysis.templates[0].templateName",
+        bad=(_steps(_analysis("LLM")), _steps(_analysis("-a"))),
+        good=(_steps(_analysis("a1")),),
     ),
     Case("steps", "spec.strategy.canary.steps", bad=(_steps(), _weights(*[1] * 51)), good=(_weights(*[1] * 50),)),
     Case(

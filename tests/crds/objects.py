@@ -23,8 +23,8 @@ def model_deployment(change: Change | None = None, name: str = "chat") -> dict[s
     }
 
 
-def path(namespace: str, name: str = "", subresource: str = "") -> str:
-    parts = [GROUP_PATH, "namespaces", namespace, "modeldeployments", name, subresource]
+def path(namespace: str, name: str = "", subresource: str = "", plural: str = "modeldeployments") -> str:
+    parts = [GROUP_PATH, "namespaces", namespace, plural, name, subresource]
     return "/".join(part for part in parts if part)
 
 

@@ -1,21 +1,30 @@
 """The CRD's schema as a flat walk: a path, and the schema found there."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.support.api_server import CRD_FILE
+from tests.support.api_server import CRD_FILE, CRD_FILES
 
 Node = dict[str, Any]
 
 
-def crd() -> Node:
-    return yaml.safe_load(CRD_FILE.read_text())
+TEMPLATE_FILE = CRD_FILES[1]
 
 
-def version() -> Node:
-    return crd()["spec"]["versions"][0]
+def crd(path: Path = CRD_FILE) -> Node:
+    return yaml.safe_load(path.read_text())
+
+
+def version(path: Path = CRD_FILE) -> Node:
+    return crd(path)["spec"]["versions"][0]
+
+
+def template_schema() -> Node:
+    """The schema of AnalysisTemplates."""
+    return version(TEMPLATE_FILE)["schema"]["openAPIV3Schema"]
 
 
 def walk(node: Node | None = None, path: str = "") -> Iterator[tuple[str, Node]]:
@@ -28,6 +37,6 @@ def walk(node: Node | None = None, path: str = "") -> Iterator[tuple[str, Node]]
         yield from walk(node["items"], f"{path}[]")
 
 
-def sentences() -> list[str]:
+def sentences(root: Node | None = None) -> list[str]:
     """The message of every CEL rule."""
-    return [rule["message"] for _, node in walk() for rule in node.get("x-kubernetes-validations", ())]
+    return [rule["message"] for _, node in walk(root) for rule in node.get("x-kubernetes-validations", ())]

@@ -1,5 +1,6 @@
 """What the API server makes of the CRD: defaults, subresources, columns, explain, names (real API server)."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import yaml
 
 from slipway_operator.model.hooks import Ended, HookOutcome, HookState, HookType
 from slipway_operator.model.status import Rollout, State, Status, render
+from slipway_operator.model.status import parse as parse_status
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
 from tests.support.api_server import ROOT, Api
+from tests.support.model_cluster import healthy, model
 from tests.support.tools import kubectl
 
 pytestmark = pytest.mark.integration
@@ -70,6 +73,42 @@ def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> 
     written = api.merge(path(namespace, "chat", "status"), {"status": {"phase": "Healthy"}, "spec": {"replicas": 7}})
     assert written.body["status"] == {"phase": "Healthy"}
     assert written.body["spec"]["replicas"] == 1
+
+
+def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
+    """A field that the schema does not know is dropped in silence, and with it what a restarted operator knows."""
+    world = healthy(
+        replicas=4, steps=[{"setWeight": 25}, {"analysis": {"templates": [{"templateName": "llm-default"}]}}]
+    )
+    world.spec["strategy"]["canary"]["analysis"] = {"templates": [{"templateName": "llm-default"}]}
+    world.rate, world.inflight = 10, {}
+    world.run(30)
+    world.edit(model=model("v2"))
+    world.run_until("Analyzing")
+    world.restarts = {"file:///models/v2": 2}
+    world.run(20)
+    world.gateways[0].reachable = False
+    world.run(20)
+    rendered = json.loads(json.dumps(world.status))
+    filled = {field for run in ("analysis", "background") for field in rendered["rollout"][run]}
+    assert filled >= {
+        "thresholds",
+        "timed",
+        "clocks",
+        "counts",
+        "seen",
+        "load",
+        "restarts",
+        "symptoms",
+        "verdict",
+        "decisions",
+        "missingSince",
+    }
+    made = api.post(path(namespace), model_deployment()).body
+    written = api.put(path(namespace, "chat", "status"), {**made, "status": rendered}, fieldValidation="Strict")
+    assert written.ok, written.message
+    assert written.body["status"] == rendered
+    assert parse_status(written.body["status"]) == world.parsed()
 
 
 def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:

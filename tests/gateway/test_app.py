@@ -199,6 +199,9 @@ async def test_routes_report_is_the_contract() -> None:
             "old": {"endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
         }
         failsafe = {"cut_off": "", "reason": "", "expired": False}
+        (sample,) = report["routes"]["default/chat"].pop("samples")
+        assert (sample["generation"], sample["weights"]) == (1, {"rev": 100, "old": 0})
+        assert set(report.pop("bounds")) == {"ttft", "itl", "e2e"}
         route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.

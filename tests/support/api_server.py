@@ -16,6 +16,7 @@ from devcluster import controlplane
 
 ROOT = Path(__file__).resolve().parents[2]
 CRD_FILE = ROOT / "crds" / "modeldeployments.yaml"
+CRD_FILES = (CRD_FILE, ROOT / "crds" / "analysistemplates.yaml")
 GROUP_PATH = "/apis/slipway.dev/v1alpha1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _APPLY = "application/apply-patch+yaml"
@@ -81,13 +82,13 @@ class Api:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[Path]:
-    """Kubeconfig of a real API server with the CRD established.
+    """Kubeconfig of a real API server with the CRDs established.
 
     It starts on loopback for this session and goes with it; where its binaries cannot be had, devcluster answers with
     the running kind cluster. Without either the tests fail: who asked for them wanted them to run.
     """
     with controlplane.api_server() as kubeconfig:
-        install_crd(kubeconfig)
+        install_crds(kubeconfig)
         yield kubeconfig
 
 
@@ -116,19 +117,20 @@ def _body(data: bytes | str | None) -> dict[str, Any]:
         return {"message": data.decode() if isinstance(data, bytes) else data}
 
 
-def install_crd(kubeconfig: Path) -> None:
-    """Apply the CRD and wait until the API server serves it."""
-    crd = yaml.safe_load(CRD_FILE.read_text())
+def install_crds(kubeconfig: Path) -> None:
+    """Apply the CRDs and wait until the API server serves them."""
     session = Api(kubeconfig)
-    applied = session.apply(f"{_CRDS}/{crd['metadata']['name']}", crd, fieldValidation="Strict")
-    assert applied.ok, f"the API server refused {CRD_FILE.name}: {applied.message}"
-    _wait_served(session)
+    for path in CRD_FILES:
+        crd = yaml.safe_load(path.read_text())
+        applied = session.apply(f"{_CRDS}/{crd['metadata']['name']}", crd, fieldValidation="Strict")
+        assert applied.ok, f"the API server refused {path.name}: {applied.message}"
+        _wait_served(session, crd["spec"]["names"]["plural"])
     session.close()
 
 
-def _wait_served(session: Api) -> None:
+def _wait_served(session: Api, plural: str) -> None:
     """Ask until the resource answers: an accepted CRD is served a moment later."""
     deadline = time.monotonic() + 30
-    while not session.get(f"{GROUP_PATH}/modeldeployments").ok:
+    while not session.get(f"{GROUP_PATH}/{plural}").ok:
         assert time.monotonic() < deadline, "the CRD was accepted but is not served after 30 s"
         time.sleep(0.05)

@@ -6,21 +6,27 @@ invariants of a rollout (I1-I7) on every write.
 
 import copy
 import json
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import yaml
 
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
+from slipway_operator.model.analysis import Counts
 from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, HookType
 from slipway_operator.model.observed import Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
+from slipway_operator.model.samples import Sample, Side
 from slipway_operator.model.spec import parse_inputs
 from slipway_operator.model.status import Mode, Status, Traffic
 from slipway_operator.model.strategy import parse_strategy
+from slipway_operator.model.template import found
 from slipway_operator.planning.canary import replicas_for
 from slipway_operator.planning.plan import PlanSettings, plan
 
@@ -44,13 +50,53 @@ class Pods:
     made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
 
 
+BOUNDS = {"ttft": (0.1, 0.2, 0.4, 0.8, 1.6)}
+_INCARNATIONS = count(1)
+
+
 @dataclass
 class ModelGateway:
-    """A gateway that follows the table when it is told to."""
+    """A gateway that follows the table when it is told to, and counts what it splits."""
 
     name: str
     generation: int | None = None
     ready: bool = True
+    reachable: bool = True
+    cut_off: str = ""
+    incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
+    samples: dict[int, Sample] = field(default_factory=dict)  # by generation
+
+    def ask(self, table: Traffic, requests: int, world: "ModelCluster", chance: Random) -> None:
+        """So many requests come, are split by weight, answered and counted."""
+        weights = {backend.revision: backend.weight for backend in table.backends}
+        sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+        for _ in range(requests):
+            first, *others = weights
+            chosen = first if chance.random() * 100 < weights[first] or not others else others[0]
+            before = sample.revisions.get(chosen, Side())
+            errors = before.events.get("errors", 0) + (chance.random() < world.error_rate(chosen))
+            seconds = chance.lognormvariate(-1.6, 0.5) * (3 if world.is_among(chosen, world.slow) else 1)
+            buckets = [*before.slow.get("ttft", {}).get("b<4k,stream", (0,) * 6)]
+            buckets[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
+            slow = {"ttft": {"b<4k,stream": tuple(buckets)}}
+            sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow)
+        self.samples = dict(sorted(self.samples.items())[-4:])
+
+    def seen(self, inflight: dict[str, int]) -> Gateway:
+        """As the operator sees it."""
+        if not self.reachable:
+            return Gateway(self.name, self.ready, reachable=False)
+        return Gateway(
+            self.name,
+            self.ready,
+            True,
+            self.generation,
+            dict(inflight),
+            self.incarnation,
+            self.cut_off,
+            BOUNDS,
+            copy.deepcopy(tuple(self.samples.values())),
+        )
 
 
 @dataclass
@@ -68,6 +114,12 @@ class ModelCluster:
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
     places: int | None = None  # pods that the nodes take; None is any number
     inflight: dict[str, int] = field(default_factory=dict)
+    rate: int = 0  # requests that each gateway gets in a second
+    bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
+    slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
+    mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
+    restarts: dict[str, int] = field(default_factory=dict)  # of the first pod, by model URI
+    templates: dict[str, dict[str, Any]] = field(default_factory=dict)  # specs of AnalysisTemplates by name
     events: list[Event] = field(default_factory=list)
     calls_until_crash: int | None = None
     calls: int = 0
@@ -133,6 +185,7 @@ class ModelCluster:
         if gateways:
             for gateway in self.gateways:
                 gateway.generation = self.parsed().traffic.generation if self.parsed().traffic else None  # type: ignore[union-attr]
+        self._serve(seconds)
         self._answer()
         self._note_zeroes()
 
@@ -179,16 +232,23 @@ class ModelCluster:
         """Whether pods of this revision never get ready."""
         return self.snapshots[revision].inputs.model.uri in self.broken
 
+    def error_rate(self, revision: str) -> float:
+        """How often an answer of this revision fails."""
+        return self.bad.get(self.snapshots[revision].inputs.model.uri, 0.01)
+
+    def is_among(self, revision: str, uris: set[str]) -> bool:
+        """Whether a revision's model is one of these."""
+        return self.snapshots[revision].inputs.model.uri in uris
+
     def observed(self) -> Observed:
         """What the operator sees."""
         return Observed(
             snapshots=dict(self.snapshots),
             workloads={name: self._workload(name, item) for name, item in self.pods.items()},
             services=frozenset(self.services),
-            gateways=tuple(
-                Gateway(item.name, item.ready, True, item.generation, dict(self.inflight)) for item in self.gateways
-            ),
+            gateways=tuple(item.seen(self.inflight) for item in self.gateways),
             hooks=dict(self._answers),
+            templates={name: found(name, spec) for name, spec in self.templates.items()},
         )
 
     def fixpoint(self) -> dict[str, Any]:
@@ -204,6 +264,13 @@ class ModelCluster:
             "snapshots": set(self.snapshots),
             "aborted": parsed.aborted_revisions,
         }
+
+    def _serve(self, seconds: int) -> None:
+        """Requests of these seconds; which ones come depends on the moment alone, not on what became of anybody."""
+        table = self.parsed().traffic
+        for index, gateway in enumerate(self.gateways):
+            if table and self.rate and gateway.ready and gateway.generation == table.generation:
+                gateway.ask(table, self.rate * seconds, self, Random(f"{self.now}/{index}"))
 
     # --- the world's side ---------------------------------------------------------------------------------------------
 
@@ -245,7 +312,10 @@ class ModelCluster:
             f"chat-{name}-y", "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         )
         troubles = (*((broken,) if self.is_broken(name) else ()), *((unplaced,) if waiting else ()))
-        pods = tuple(Pod(f"chat-{name}-{n}", made, n < item.ready) for n, made in enumerate(item.made))
+        restarts = self.restarts.get(self.snapshots[name].inputs.model.uri, 0)
+        pods = tuple(
+            Pod(f"chat-{name}-{n}", made, n < item.ready, 0 if n else restarts) for n, made in enumerate(item.made)
+        )
         return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
 
     def _create(self, manifest: dict[str, Any]) -> None:
@@ -293,6 +363,7 @@ class ModelCluster:
             assert item.reason in WORDS["conditions"][item.type]["reasons"], f"docs/status.yaml lacks {item.reason}"
         self._assert_weights(old.traffic, new.traffic)
         self._assert_confirmed(old, new)
+        self._assert_judged(old, new)
         if old.stable_revision != new.stable_revision:
             assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"
         if new.rollout:
@@ -330,6 +401,22 @@ class ModelCluster:
         for hook in self.spec.get("strategy", {}).get("hooks", ()):
             asked = hook["type"] in (HookType.CONFIRM_TRAFFIC_INCREASE, *first)
             assert not asked or hook["name"] in open_now, f"{hook['name']} did not confirm the weight"
+
+    def _assert_judged(self, old: Status, new: Status) -> None:
+        """What follows from a verdict follows from one that was written before; counts only grow within a run."""
+        before, after = old.rollout, new.rollout
+        if not (before and after and before.attempt_token == after.attempt_token):
+            return
+        for former, run in ((before.analysis, after.analysis), (before.background, after.background)):
+            if former and run and (former.id, former.started_at) == (run.id, run.started_at):
+                assert _requests(former.counts) <= _requests(run.counts), "counts only grow"
+        verdicts = [run.verdict.outcome for run in (before.analysis, before.background) if run and run.verdict]
+        if after.abort and not before.abort and after.abort.reason == "AnalysisFailed":
+            assert "Fail" in verdicts, "an analysis rejects by what is written down"
+        passed = [item for item in new.decisions if item.row == "analysis-passed" and item.at == self.now]
+        if passed and passed[-1] not in old.decisions:
+            assert before.analysis and before.analysis.verdict and before.analysis.verdict.outcome == "Pass"
+            assert before.analysis.id == before.step_token, "each step has a verdict of its own"
 
     def _assert_carries(self, revision: str, weight: int, table: Traffic) -> None:
         ready = self.pods[revision].ready if revision in self.pods else 0
@@ -392,6 +479,10 @@ class ModelCluster:
                 self.zero_since.setdefault(revision, self.now)
             elif self.parsed().traffic and self.parsed().traffic.weight(revision) > 0:  # type: ignore[union-attr]
                 self.zero_since.pop(revision, None)
+
+
+def _requests(counts: tuple[Counts, ...]) -> int:
+    return sum(epoch.nc + epoch.ns for item in counts for epoch in item.epochs)
 
 
 def cluster(

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from ..fate import ITL, Outcome
+
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -39,12 +42,16 @@ class Metrics:
         self._resumes = self._counter("resumes_total", "Broken streams by what became of them", (*pair, "outcome"))
         self._ttft = self._histogram("ttft_seconds", "Seconds from request to first byte", pair, _TTFT_BUCKETS)
         self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
+        self._itl = self._histogram("itl_seconds", "Mean seconds between a stream's events", pair, _ITL_BUCKETS)
+        self._bad = self._counter("bad_answers_total", "First attempts that went wrong, by how", (*pair, "kind"))
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
         self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
         self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
+        counts = (self._requests, self._retries, self._resumes, self._bad)
+        self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
 
     def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
@@ -65,6 +72,12 @@ class Metrics:
         self._seconds.labels(record.model, record.revision).observe(now - record.started)
         if record.first_byte is not None:
             self._ttft.labels(record.model, record.revision).observe(record.first_byte - record.started)
+
+    def first_attempt(self, model: str, revision: str, outcome: Outcome) -> None:
+        for kind in outcome.bad:
+            self._bad.labels(model, revision, kind).inc()
+        if (seconds := outcome.seconds.get(ITL)) is not None:
+            self._itl.labels(model, revision).observe(seconds)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         self._retries.labels(model, revision, reason).inc()
@@ -99,5 +112,5 @@ class Metrics:
 
     def _forget(self, pair: tuple[str, str]) -> None:
         del self._pairs[pair]
-        for family in (self._requests, self._retries, self._resumes, self._ttft, self._seconds, self._inflight):
+        for family in self._of_pairs:
             family.remove_by_labels({"model": pair[0], "revision": pair[1]})

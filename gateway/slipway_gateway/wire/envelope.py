@@ -31,6 +31,7 @@ class Envelope(msgspec.Struct):
     """Fields that the gateway looks at; their types are the server's business, except `model`."""
 
     model: str | None = None
+    stream: Any = None
     user: Any = None
     prompt_cache_key: Any = None
     conversation: Any = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.observed import Gateway
@@ -40,14 +41,31 @@ class Answer:
     reachable: bool
     routes: Object = field(default_factory=dict)
     incarnation: str = ""  # another one after each start of its process
+    bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
 
     def about(self, namespace: str, name: str, uid: str) -> Gateway:
-        """The part about one ModelDeployment; a route of a former one of that name counts as none."""
-        route = self.routes.get(f"{namespace}/{name}") or {}
-        if route.get("uid") != uid:
-            return Gateway(self.name, self.ready, self.reachable)
-        inflight = {revision: int(counts["inflight"]) for revision, counts in (route.get("revisions") or {}).items()}
-        return Gateway(self.name, self.ready, self.reachable, int(route["generation"]), inflight)
+        """The part about one ModelDeployment; a route of a former one of that name counts as none.
+
+        What makes no sense is no answer: one odd gateway must not stop a rollout, nor be taken for one that follows.
+        """
+        try:
+            route = self.routes.get(f"{namespace}/{name}") or {}
+            if route.get("uid") != uid:
+                return Gateway(self.name, self.ready, self.reachable)
+            counted = route.get("revisions") or {}
+            return Gateway(
+                self.name,
+                self.ready,
+                self.reachable,
+                int(route["generation"]),
+                inflight={revision: int(counts["inflight"]) for revision, counts in counted.items()},
+                incarnation=self.incarnation,
+                cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
+                bounds=self.bounds,
+                samples=samples.samples(route.get("samples"), self.bounds),
+            )
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return Gateway(self.name, self.ready, reachable=False)
 
 
 class Gateways:
@@ -106,13 +124,17 @@ class Gateways:
             async with self._session.get(endpoint.url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as response:
                 response.raise_for_status()
                 told = await response.json()
-                return Answer(endpoint.name, endpoint.ready, True, told["routes"], str(told.get("incarnation", "")))
+                incarnation, bounds = (
+                    str(told.get("incarnation", ""))[: samples.LONGEST],
+                    samples.bounds(told.get("bounds")),
+                )
+                return Answer(endpoint.name, endpoint.ready, True, told["routes"], incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
             # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
                 return None
             return Answer(endpoint.name, endpoint.ready, False)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError):
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
             return Answer(endpoint.name, endpoint.ready, False)
 
 

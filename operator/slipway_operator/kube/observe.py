@@ -5,11 +5,13 @@ from typing import Any
 
 from slipway_operator.kube import pod_trouble
 from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
-from slipway_operator.model import labels, wire
+from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
+from slipway_operator.model import labels, template, wire
 from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
-from slipway_operator.model.spec import parse_inputs
+from slipway_operator.model.spec import Invalid, parse, parse_inputs
+from slipway_operator.model.template import BUILT_IN, Template
 
 Object = dict[str, Any]
 
@@ -22,12 +24,13 @@ async def observe(client: Client, gateways: Gateways, obj: Object) -> Observed:
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     selector = labels.selector(name)
     # Whether a revision exists must be certain; pods and services change all the time anyway.
-    replica_sets, revisions, pods, services, answers = await asyncio.gather(
+    replica_sets, revisions, pods, services, answers, templates = await asyncio.gather(
         client.list(REPLICA_SETS, namespace, selector),
         client.list(CONTROLLER_REVISIONS, namespace, selector),
         client.list(PODS, namespace, selector, cached=True),
         client.list(SERVICES, namespace, selector, cached=True),
         gateways.answers(),
+        analysis_templates(client, obj),
     )
     owned = [item for item in replica_sets if is_owned(item, uid)]
     return Observed(
@@ -35,7 +38,28 @@ async def observe(client: Client, gateways: Gateways, obj: Object) -> Observed:
         workloads={item.revision: item for item in (workload(it, pods) for it in owned)},
         services=frozenset(revision_of(item) for item in services if is_owned(item, uid) and not _is_leaving(item)),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
+        templates=templates,
     )
+
+
+async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:
+    """The templates that the spec names, as they are now: also before a rollout, which may begin in this very plan."""
+    spec = parse(obj)
+    if isinstance(spec, Invalid):
+        return {}
+    names = list(dict.fromkeys(spec.strategy.templates))
+    found = await asyncio.gather(*(_template(client, obj["metadata"]["namespace"], name) for name in names))
+    return dict(zip(names, found, strict=True))
+
+
+async def _template(client: Client, namespace: str, name: str) -> Template:
+    try:
+        item = await client.get(ANALYSIS_TEMPLATES, namespace, name)
+    except NotFound:
+        return template.found(name, None)
+    except Refused as error:  # an operator that was upgraded before its permissions were
+        return BUILT_IN.get(name) or Template(problem=f"AnalysisTemplate {name!r} cannot be read: {error}")
+    return template.found(name, item.get("spec") or {})
 
 
 def is_owned(item: Object, uid: str) -> bool:
@@ -86,7 +110,8 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
 
 def _pod(pod: Object) -> Pod:
     metadata = pod["metadata"]
-    return Pod(metadata["name"], wire.parse_time(metadata["creationTimestamp"]), pod_trouble.is_ready(pod))
+    made = wire.parse_time(metadata["creationTimestamp"])
+    return Pod(metadata["name"], made, pod_trouble.is_ready(pod), pod_trouble.restarts(pod))
 
 
 def _has_owner(pod: Object, uid: str) -> bool:

@@ -27,6 +27,12 @@ def is_ready(pod: Json) -> bool:
     return _is_ready(pod.get("status") or {})
 
 
+def restarts(pod: Json) -> int:
+    """How often containers of a pod were started again."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return sum(int(container.get("restartCount") or 0) for container in statuses)
+
+
 def is_unschedulable(pod: Json) -> bool:
     """Whether the scheduler found no node for a pod."""
     scheduled = _condition(pod.get("status") or {}, "PodScheduled") or {}

@@ -23,6 +23,7 @@ class Resource:
 
 
 MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
+ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysistemplates")
 REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
 CONTROLLER_REVISIONS = Resource("apps/v1", "ControllerRevision", "controllerrevisions")
 SERVICES = Resource("v1", "Service", "services")

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from slipway_operator.model.hooks import HookAnswer
+from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
+from slipway_operator.model.template import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Pod:
     name: str
     created_at: datetime
     ready: bool
+    restarts: int = 0  # of its containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class Gateway:
     reachable: bool  # it answered
     generation: int | None = None  # of this ModelDeployment's route; None when it has none
     inflight: dict[str, int] = field(default_factory=dict)  # requests in progress, by revision
+    incarnation: str = ""  # another one after each start of its process; empty when it does not say
+    cut_off: str = ""  # the revision that this gateway alone sends nothing to, for it fails hard
+    bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
+    samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +79,17 @@ class Observed:
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
+    templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""
         workload = self.workloads.get(revision or "")
         return workload.ready if workload else 0
+
+    def restarts(self, revision: str | None) -> int:
+        """How often containers of a revision's living pods were started again."""
+        workload = self.workloads.get(revision or "")
+        return sum(pod.restarts for pod in workload.pods) if workload else 0
 
     def inflight(self, revision: str) -> int | None:
         """Requests in progress at a revision over all gateways; None when a gateway did not answer."""

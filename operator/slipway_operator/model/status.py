@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from slipway_operator.model import wire
+from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.hooks import Ended, HookState
 from slipway_operator.model.strategy import HeaderMatch
 
@@ -18,6 +19,7 @@ class State(StrEnum):
     CAPACITY_WAIT = "CapacityWait"  # no node takes them
     SHIFTING = "Shifting"  # a weight is on its way to the gateways
     PAUSED = "Paused"  # a pause step holds
+    ANALYZING = "Analyzing"  # an analysis step waits for its verdict
     PROMOTING = "Promoting"  # the steps are done; pods and weight go to full
     ABORTING = "Aborting"  # weight goes back to stable
     ABORTED = "Aborted"  # rejected; stable serves
@@ -71,6 +73,8 @@ class Rollout:
     capacity_since: datetime | None = None  # when the wait for capacity, or its present mode, began
     abort: Abort | None = None
     hooks: tuple[HookState, ...] = ()  # of this attempt, at most one of each name
+    analysis: AnalysisRun | None = None  # of the present analysis step, or the last one
+    background: AnalysisRun | None = None
 
     @property
     def attempt_token(self) -> str:

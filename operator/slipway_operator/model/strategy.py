@@ -9,6 +9,7 @@ from typing import Any
 Json = Mapping[str, Any]
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+MAX_DURATION_S = 1800  # of an analysis that does not say
 PREVIEW = "preview"  # name of blue-green's header route
 
 
@@ -51,7 +52,24 @@ class Pause:
     duration_s: int | None = None
 
 
-Step = SetWeight | SetScale | SetHeaderRoute | Pause
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Wait for the verdict of an AnalysisTemplate: until it is there, or for the whole time; no longer than that."""
+
+    template: str
+    until_verdict: bool = True
+    max_duration_s: int = MAX_DURATION_S
+
+
+Step = SetWeight | SetScale | SetHeaderRoute | Pause | Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """An AnalysisTemplate that may reject the revision at any moment from a step on, counted from 0."""
+
+    template: str
+    starting_step: int = 0
 
 
 class Policy(StrEnum):
@@ -101,6 +119,13 @@ class Strategy:
     abort_scale_down_delay_s: int = 30
     progress_threshold: Threshold = Threshold()
     capacity: Capacity = Capacity()
+    background: Background | None = None
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Names of the AnalysisTemplates that its analyses use, one for each analysis."""
+        inline = tuple(step.template for step in self.steps if isinstance(step, Analysis))
+        return (*inline, *((self.background.template,) if self.background else ()))
 
 
 def parse_strategy(strategy: Json) -> Strategy:
@@ -120,6 +145,7 @@ def parse_strategy(strategy: Json) -> Strategy:
     }
     if "blueGreen" in strategy:
         return Strategy(steps=_blue_green_steps(chosen), blue_green=True, **common)
+    common["background"] = _background(chosen.get("analysis"))
     if "trafficPercent" in chosen:
         return Strategy(steps=_by_hand_steps(int(chosen["trafficPercent"])), by_hand=True, **common)
     return Strategy(steps=tuple(_step(step) for step in chosen.get("steps") or ()), **common)
@@ -165,8 +191,30 @@ def _step(step: Json) -> Step:
         return _scale(step["setCanaryScale"])
     if "setHeaderRoute" in step:
         return SetHeaderRoute(step["setHeaderRoute"]["name"], _matches(step["setHeaderRoute"]))
+    if "analysis" in step:
+        return _analysis(step["analysis"])
     duration = (step["pause"] or {}).get("duration")
     return Pause(None if duration is None else parse_duration_s(duration))
+
+
+def _analysis(analysis: Json) -> Analysis:
+    longest = analysis.get("maxDuration")
+    return Analysis(
+        _only_template(analysis),
+        until_verdict=bool(analysis.get("untilVerdict", True)),
+        max_duration_s=MAX_DURATION_S if longest is None else parse_duration_s(longest),
+    )
+
+
+def _background(analysis: Json | None) -> Background | None:
+    return Background(_only_template(analysis), int(analysis.get("startingStep", 0))) if analysis else None
+
+
+def _only_template(analysis: Json) -> str:
+    templates = analysis["templates"]
+    if len(templates) != 1:
+        raise ValueError(f"an analysis takes one template, not {len(templates)}: name the metrics of all in one")
+    return str(templates[0]["templateName"])
 
 
 def _scale(scale: Json) -> SetScale:

@@ -3,16 +3,19 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from slipway_operator.model.analysis import OnInconclusive, Reason
+from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Abort, Mode, Rollout, State
-from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import canary, capacity, hooks
+from slipway_operator.model.strategy import Analysis, Pause
+from slipway_operator.planning import analysis, canary, capacity, findings, hooks
 from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT
 from slipway_operator.planning.replicas import needed_replicas, room_for_target
 from slipway_operator.planning.revision import in_window, steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
 
 MAX_ABORTED = 20
+_HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 
 Outcome = tuple[Course, tuple[Event, ...]]
 
@@ -137,6 +140,92 @@ def resume(course: Course, at: Situation) -> Outcome:
     return entered, (_normal("RolloutResumed", text), *events)
 
 
+def begin_analysis(course: Course, at: Situation) -> Outcome:
+    one = analysis.next_beginning(course, at)
+    assert one, "the guard saw to it"
+    again = "begins anew, for its template changed" if one.run else "begins"
+    text = f"analysis {one.template} of revision {rollout_of(course).revision} {again}: {one.id}"
+    return _with_run(course, one, analysis.begun(course, at, one)), (_normal("AnalysisRunRunning", text),)
+
+
+def count_analysis(course: Course, at: Situation) -> Outcome:
+    """Write down what was counted and what the judge says; what follows from it is the next reconcile's."""
+    found = analysis.next_reading(course, at)
+    assert found, "the guard saw to it"
+    one, read = found
+    run = analysis.judged(course, at, one, read)
+    return _with_run(course, one, run), _mismatch(one, run)
+
+
+def _mismatch(one: analysis.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """A split that is not as it should be is told when it is found: until it is mended nothing can pass or fail."""
+    before, now = one.run and one.run.verdict, run.verdict
+    if now is None or now.reason is not Reason.SAMPLE_RATIO_MISMATCH or (before and before.reason is now.reason):
+        return ()
+    return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.metric}: {now.message}"),)
+
+
+def _with_run(course: Course, one: analysis.Ongoing, run: AnalysisRun) -> Course:
+    rollout = rollout_of(course)
+    changed = replace(rollout, analysis=run) if one.field == "analysis" else replace(rollout, background=run)
+    return replace(course, rollout=changed)
+
+
+def fail_analysis(course: Course, at: Situation) -> Outcome:
+    found = analysis.failed(course, at)
+    assert found, "the guard saw to it"
+    verdict, sentence = found[1], failure_sentence(course, at)
+    text = f"revision {rollout_of(course).revision}: {sentence}"
+    told: tuple[Event, ...] = (Event("Warning", "AnalysisRunFailed", text),)
+    if verdict.reason is Reason.VETOED:
+        told = (*told, Event("Warning", "CanaryVetoed", text))
+    aborted, events = abort_because("AnalysisFailed", "RolloutAborted", failure_sentence)(course, at)
+    return aborted, (*told, *events)
+
+
+def failure_sentence(course: Course, at: Situation) -> str:
+    found = analysis.failed(course, at)
+    assert found, "the guard saw to it"
+    return f"analysis {found[0].template}: {found[1].message}"
+
+
+def pass_analysis(course: Course, at: Situation) -> Outcome:
+    said = analysis.verdict_of_step(course, at)
+    text = f"revision {rollout_of(course).revision} passed the analysis at {_place(rollout_of(course))}"
+    entered, events = next_step(course, at)
+    return entered, (_normal("AnalysisRunSuccessful", f"{text}: {findings.sentence(said)}"), *events)
+
+
+def skip_analysis(course: Course, at: Situation) -> Outcome:
+    rollout = rollout_of(course)
+    text = f"revision {rollout.revision} goes on without a verdict at {_place(rollout)}, as asked"
+    entered, events = next_step(course, at)
+    return entered, (_normal("RolloutResumed", text), *events)
+
+
+def end_inconclusive(course: Course, at: Situation) -> Outcome:
+    """What the template says: pause, go on, or reject. A template that cannot be read says nothing: pause."""
+    rollout = rollout_of(course)
+    text = f"revision {rollout.revision} has no verdict at {_place(rollout)}: {inconclusive_sentence(course, at)}"
+    told = Event("Warning", "AnalysisRunInconclusive", text)
+    step = analysis.step_of(rollout, at)
+    spec = analysis.template(at, step.template).spec if step else None
+    choice = spec.on_inconclusive if spec else OnInconclusive.PAUSE
+    if choice is OnInconclusive.CONTINUE:
+        entered, events = next_step(course, at)
+    elif choice is OnInconclusive.ABORT:
+        entered, events = abort_because("AnalysisInconclusive", "RolloutAborted", inconclusive_sentence)(course, at)
+    else:
+        paused = replace(rollout, state=State.PAUSED)
+        entered, events = replace(course, rollout=paused), _pausing(paused)
+    return entered, (told, *events)
+
+
+def inconclusive_sentence(course: Course, at: Situation) -> str:
+    said, why = analysis.verdict_of_step(course, at), analysis.problem(course, at)
+    return why or (f"{said.reason}: {said.message}" if said else "nothing was counted")
+
+
 def _pausing(entered: Rollout) -> tuple[Event, ...]:
     """Each pause is told once, whichever way it was reached: the text names it, and equal texts are one Event."""
     if entered.state is not State.PAUSED:
@@ -193,8 +282,11 @@ def _entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
     if rollout.skip_steps or index >= len(steps):
         index, state = len(steps), State.PROMOTING
     else:
-        state = State.PAUSED if isinstance(steps[index], Pause) else State.PROVISIONING
-    return replace(rollout, state=state, step_index=index, step_started_at=at.now, progress_at=at.now, progress="")
+        state = _HOLDING.get(type(steps[index]), State.PROVISIONING)
+    # A run of the same step that is entered anew, because the steps were edited, is no part of it.
+    kept = None if state is State.ANALYZING else rollout.analysis
+    moved = replace(rollout, state=state, step_index=index, analysis=kept)
+    return replace(moved, step_started_at=at.now, progress_at=at.now, progress="")
 
 
 def note_progress(course: Course, at: Situation) -> Course:

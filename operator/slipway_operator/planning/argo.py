@@ -10,6 +10,7 @@ from typing import Any
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Json, Spec
 from slipway_operator.model.status import PauseCondition, Rollout, State, Status
+from slipway_operator.model.strategy import Analysis
 from slipway_operator.planning.guards import IN_FLIGHT
 from slipway_operator.planning.situation import Course
 
@@ -27,12 +28,14 @@ def translate(spec: Spec, raw: Json, status: Status) -> Translation:
     return spec, tuple(event for _, event in said)
 
 
-def pause_conditions(course: Course, status: Status) -> tuple[PauseCondition, ...]:
+def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseCondition, ...]:
     """What is there to be removed while a pause step holds; once removed it stays away until the step is left."""
     rollout = course.rollout
     if rollout is None or rollout.state is not State.PAUSED or _is_released(status, rollout):
         return ()
-    return (PauseCondition("CanaryPauseStep", rollout.step_started_at),)
+    step = spec.strategy.steps[rollout.step_index] if rollout.step_index < len(spec.strategy.steps) else None
+    reason = "InconclusiveAnalysis" if isinstance(step, Analysis) else "CanaryPauseStep"
+    return (PauseCondition(reason, rollout.step_started_at),)
 
 
 def controller_pause(course: Course) -> bool | None:

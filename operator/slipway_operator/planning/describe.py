@@ -6,9 +6,9 @@ from datetime import datetime
 from slipway_operator.model import wire
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import canary, capacity, hooks
+from slipway_operator.planning import analysis, canary, capacity, findings, hooks
 from slipway_operator.planning.conditions import condition
-from slipway_operator.planning.guards import pause_ends
+from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
 from slipway_operator.planning.situation import Course, Situation, rollout_of
 
@@ -110,7 +110,26 @@ def _paused(course: Course, at: Situation) -> str:
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
     if isinstance(step_now, Pause) and step_now.duration_s is not None:
         return f"{share}; pausing until {wire.format_time(pause_ends(rollout, at))}"
-    return f"{share}; waits for a promotion: set spec.rollout.promote to {rollout.step_token}"
+    undecided = f"; no verdict: {_last_words(rollout)}" if analysis.step_of(rollout, at) else ""
+    return f"{share}{undecided}; waits for a promotion: set spec.rollout.promote to {rollout.step_token}"
+
+
+def _last_words(rollout: Rollout) -> str:
+    verdict = rollout.analysis.verdict if rollout.analysis else None
+    return f"{verdict.reason}: {verdict.message}" if verdict else "nothing was counted"
+
+
+def _analyzing(course: Course, at: Situation) -> str:
+    rollout = rollout_of(course)
+    share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
+    until = f"until {wire.format_time(analysis_ends(rollout, at))}"
+    if not capacity.stable_healthy(course, at):
+        return f"{share}; {_stable_sentence(course, at)}"
+    if why := analysis.problem(course, at):
+        return f"{share}; the analysis waits {until}: {why}"
+    step = analysis.step_of(rollout, at)
+    name = step.template if step else ""
+    return f"{share}; analysis {name}, {until}: {findings.sentence(analysis.verdict_of_step(course, at))}"
 
 
 def _promoting(course: Course, at: Situation) -> str:
@@ -140,6 +159,7 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
     State.CAPACITY_WAIT: _capacity_wait,
     State.SHIFTING: _shifting,
     State.PAUSED: _paused,
+    State.ANALYZING: _analyzing,
     State.PROMOTING: _promoting,
     State.ABORTING: _aborting,
     State.ABORTED: _aborted,
@@ -147,8 +167,13 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
 
 
 def _sentence(course: Course, at: Situation) -> str:
-    """A hook that is waited for explains the state better than the state itself."""
-    return hooks.sentence(course, at) or _SENTENCES[course.state](course, at)
+    """What is waited for explains the state better than the state itself."""
+    unwatched = f"waits for its background analysis: {analysis.problem(course, at)}" if _unwatched(course, at) else None
+    return hooks.sentence(course, at) or unwatched or _SENTENCES[course.state](course, at)
+
+
+def _unwatched(course: Course, at: Situation) -> bool:
+    return analysis.holds(course, at) and course.state is not State.ANALYZING
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from datetime import datetime, timedelta
 
+from slipway_operator.model.analysis import Outcome
 from slipway_operator.model.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
-from slipway_operator.planning import capacity, gates
+from slipway_operator.planning import analysis, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.revision import steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -15,7 +16,7 @@ HELD = "held"  # noted as progress while others are waited for
 IDLE = frozenset({None})
 FIRST = frozenset({State.INITIALIZING})
 WAITING = frozenset({State.CAPACITY_WAIT})
-STEPPING = frozenset({State.PROVISIONING, State.SHIFTING, State.PAUSED}) | WAITING
+STEPPING = frozenset({State.PROVISIONING, State.SHIFTING, State.PAUSED, State.ANALYZING}) | WAITING
 COMING_UP = frozenset({State.PROVISIONING, State.PROMOTING})
 IN_FLIGHT = STEPPING | {State.PROMOTING}
 
@@ -98,7 +99,8 @@ def skip_asked(course: Course, at: Situation) -> bool:
 
 
 def may_step(course: Course, at: Situation) -> bool:
-    return not at.spec.paused and at.replicas > 0 and capacity.stable_healthy(course, at)
+    free = not at.spec.paused and at.replicas > 0 and capacity.stable_healthy(course, at)
+    return free and not analysis.holds(course, at)
 
 
 def pods_ready(course: Course, at: Situation) -> bool:
@@ -132,6 +134,47 @@ def pause_ends(rollout: Rollout, at: Situation) -> datetime:
     step = at.spec.strategy.steps[rollout.step_index]
     duration_s = step.duration_s if isinstance(step, Pause) and step.duration_s is not None else 0
     return rollout.step_started_at + timedelta(seconds=duration_s)
+
+
+def analysis_begins(course: Course, at: Situation) -> bool:
+    return analysis.next_beginning(course, at) is not None
+
+
+def analysis_news(course: Course, at: Situation) -> bool:
+    return analysis.next_reading(course, at) is not None
+
+
+def analysis_failed(course: Course, at: Situation) -> bool:
+    return analysis.failed(course, at) is not None
+
+
+def analysis_skipped(course: Course, at: Situation) -> bool:
+    asked = at.spec.intents.promote == rollout_of(course).step_token
+    return asked and not at.spec.paused and at.replicas > 0
+
+
+def analysis_passed(course: Course, at: Situation) -> bool:
+    said, step = analysis.verdict_of_step(course, at), analysis.step_of(rollout_of(course), at)
+    passed = said is not None and said.outcome is Outcome.PASS
+    enough = step is not None and (step.until_verdict or analysis_over(course, at))
+    return passed and enough and may_step(course, at)
+
+
+def analysis_inconclusive(course: Course, at: Situation) -> bool:
+    """Its time is over without a verdict: nothing was counted, or too little."""
+    said = analysis.verdict_of_step(course, at)
+    undecided = said is None or said.outcome is Outcome.INCONCLUSIVE
+    return undecided and analysis_over(course, at) and may_step(course, at)
+
+
+def analysis_over(course: Course, at: Situation) -> bool:
+    return at.now >= analysis_ends(rollout_of(course), at)
+
+
+def analysis_ends(rollout: Rollout, at: Situation) -> datetime:
+    """When the time of the present analysis step is over."""
+    step = analysis.step_of(rollout, at)
+    return rollout.step_started_at + timedelta(seconds=step.max_duration_s if step else 0)
 
 
 def target_left(course: Course, at: Situation) -> bool:

@@ -51,7 +51,7 @@ def _matters(course: Course, at: Situation) -> list[gates.Matter]:
     # Where revisions take turns, further pods come only as the weight moves: it is asked about from the first pod on.
     turns = capacity.tight(course, at)
     ready = at.ready(course.target) >= (1 if turns else max(1, enough_replicas(course, at)))
-    if not ready or course.state is State.PAUSED:
+    if not ready or course.state in (State.PAUSED, State.ANALYZING):
         return list(gates.before_pods(course, at))
     if course.state is State.PROVISIONING and not turns:
         return [matter for matter in before if matter in (gates.START, gates.PODS)]

@@ -138,7 +138,7 @@ def _status(
         revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
-        pause_conditions=argo.pause_conditions(course, at.status),
+        pause_conditions=argo.pause_conditions(course, at.spec, at.status),
         controller_pause=argo.controller_pause(course),
         conditions=conditions.carry_over(fresh, at.status.conditions, generation),
     )

@@ -143,6 +143,13 @@ TABLE: tuple[Row, ...] = (
         acts.abort_because("HookFailed", "RolloutAborted", hooks.failure_sentence),
     ),
     Row(
+        "analysis-failed",
+        "An analysis, of the step or in the background, found the revision worse than stable: it is rejected.",
+        IN_FLIGHT,
+        guards.analysis_failed,
+        acts.fail_analysis,
+    ),
+    Row(
         "promote-full",
         "spec.rollout.promoteFull names this revision: its remaining steps are skipped. Readiness is still waited for.",
         IN_FLIGHT,
@@ -169,6 +176,20 @@ TABLE: tuple[Row, ...] = (
         IN_FLIGHT,
         hooks.newly_due,
         hooks.ask,
+    ),
+    Row(
+        "analysis-begins",
+        "It is the turn of an analysis and its template is there: counters and thresholds are noted as they are.",
+        IN_FLIGHT,
+        guards.analysis_begins,
+        acts.begin_analysis,
+    ),
+    Row(
+        "analysis-counted",
+        "Gateways counted more: it is written down with the verdict, before anything is done because of it.",
+        IN_FLIGHT,
+        guards.analysis_news,
+        acts.count_analysis,
     ),
     Row(
         "no-capacity",
@@ -212,6 +233,27 @@ TABLE: tuple[Row, ...] = (
         frozenset({State.PAUSED}),
         guards.pause_over,
         acts.resume,
+    ),
+    Row(
+        "analysis-skipped",
+        "spec.rollout.promote names the analysis step: the next step begins without a verdict.",
+        frozenset({State.ANALYZING}),
+        guards.analysis_skipped,
+        acts.skip_analysis,
+    ),
+    Row(
+        "analysis-passed",
+        "No metric is worse than stable by its margin: the next step begins.",
+        frozenset({State.ANALYZING}),
+        guards.analysis_passed,
+        acts.pass_analysis,
+    ),
+    Row(
+        "analysis-inconclusive",
+        "maxDuration is over without a verdict: the template's onInconclusive pauses, goes on or rejects.",
+        frozenset({State.ANALYZING}),
+        guards.analysis_inconclusive,
+        acts.end_inconclusive,
     ),
     Row(
         "promoted",

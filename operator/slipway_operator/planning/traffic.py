@@ -8,7 +8,7 @@ from slipway_operator.planning import canary, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.situation import Course, Situation
 
-STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED)
+STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED, State.ANALYZING)
 
 
 def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:

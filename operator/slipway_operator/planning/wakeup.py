@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import hooks, restart
-from slipway_operator.planning.guards import IN_FLIGHT, pause_ends
+from slipway_operator.planning import analysis, hooks, restart
+from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
 
@@ -29,6 +29,8 @@ def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[f
         yield DRAIN_POLL_S
     if restart.extra_pods(course, at, course.stable or ""):
         yield RESTART_POLL_S
+    if any(analysis.ongoing(course, at)):
+        yield analysis.READ_S
 
 
 def _moments(course: Course, at: Situation) -> Iterator[datetime]:
@@ -40,6 +42,8 @@ def _moments(course: Course, at: Situation) -> Iterator[datetime]:
         yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
     if rollout and _pauses_for_a_time(rollout, at):
         yield pause_ends(rollout, at)
+    if rollout and rollout.state is State.ANALYZING:
+        yield analysis_ends(rollout, at)
     if rollout and rollout.state is State.CAPACITY_WAIT and rollout.capacity_since:
         limits = at.spec.strategy.capacity
         yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)

@@ -8,6 +8,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
+    NON_FINITE = "non_finite"  # the model computed no numbers: a matter of its weights, not of this server
     DEADLINE = "deadline"  # its time was over before its end
     LOST = "lost"  # this server cannot go on; another one could
 

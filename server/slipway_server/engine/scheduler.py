@@ -351,7 +351,7 @@ class Scheduler:
         work.sequence.told += len(result.prompt_logprobs)
         if sampling is None:
             if result.embedding is None:
-                return Event(request.id, finish=FinishReason.ERROR, error=NOT_FINITE)
+                return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
             return Event(request.id, embedding=result.embedding, finish=FinishReason.STOP)
         if not work.samples:
             return Event(request.id, prompt_logprobs=result.prompt_logprobs)
@@ -359,7 +359,7 @@ class Scheduler:
             # What is wrong may be in its blocks, and must not spread.
             self.blocks.forget(work.sequence.blocks)
             self._spoiled += work.sequence.blocks
-            return Event(request.id, finish=FinishReason.ERROR, error=NOT_FINITE)
+            return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
         work.sequence.output.append(result.token)
         finish = sampling.finish_after(result.token, len(work.sequence.output))
         return Event(

@@ -58,6 +58,10 @@ def failed(message: str) -> ApiError:
     return ApiError(500, message, code="internal_error", outcome="error")
 
 
+def non_finite(message: str) -> ApiError:
+    return ApiError(500, message, code="non_finite", outcome="error")
+
+
 def lost(message: str) -> ApiError:
     return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
 

@@ -20,7 +20,7 @@ from ..text.chat_template import ChatTemplate
 from ..text.detokenizer import Detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
-from .errors import ApiError, failed, invalid, lost, queue_full, too_late, too_long, unavailable
+from .errors import ApiError, failed, invalid, lost, non_finite, queue_full, too_late, too_long, unavailable
 from .probes import Health
 from .resume import gone
 from .schemas import FullSampling, Sampling
@@ -28,7 +28,12 @@ from .schemas import FullSampling, Sampling
 Vector = numpy.ndarray
 T = TypeVar("T")
 
-ENDS = {FinishReason.ERROR: failed, FinishReason.LOST: lost, FinishReason.DEADLINE: too_late}
+ENDS = {
+    FinishReason.ERROR: failed,
+    FinishReason.NON_FINITE: non_finite,
+    FinishReason.LOST: lost,
+    FinishReason.DEADLINE: too_late,
+}
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
 REPLAY_TURN_TOKENS = 256  # of a resumed answer, between which other requests get a turn
 

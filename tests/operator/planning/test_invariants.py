@@ -25,6 +25,14 @@ STEPS: tuple[list[dict[str, Any]], ...] = (
 )
 PREVIEW = {"match": [{"headerName": "X-Preview", "headerValue": {"exact": "1"}}]}
 HEADER = {"name": "testers", "match": [{"headerName": "X-Team", "headerValue": {"prefix": "qa-"}}]}
+# Decides fast: what is tested is what becomes of a verdict.
+TEMPLATE: dict[str, Any] = {
+    "minSamples": {"canaryRequests": 20, "warmupSeconds": 2},
+    "metrics": [{"name": "errors", "event": "FirstAttemptError", "share": 1.0, "okBelow": 0.2, "maxRatio": 8.0}],
+    "vetoes": [{"name": "PodCrashLoop", "limit": 2}],
+}
+JUDGED = {"templates": [{"templateName": "quick"}], "maxDuration": "30s"}
+ANALYSIS = {"analysis": {"templates": [{"templateName": "quick"}], "maxDuration": "20s"}}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"canary": {"steps": steps, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}} for steps in STEPS),
     {"canary": {"trafficPercent": 20, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
@@ -42,6 +50,13 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
         "capacity": {"policy": "AllowRecreate", "surgeTimeoutSeconds": 3, "deadlineSeconds": 20},
     },
     {"canary": {"steps": STEPS[0]}, "capacity": {"policy": "RequireSurge", "deadlineSeconds": 20}},
+    {
+        "canary": {
+            "steps": [{"setWeight": 20}, ANALYSIS, {"setWeight": 50}, {"analysis": JUDGED | {"untilVerdict": False}}]
+        }
+    },
+    {"canary": {"steps": STEPS[0], "analysis": JUDGED | {"startingStep": 1}}},
+    {"canary": {"trafficPercent": 30, "analysis": JUDGED}},
 )
 KINDS = (
     *("confirm-rollout", "pre-rollout", "rollout", "confirm-traffic-increase", "confirm-promotion"),
@@ -70,6 +85,11 @@ ACTS = st.one_of(
     st.tuples(st.just("lose_gateway"), st.integers(0, 1)),
     st.tuples(st.just("inflight"), st.integers(0, 2)),
     st.tuples(st.just("crash"), st.integers(0, 4)),
+    st.tuples(st.just("rate"), st.sampled_from((0, 5, 20))),
+    st.tuples(st.just("sicken"), st.tuples(st.sampled_from(VERSIONS), st.sampled_from((0.01, 0.3, 0.9)))),
+    st.tuples(st.just("template"), st.sampled_from((None, "Pause", "Continue", "Abort"))),
+    st.tuples(st.just("deafen"), st.tuples(st.integers(0, 1), st.booleans())),
+    st.tuples(st.just("wear"), st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4))),
     st.tuples(st.just("places"), st.sampled_from((None, 3, 4, 6))),
     st.tuples(st.just("restart"), st.just(0)),
     st.tuples(st.just("time"), st.integers(1, 8)),
@@ -132,6 +152,17 @@ def crash(world: ModelCluster, calls: int) -> None:
         world.calls_until_crash = None
 
 
+def set_template(world: ModelCluster, on_inconclusive: str | None) -> None:
+    """It comes, changes and goes."""
+    world.templates = {"quick": {**TEMPLATE, "onInconclusive": on_inconclusive}} if on_inconclusive else {}
+
+
+def deafen(world: ModelCluster, value: tuple[int, bool]) -> None:
+    """A ready gateway does not answer the operator, or does again."""
+    index, reachable = value
+    world.gateways[index].reachable = reachable
+
+
 DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "version": lambda world, value: world.edit(model=model(value)),
     "strategy": lambda world, value: world.edit(strategy=copy.deepcopy(value)),
@@ -147,6 +178,11 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "lose_gateway": lose_gateway,
     "inflight": be_asked,
     "crash": crash,
+    "rate": lambda world, value: setattr(world, "rate", value),
+    "sicken": lambda world, value: world.bad.update([(model(value[0])["uri"], value[1])]),
+    "template": set_template,
+    "deafen": deafen,
+    "wear": lambda world, value: world.restarts.update([(model(value[0])["uri"], value[1])]),
     "places": set_places,
     "restart": lambda world, value: world.edit(restartAt=format_time(world.now)),
     "time": live,
@@ -167,7 +203,10 @@ def test_invariants_hold_and_every_history_settles(lot: int, history: list[tuple
     world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
     for act, value in history:
         do(world, act, value)
-    world.broken, world.inflight, world.places, world.says = set(), {}, None, {}
+    world.broken, world.inflight, world.places, world.says, world.rate = set(), {}, None, {}, 0
+    set_template(world, "Pause")
+    for gateway in world.gateways:
+        gateway.reachable = True
     world.edit(paused=False, replicas=3, progressDeadlineSeconds=3600)
     world.run(150)
     settle_at_rest(world)

@@ -131,7 +131,7 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
     order = {work.sequence.request.id: work.sequence.blocks for work in batch}
     results = {"stop": Sampled(STOP), "length": Sampled(1), "nan": Sampled()}
     events = scheduler.complete(batch, [results[name] for name in order])
-    ends = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "nan": FinishReason.ERROR}
+    ends = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "nan": FinishReason.NON_FINITE}
     assert {event.id: event.finish for event in events} == ends
     assert not scheduler.busy and len(scheduler.take_spoiled()) == 1 and not scheduler.take_spoiled()
 

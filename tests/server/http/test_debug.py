@@ -45,7 +45,7 @@ def test_profiles_of_a_running_engine(tiny_v1: Path) -> None:
     long = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 450, "ignore_eos": True}
     with ServerProcess(tiny_v1, "--enable-debug") as server, ThreadPoolExecutor(3) as pool:
         url = server.wait_ready().probe_url + "/debug/profile"
-        for kind, word in (("python", b"scheduler.py"), ("torch", b"aten::")):
+        for kind, word in (("python", b"in_torch.py"), ("torch", b"aten::")):
             work = pool.submit(post, server.url + "/v1/completions", long)
             until(lambda: server.running() == 1, "a running request")
             status, table = get(f"{url}?steps=5&kind={kind}")

@@ -3,6 +3,9 @@
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]
   verbs: [get, list, watch]
+- apiGroups: [slipway.dev]
+  resources: [analysistemplates]
+  verbs: [get]
 # Its decisions go to the status alone: the spec is the user's.
 - apiGroups: [slipway.dev]
   resources: [modeldeployments/status]

@@ -1,0 +1,1 @@
+"""Simulated canaries: how often judges reject healthy ones, and how fast they find bad ones."""

@@ -1,0 +1,237 @@
+"""The figures of a simulation: bars, tables for people, and build/reports/judge-sim.json."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.judge_sim import peers
+from bench.judge_sim.cells import ALTERNATIVE_RATE
+from bench.judge_sim.running import (
+    OURS,
+    RESTART,
+    TUNED_KAYENTA,
+    TUNED_RULE,
+    AlternativeResult,
+    Detection,
+    NullResult,
+    cap_s,
+)
+from examples.demo.report import Bar
+
+Json = dict[str, Any]
+
+MOST_ROLLBACKS, MOST_UPPER = 0.01, 0.013
+FEWEST_RUNS = 2000  # for an upper limit to mean anything: 0 of 200 has one of 1.9 %
+FASTER, DEAD_REQUESTS = 2.0, 10
+KAYENTAS = ("Kayenta, judged once", "Kayenta, every 5 min", TUNED_KAYENTA)
+# No peer sees mirrored prompts, so there is nothing to compare.
+UNSEEN = "drift"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that was simulated."""
+
+    nulls: Sequence[NullResult]
+    alternatives: Sequence[AlternativeResult]
+    seed: int
+    seconds: float
+
+
+def wilson(hits: int, runs: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's 95 % interval for a proportion."""
+    if not runs:
+        return 0.0, 1.0
+    p, scale = hits / runs, 1 + z * z / runs
+    middle = (p + z * z / (2 * runs)) / scale
+    half = z / scale * math.sqrt(p * (1 - p) / runs + z * z / (4 * runs * runs))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def bars(outcome: Outcome) -> list[Bar]:
+    """One for each figure that the simulation promises."""
+    found: list[Bar] = []
+    for item in outcome.nulls:
+        hits = item.rollbacks[OURS]
+        rate, upper = hits / item.runs, wilson(hits, item.runs)[1]
+        if item.null.gated:
+            found.append(_at_most(f"false rollbacks, {item.null.name}", rate, MOST_ROLLBACKS))
+            if item.runs >= FEWEST_RUNS:
+                found.append(_at_most(f"false rollbacks, {item.null.name}, upper limit", upper, MOST_UPPER))
+        if item.null.name == RESTART:
+            found.append(Bar("verdicts that a restart changed", item.differing, "0", item.differing == 0))
+    seen = [item for item in outcome.alternatives if item.cell.metric != UNSEEN]
+    for name in KAYENTAS if seen else ():
+        ratio = math.exp(sum(math.log(times_faster(item, name)) for item in seen) / len(seen))
+        found.append(
+            Bar(f"times faster than {name}, geometric mean", round(ratio, 2), f">= {FASTER:g}", ratio >= FASTER)
+        )
+    for item in seen:
+        ratio = times_faster(item, KAYENTAS[0])
+        found.append(
+            Bar(
+                f"times faster than {KAYENTAS[0]}, {item.cell.name}", round(ratio, 2), f">= {FASTER:g}", ratio >= FASTER
+            )
+        )
+        mine, theirs = item.judges[OURS].harm, item.judges[TUNED_RULE].harm
+        told = f"bad responses, {item.cell.name}"
+        found.append(Bar(told, round(mine, 1), f"< {theirs:.1f} of the best tuned rule", mine < theirs))
+    for item in outcome.alternatives:
+        if item.cell.rate == 1.0:
+            told, most = f"canary requests, {item.cell.name}, in 99 of 100 runs", item.most_requests
+            found.append(Bar(told, most, f"<= {DEAD_REQUESTS}", most <= DEAD_REQUESTS))
+    return found
+
+
+def _at_most(told: str, value: float, limit: float) -> Bar:
+    return Bar(told, round(value, 5), f"<= {limit:g}", value <= limit)
+
+
+def times_faster(item: AlternativeResult, judge: str) -> float:
+    """Ratio of the median times to detection; never counts as the end of the run, for both."""
+    cap = cap_s(item)
+    mine, theirs = (min(item.judges[name].median_s, cap) for name in (OURS, judge))
+    return theirs / mine
+
+
+# -- for people
+
+
+def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
+    held = sum(bar.ok for bar in made)
+    parts = [
+        "# Simulated canaries",
+        "Written by `make judge-sim`; how it is done and what it means: [docs/judge.md](../docs/judge.md). Seed "
+        f"{outcome.seed}; {outcome.seconds:.0f} s of one core. {held} of {len(made)} bars held"
+        + ("." if held == len(made) else ": those that did not are at the end."),
+        "## Healthy canaries: how many are rolled back",
+        null_table(outcome.nulls),
+        "Half an hour each; 1, 10 or 100 requests a second, errors of 0.1, 0.5 or 2 %, four shapes of latency, "
+        "sessions of six requests on average with a correlation of 0 or 0.3, weights 5-25-50 or 50, all mixed evenly. "
+        "In brackets: Wilson's 95 % interval. *Not gated*: what no judge can tell apart without a baseline pod, or "
+        "with five keys.",
+        "## The same, at each rate of requests",
+        rate_table(outcome.nulls),
+        "## Bad canaries: how soon they are found",
+        detection_table(outcome.alternatives),
+        f"{ALTERNATIVE_RATE:g} requests a second, one hour, the weight of the row all the time. Seconds are median and "
+        "90th percentile over all runs, so that a miss counts as never (-). *Expected* is Wald's formula.",
+        "## Bad canaries: every judge",
+        judges_table(outcome.alternatives),
+        "Median seconds to rollback, part of the runs that were rolled back, and bad responses that users got "
+        "meanwhile (mean over all runs, to the end of the hour where it was missed). In *later* rows, rollbacks before "
+        "anything was wrong count as neither. *Tuned* ones have limits that reject one healthy canary of a hundred of "
+        "that very row, found from as many healthy runs with stable's true rates known; of 18 threshold rules the one "
+        "that served least.",
+        "## Bars",
+        bar_table(made),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def bar_table(made: Sequence[Bar]) -> str:
+    rows = [(bar.bar, f"{bar.value:g}", bar.limit, "yes" if bar.ok else "**no**") for bar in made]
+    return table(("bar", "value", "limit", "held"), rows)
+
+
+def null_table(results: Sequence[NullResult]) -> str:
+    names = [OURS, *peers.JUDGES]
+    rows = []
+    for item in results:
+        low, high = wilson(item.rollbacks[OURS], item.runs)
+        name = item.null.name + ("" if item.null.gated else " (*not gated*)")
+        mine = f"**{_percent(item.rollbacks[OURS] / item.runs)}** [{_percent(low)}, {_percent(high)}]"
+        others = [_percent(item.rollbacks[judge] / item.runs) for judge in names[1:]]
+        rest = [_percent(item.passed / item.runs), _percent(item.undecided / item.runs)]
+        rows.append((name, f"{item.runs:,}", mine, *rest, *others))
+    return table(
+        ("null", "runs", f"{OURS}, %", "passed, %", "undecided, %", *(f"{name}, %" for name in names[1:])), rows
+    )
+
+
+def rate_table(results: Sequence[NullResult]) -> str:
+    rates = sorted({rate for item in results for rate in item.by_rate})
+    rows = []
+    for item in results:
+        found = [item.by_rate.get(rate, (0, 0)) for rate in rates]
+        rows.append((item.null.name, *(_interval(hits, runs) for hits, runs in found)))
+    return table(("null", *(f"{rate:g}/s, %" for rate in rates)), rows)
+
+
+def detection_table(results: Sequence[AlternativeResult]) -> str:
+    rows = []
+    for item in results:
+        mine = item.judges[OURS]
+        expected = "" if item.cell.expected_s is None else f"{item.cell.expected_s:g}"
+        rows.append((
+            item.cell.name, str(item.cell.weight), expected, _seconds(mine.median_s), _seconds(mine.p90_s),
+            _seconds(mine.requests), _percent(1 - mine.detected - mine.early), _percent(item.passed),
+        ))  # fmt: skip
+    titles = (
+        "regression",
+        "weight",
+        "expected, s",
+        "median, s",
+        "p90, s",
+        "canary requests",
+        "missed, %",
+        "passed first, %",
+    )
+    return table(titles, rows)
+
+
+def judges_table(results: Sequence[AlternativeResult]) -> str:
+    names = list(results[0].judges) if results else []
+    rows = [(item.cell.name, *(_fared(item.judges[name]) for name in names)) for item in results]
+    return table(("regression", *names), rows)
+
+
+def _fared(found: Detection) -> str:
+    early = f", {_percent(found.early)} % early" if found.early > 0 else ""
+    return f"{_seconds(found.median_s)} s, {_percent(found.detected)} %, {found.harm:,.0f} bad{early}"
+
+
+def _interval(hits: int, runs: int) -> str:
+    low, high = wilson(hits, runs)
+    return f"{_percent(hits / max(runs, 1))} [{_percent(low)}, {_percent(high)}]"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}" if 0 < value < 0.1 else f"{100 * value:.0f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_json(outcome: Outcome, made: Sequence[Bar], machine: Json, commit: str) -> Json:
+    """The shape of all reports; infinite times are left out."""
+    nulls = [
+        {"null": item.null.name, "runs": item.runs, "rollbacks": item.rollbacks, "passed": item.passed,
+         "undecided": item.undecided, "by_rate": {f"{rate:g}": hits for rate, hits in item.by_rate.items()}}
+        for item in outcome.nulls
+    ]  # fmt: skip
+    alternatives = [
+        {"regression": item.cell.name, "runs": item.runs, "judge": name, "passed_first": item.passed,
+         **{key: value for key, value in _fields(found).items() if math.isfinite(value)}}
+        for item in outcome.alternatives
+        for name, found in item.judges.items()
+    ]  # fmt: skip
+    return {
+        "name": "judge-sim",
+        "commit": commit,
+        "machine": machine,
+        "settings": {"seed": outcome.seed, "seconds": round(outcome.seconds, 1)},
+        "rows": [*nulls, *alternatives],
+        "bars": [{"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok} for bar in made],
+    }
+
+
+def _fields(found: Detection) -> dict[str, float]:
+    return {name: getattr(found, name) for name in ("detected", "early", "median_s", "p90_s", "requests", "harm")}

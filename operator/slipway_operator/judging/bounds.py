@@ -1,0 +1,90 @@
+"""Bounds: how bad can the canary be at most? What lets it pass.
+
+Two ways to pass, each with half of the error rate: its ratio to stable is below a margin, or its own rate is below a
+limit. A canary passes when *every* metric does; the chance that one of them is worse than its margin is then still at
+most falsePromoteRate, with no correction for their number (an intersection-union test, Berger 1982).
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from slipway_operator.judging.evidence import (
+    BETTER,
+    FACTORS,
+    Floats,
+    Numbers,
+    log_bernoulli_evidence,
+    log_ratio_evidence,
+)
+
+Flags = npt.NDArray[np.bool_]
+
+# A healthy canary is expected ten times better than the limit: see `rate_nodes`.
+RATE_NODES, RATE_CURVE = 32, 5.0
+SMALLEST, LARGEST = 1e-4, 1e4
+CANDIDATES, ROUNDS = 32, 5  # narrows ln(LARGEST/SMALLEST) down to a millionth
+
+
+def log_ratio_below(canary: Numbers, stable: Numbers, weights: Numbers, max_ratio: Numbers) -> Floats:
+    """ln of the evidence that canary's ratio is below `max_ratio`; shapes as in `log_ratio_evidence`.
+
+    It grows with max_ratio, so where it holds for max_ratio it holds for every larger one.
+    """
+    return log_ratio_evidence(canary, stable, weights, max_ratio, BETTER)
+
+
+def log_rate_below(bad: Numbers, requests: Numbers, limit: float) -> Floats:
+    """ln of the evidence that canary's own rate of bad events is below `limit`, shape (...)."""
+    nodes, prior = rate_nodes(limit)
+    return log_bernoulli_evidence(bad, requests, limit, nodes, prior)
+
+
+def rate_nodes(limit: float) -> tuple[Floats, Floats]:
+    """A Beta(1/2, 5/limit) prior cut off at `limit`, on nodes: rates, and weights that sum to 1.
+
+    In u = sqrt(rate/limit) the density of that prior is close to exp(-5*u^2), so nodes are equally spaced in u.
+    """
+    u = (np.arange(RATE_NODES) + 0.5) / RATE_NODES
+    weights = np.exp(-RATE_CURVE * u * u)
+    return limit * u * u, weights / weights.sum()
+
+
+def not_worse(log_ratio: Numbers, log_rate: Numbers | None, false_promote_rate: float) -> Flags:
+    """Whether a metric passes, by either way, shape (...)."""
+    needed = math.log(2 / false_promote_rate)
+    passed = np.asarray(log_ratio) >= needed
+    return np.asarray(passed if log_rate is None else passed | (np.asarray(log_rate) >= needed))
+
+
+def ratio_interval(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: float) -> tuple[Floats, Floats]:
+    """Ends of a confidence sequence for the ratio: it misses at any time with probability `error_rate` at most.
+
+    Ends at SMALLEST or LARGEST where the counts set none. Shape (...).
+    """
+    needed = math.log(2 / error_rate)
+    k, others = (np.asarray(item)[..., None, :] for item in (canary, stable))
+
+    def can_be_higher(ratio: Floats) -> Flags:
+        return np.asarray(log_ratio_evidence(k, others, weights, ratio, FACTORS) < needed)
+
+    def is_lower(ratio: Floats) -> Flags:
+        return np.asarray(log_ratio_evidence(k, others, weights, ratio, BETTER) >= needed)
+
+    shape = np.asarray(canary).shape[:-1]
+    return _first(can_be_higher, shape), _first(is_lower, shape)
+
+
+def _first(holds: Callable[[Floats], Flags], shape: tuple[int, ...]) -> Floats:
+    """The lowest ratio at which this holds, which it then does for all higher ones; (...), from (..., candidates)."""
+    low, high = np.full(shape, math.log(SMALLEST)), np.full(shape, math.log(LARGEST))
+    steps = np.arange(CANDIDATES + 1) / CANDIDATES
+    for _ in range(ROUNDS):
+        candidates = low[..., None] + (high - low)[..., None] * steps
+        # Those at which it does not hold come first; the end itself stands for "at none".
+        place = np.minimum((~holds(np.exp(candidates))).sum(axis=-1), CANDIDATES)[..., None]
+        low = np.take_along_axis(candidates, np.maximum(place - 1, 0), axis=-1)[..., 0]
+        high = np.take_along_axis(candidates, place, axis=-1)[..., 0]
+    return np.asarray(np.exp(high))

@@ -1,0 +1,145 @@
+"""Evidence: e-processes on counts, each an average of likelihood ratios over a fixed set of alternatives.
+
+Under every null hypothesis named below, each likelihood ratio is a nonnegative supermartingale that starts at 1, and so
+is an average of them. By Ville's inequality the chance that it *ever* exceeds 1/a is at most a: one may look after each
+request, stop whenever one likes, and look again (Ville 1939; Ramdas et al., "Game-theoretic statistics and safe
+anytime-valid inference", 2023). How the alternatives are chosen costs speed, never validity.
+
+Every function broadcasts: counts have shape (..., epochs) or (...), results the leading shape. Sums run element by
+element in a fixed order, so one canary and a batch of them give the same bits.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+# Of any integer or float kind, or one number.
+Numbers = npt.ArrayLike
+
+# How much worse than tolerated a canary may be: from barely to dead.
+FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+BETTER = tuple(1 / factor for factor in FACTORS)
+
+
+def log_ratio_evidence(
+    canary: Numbers, stable: Numbers, weights: Numbers, null_ratio: Numbers, factors: Sequence[float] = FACTORS
+) -> Floats:
+    """Natural log of the evidence that canary's rate of events, over stable's, lies beyond `null_ratio`.
+
+    Given that an event happened at weight w, it came from canary with probability
+    theta(rho) = w*rho / (w*rho + 1 - w), whatever the rate that the two share at that moment: load, time of day and an
+    outage of both cancel out. The null is rho <= null_ratio where factors are above 1, rho >= null_ratio where below.
+
+    With factor g the log of the likelihood ratio is k_c*ln g - (k_c + k_s)*ln((w*g*r + 1-w) / (w*r + 1-w)) for r =
+    null_ratio, summed over epochs.
+
+    Args:
+        canary: events of canary, shape (..., epochs).
+        stable: events of stable, shape (..., epochs).
+        weights: fraction of requests that are assigned to canary, shape (epochs,), between 0 and 1.
+        null_ratio: shape (...) or one number, positive.
+        factors: alternatives, as multiples of null_ratio; equal prior weight each.
+    """
+    exponents = ratio_exponents(canary, stable, weights, null_ratio, factors)
+    return log_mean_exp([functools.reduce(operator.add, column) for column in zip(*exponents, strict=True)])
+
+
+def ratio_exponents(
+    canary: Numbers, stable: Numbers, weights: Numbers, null_ratio: Numbers, factors: Sequence[float] = FACTORS
+) -> list[list[Floats]]:
+    """Logs of the likelihood ratios of `log_ratio_evidence`, by epoch and factor, each of shape (...)."""
+    on_canary = np.asarray(canary)
+    events = on_canary + np.asarray(stable)
+    ratio = np.asarray(null_ratio, dtype=np.float64)
+    return [
+        [
+            np.asarray(
+                on_canary[..., epoch] * math.log(factor)
+                - events[..., epoch] * np.log1p(weight * ratio * (factor - 1) / (weight * ratio + 1 - weight))
+            )
+            for factor in factors
+        ]
+        for epoch, weight in enumerate(np.asarray(weights, dtype=np.float64))
+    ]
+
+
+def log_over_starts(exponents: Sequence[Sequence[Floats]]) -> Floats:
+    """ln of the evidence of a bet that is spread over the epochs in which the trouble may have begun, shape (...).
+
+    A regression that begins late has to win back what was lost on it while all was well; a bet that begins later has
+    not lost anything. Half of the stake bets from the first epoch on, 1/(2*s*(s+1)) of it from epoch s on, and what is
+    kept for epochs to come is worth itself: an average of e-processes again (cf. Shin, Ramdas and Rinaldo,
+    "E-detectors", 2024). That costs ln 2 where the trouble was there from the start. Epochs must begin by clock or
+    weight, never by what was counted.
+
+    Args:
+        exponents: logs of likelihood ratios by epoch, of which there is one at least, and by alternative, of equal
+            weight.
+    """
+    running = list(exponents[-1])
+    logs = [log_mean_exp(running)]
+    for epoch in reversed(exponents[:-1]):
+        running = [total + exponent for total, exponent in zip(running, epoch, strict=True)]
+        logs.insert(0, log_mean_exp(running))
+    stakes = [0.5, *(0.5 / (start * (start + 1)) for start in range(1, len(exponents)))]
+    kept = 1 - sum(stakes)
+    return log_mean_exp([*logs, np.zeros_like(logs[0])], np.array([*stakes, kept]))
+
+
+def log_bernoulli_evidence(
+    bad: Numbers, trials: Numbers, null_rate: float, nodes: Floats, prior: Floats | None = None
+) -> Floats:
+    """Natural log of the evidence that the rate of bad trials lies beyond `null_rate`, on the side of the nodes.
+
+    A Beta mixture on nodes in place of an integral: no special functions, and an e-process whatever the nodes are.
+
+    Args:
+        bad: shape (...).
+        trials: shape (...).
+        null_rate: between 0 and 1; the null is every rate on the other side of it, and it may vary with time.
+        nodes: alternatives, all below or all above null_rate, shape (nodes,).
+        prior: their weights, summing to 1; equal when left out.
+    """
+    k = np.asarray(bad)
+    good = np.asarray(trials) - k
+    return log_mean_exp(bernoulli_exponents(k, good, null_rate, nodes), prior)
+
+
+def bernoulli_exponents(bad: Numbers, good: Numbers, null_rate: float, nodes: Floats) -> list[Floats]:
+    """Logs of the likelihood ratios of `log_bernoulli_evidence`, by node, each of shape (...)."""
+    k, others = np.asarray(bad), np.asarray(good)
+    return [
+        np.asarray(k * math.log(node / null_rate) + others * math.log((1 - node) / (1 - null_rate))) for node in nodes
+    ]
+
+
+def log_mean_exp(logs: Sequence[Floats], prior: Floats | None = None) -> Floats:
+    """ln of the weighted mean of exp(logs), of one shape each; equal weights when `prior` is left out."""
+    weights = np.full(len(logs), 1 / len(logs)) if prior is None else prior
+    top = np.asarray(logs[0], dtype=np.float64)
+    for exponent in logs[1:]:
+        top = np.maximum(top, exponent)
+    total = np.zeros_like(top)
+    for weight, exponent in zip(weights, logs, strict=True):
+        total = total + weight * np.exp(exponent - top)
+    return np.asarray(top + np.log(total))
+
+
+def log_combined(logs: Numbers, shares: Numbers) -> Floats:
+    """ln of sum_m share_m * E_m: the evidence against a canary over all its metrics.
+
+    Shares sum to at most 1, so this is an e-process too, and it dominates giving each metric its own share of the error
+    rate (Vovk and Wang, "E-values: calibration, combination and applications", 2021).
+
+    Args:
+        logs: ln E of each metric, shape (..., metrics).
+        shares: shape (metrics,), positive.
+    """
+    shape = np.asarray(logs, dtype=np.float64)
+    parts = np.asarray(shares, dtype=np.float64)
+    return log_mean_exp([shape[..., index] for index in range(shape.shape[-1])], parts)

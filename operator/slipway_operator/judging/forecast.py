@@ -1,0 +1,95 @@
+"""Forecasts: with how many requests a verdict is expected if things go on as they are.
+
+Wald's identity: a sum that has to reach L, and grows by the divergence D on average with each event, needs L/D events.
+Good to a few percent when L is large against one step; a hint for people, never part of a decision.
+"""
+
+import math
+from dataclasses import dataclass
+
+from slipway_operator.judging.evidence import FACTORS
+from slipway_operator.model.analysis import Epoch, MetricSpec
+
+MIXTURE_COST = math.log(len(FACTORS))  # what not knowing the size of a regression costs
+FROM_THE_START = 0.5  # part of a stake that bets on trouble from the first epoch on
+# Beyond a hundred million requests a number helps nobody.
+MOST_REQUESTS = 1e8
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a forecast extrapolates: both rates of bad events and the weight, each strictly between 0 and 1."""
+
+    canary: float
+    stable: float
+    weight: float
+
+    @property
+    def ratio(self) -> float:
+        return self.canary / self.stable
+
+    @property
+    def events_per_request(self) -> float:
+        """Bad events of both sides for each request to either."""
+        return self.weight * self.canary + (1 - self.weight) * self.stable
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The expected end of a metric's analysis: canary requests in all, None where none is in sight; and which end."""
+
+    samples: int | None
+    fails: bool
+
+
+def canary_part(weight: float, ratio: float) -> float:
+    """Probability theta that a bad event is canary's, from the weight and the ratio of the two rates."""
+    return weight * ratio / (weight * ratio + 1 - weight)
+
+
+def divergence(p: float, q: float) -> float:
+    """Kullback-Leibler divergence of Bernoulli(p) from Bernoulli(q), in nats."""
+    terms = ((p, q), (1 - p, 1 - q))
+    return sum(a * math.log(a / b) for a, b in terms if a > 0)
+
+
+def requests_until_fail(rates: Rates, tolerate_ratio: float, share: float, false_rollback_rate: float) -> float:
+    """Requests, to both sides together, after which a canary is expected to be rejected; infinite if it never is."""
+    if rates.ratio <= tolerate_ratio:
+        return math.inf
+    theta, null = canary_part(rates.weight, rates.ratio), canary_part(rates.weight, tolerate_ratio)
+    needed = math.log(1 / false_rollback_rate) + math.log(1 / share) + MIXTURE_COST
+    return needed / divergence(theta, null) / rates.events_per_request
+
+
+def requests_until_pass(rates: Rates, max_ratio: float, ok_below: float | None, false_promote_rate: float) -> float:
+    """Requests, to both sides together, after which a metric is expected to pass; infinite if it never does."""
+    needed = math.log(2 / false_promote_rate)
+    by_ratio = by_rate = math.inf
+    if rates.ratio < max_ratio:
+        theta, margin = canary_part(rates.weight, rates.ratio), canary_part(rates.weight, max_ratio)
+        by_ratio = (needed + MIXTURE_COST) / divergence(theta, margin) / rates.events_per_request
+    if ok_below is not None and rates.canary < ok_below:
+        by_rate = needed / divergence(rates.canary, ok_below) / rates.weight
+    return min(by_ratio, by_rate)
+
+
+def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
+    """Rates so far at the weight in force now, half an event added to each side; None where a side has no requests."""
+    nc, ns = sum(epoch.nc for epoch in epochs), sum(epoch.ns for epoch in epochs)
+    if not nc or not ns:
+        return None
+    kc, ks = sum(epoch.kc for epoch in epochs), sum(epoch.ks for epoch in epochs)
+    return Rates((kc + 0.5) / (nc + 1), (ks + 0.5) / (ns + 1), epochs[-1].w / 100)
+
+
+def expected(spec: MetricSpec, epochs: tuple[Epoch, ...], false_rollback_rate: float, false_promote_rate: float) -> End:
+    """When this metric is expected to be decided, counted from the first request."""
+    rates = observed(epochs)
+    if rates is None:
+        return End(None, fails=False)
+    stake = (spec.share or 1.0) * FROM_THE_START
+    to_fail = requests_until_fail(rates, spec.tolerate_ratio, stake, false_rollback_rate)
+    to_pass = requests_until_pass(rates, spec.max_ratio, spec.ok_below, false_promote_rate)
+    total = rates.weight * min(to_fail, to_pass)
+    return End(math.ceil(total) if total < MOST_REQUESTS else None, fails=to_fail < to_pass)

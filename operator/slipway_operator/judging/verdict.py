@@ -1,0 +1,245 @@
+"""The verdict: pass, fail or inconclusive, with the reason and the numbers behind it.
+
+Fails as soon as the evidence of all metrics together crosses 1/falseRollbackRate. Passes when every metric is proved
+not to be worse than its margin, and there is nothing to doubt. Everything else, above all no data, is inconclusive.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipway_operator.judging import forecast
+from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_interval
+from slipway_operator.judging.drift import log_drift_evidence
+from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
+from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
+from slipway_operator.model.analysis import (
+    AnalysisSpec,
+    Counts,
+    Epoch,
+    Finding,
+    Kind,
+    MetricSpec,
+    MetricVerdict,
+    Outcome,
+    Reading,
+    Reason,
+    Symptom,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts as arrays: weights (epochs,) as fractions, the others (..., epochs), the leading axes such as runs."""
+
+    weights: Floats
+    nc: Numbers
+    ns: Numbers
+    kc: Numbers
+    ks: Numbers
+
+    @classmethod
+    def of(cls, epochs: Sequence[Epoch]) -> "Tally":
+        return cls(
+            np.array([epoch.w / 100 for epoch in epochs], dtype=np.float64),
+            *(
+                np.array([getattr(epoch, name) for epoch in epochs], dtype=np.int64)
+                for name in ("nc", "ns", "kc", "ks")
+            ),
+        )
+
+
+# -- for one canary or many at once: the operator and the simulation call the same
+
+
+def log_evidence(spec: MetricSpec, tally: Tally) -> Floats:
+    """ln E that canary is worse than this metric tolerates, shape (...)."""
+    if spec.kind is Kind.PAIRED_DRIFT:
+        return log_drift_evidence(tally.kc, tally.ks)
+    return log_over_starts(ratio_exponents(tally.kc, tally.ks, tally.weights, np.float64(spec.tolerate_ratio)))
+
+
+def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float) -> Flags:
+    """Whether this metric is proved not to be worse than its margin, shape (...)."""
+    by_ratio = log_ratio_below(tally.kc, tally.ks, tally.weights, np.float64(spec.max_ratio))
+    by_rate = None
+    if spec.ok_below is not None:
+        by_rate = log_rate_below(np.asarray(tally.kc).sum(axis=-1), np.asarray(tally.nc).sum(axis=-1), spec.ok_below)
+    return not_worse(by_ratio, by_rate, false_promote_rate)
+
+
+def mismatched(tally: Tally) -> Flags:
+    """Whether requests are not split as the weights say, shape (...)."""
+    return np.asarray(log_mismatch_evidence(tally.nc, tally.ns, tally.weights) >= LOG_MISMATCH)
+
+
+# -- for one canary
+
+
+def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
+    """The verdict at this moment. The same reading gives the same bits, whichever process asks."""
+    rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
+    gating = {metric.name for metric in spec.gating}
+    deciding = [row for row in rows if row.name in gating]
+    compared = [row for row in deciding if row.finding not in (Finding.NO_DATA, Finding.NOT_COMPARED)]
+    total = _total(row.log_evidence for row in compared)
+    threshold = math.log(1 / spec.false_rollback_rate)
+
+    def say(outcome: Outcome, reason: Reason, message: str, metric: str = "") -> Verdict:
+        verdict = Verdict(outcome, reason, message, metric, total, threshold, metrics=rows)
+        return _with_forecast(spec, reading, verdict)
+
+    if veto := _veto(spec, reading.symptoms):
+        text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}"
+        return say(Outcome.FAIL, Reason.VETOED, text, veto.veto)
+    if doubt := _doubt_of_all(spec, reading, deciding):
+        return say(Outcome.INCONCLUSIVE, *doubt)
+    if compared and total >= threshold:
+        blamed = max(compared, key=lambda row: row.log_evidence)
+        return say(Outcome.FAIL, Reason.WORSE, _told(blamed, total, threshold), blamed.name)
+    if doubt := _doubt_of_passing(spec, reading, deciding):
+        return say(Outcome.INCONCLUSIVE, *doubt)
+    return say(
+        Outcome.PASS, Reason.NOT_WORSE, f"no metric is worse than stable by its margin ({len(deciding)} compared)"
+    )
+
+
+def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
+    epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
+    sums = {name: sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks")}
+    threshold = math.log(1 / spec.false_rollback_rate)
+    if not sums["nc"] or not sums["ns"]:
+        return MetricVerdict(metric.name, Finding.NO_DATA, **sums, log_threshold=threshold)
+    tally = Tally.of(epochs)
+    evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
+    _, upper = ratio_interval(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
+    finding = Finding.UNDECIDED
+    if metric.latency and _load_differs(spec, reading):
+        finding = Finding.NOT_COMPARED
+    elif evidence >= threshold:
+        finding = Finding.WORSE
+    elif bool(passes(metric, tally, spec.false_promote_rate)):
+        finding = Finding.NOT_WORSE
+    end = forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate)
+    decided = finding in (Finding.WORSE, Finding.NOT_WORSE)
+    return MetricVerdict(
+        metric.name, finding, **sums, log_evidence=evidence, log_threshold=threshold, ratio_upper=float(upper),
+        samples_needed=sums["nc"] if decided else end.samples,
+    )  # fmt: skip
+
+
+def _doubt_of_all(
+    spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
+) -> tuple[Reason, str, str] | None:
+    """What makes every comparison meaningless: neither pass nor fail."""
+    if all(row.finding is Finding.NO_DATA for row in rows):
+        if reading.seconds < spec.min_samples.warmup_seconds:
+            return Reason.WARM_UP, _warming(spec, reading), ""
+        return Reason.NO_DATA, "no metric has requests on both canary and stable", ""
+    if reading.age_seconds > spec.stale_seconds:
+        text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
+        return Reason.STALE, text, ""
+    # How many answers have a latency depends on the revision: an empty one has none. Requests are what is split.
+    split = {metric.name for metric in spec.gating if not metric.latency}
+    for counts in reading.counts:
+        if counts.metric in split and counts.epochs and bool(mismatched(Tally.of(counts.epochs))):
+            nc, ns = (sum(getattr(epoch, name) for epoch in counts.epochs) for name in ("nc", "ns"))
+            return (
+                Reason.SAMPLE_RATIO_MISMATCH,
+                f"canary got {nc} of {nc + ns} requests, which its weight does not explain",
+                counts.metric,
+            )
+    return None
+
+
+def _doubt_of_passing(
+    spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
+) -> tuple[Reason, str, str] | None:
+    """What keeps a canary that is not rejected from passing."""
+    least = spec.min_samples
+    if reading.seconds < least.warmup_seconds:
+        return Reason.WARM_UP, _warming(spec, reading), ""
+    waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
+    if waiting[Finding.NOT_COMPARED]:
+        text = (
+            f"pods of canary carry {reading.canary_load:.2f} times the load of stable's; latencies are not compared "
+            f"beyond {spec.max_load_difference:.0%} of difference"
+        )
+        return Reason.LOAD_MISMATCH, text, waiting[Finding.NOT_COMPARED][0].name
+    if waiting[Finding.NO_DATA]:
+        name = waiting[Finding.NO_DATA][0].name
+        return Reason.NO_DATA, f"{name} has no requests on canary, or none on stable", name
+    undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
+    if undecided:
+        slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
+        return Reason.UNDECIDED, _wait(slowest), slowest.name
+    fewest = min(rows, key=lambda row: row.nc)
+    if fewest.nc < least.canary_requests:
+        return Reason.UNDECIDED, f"n={fewest.nc}, needs {least.canary_requests} canary requests at least", fewest.name
+    return None
+
+
+def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
+    """Vetoes are outside the error rate, so each also requires that stable does not show the same."""
+    limits = {veto.name: veto.limit for veto in spec.vetoes}
+    shown = (item for item in symptoms if item.veto in limits)
+    return next((item for item in shown if item.canary >= limits[item.veto] > item.stable), None)
+
+
+def _load_differs(spec: AnalysisSpec, reading: Reading) -> bool:
+    return abs(reading.canary_load - 1) > spec.max_load_difference
+
+
+def _total(logs: Iterable[float]) -> float:
+    found = list(logs)
+    return float(log_combined(np.array(found), np.ones(len(found)))) if found else 0.0
+
+
+def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
+    """Adds samples, and how many are needed and how long that takes, where an end is in sight."""
+    counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in spec.gating]
+    samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
+    verdict = dataclasses.replace(verdict, samples=min(samples))
+    if verdict.outcome is not Outcome.INCONCLUSIVE or not min(samples) or reading.seconds <= 0:
+        return verdict
+    rates = spec.false_rollback_rate, spec.false_promote_rate
+    ends = [forecast.expected(metric, item.epochs, *rates) for metric, item in zip(spec.gating, counts, strict=True)]
+    left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
+    # One metric that fails ends the wait; for a pass the last one must be done.
+    failing = [requests for requests, end in zip(left, ends, strict=True) if end.fails and requests is not None]
+    if not failing and None in left:
+        return verdict
+    requests = min(failing) if failing else max(item or 0 for item in left)
+    seconds = math.ceil(requests * reading.seconds / min(samples))
+    return dataclasses.replace(verdict, samples_needed=min(samples) + requests, seconds_left=seconds)
+
+
+def _told(row: MetricVerdict, total: float, threshold: float) -> str:
+    return (
+        f"{row.name}: {_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable; "
+        f"evidence e={_times(total)}, {_times(threshold)} rejects"
+    )
+
+
+def _wait(row: MetricVerdict) -> str:
+    needed = row.samples_needed
+    rest = (
+        "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
+    )
+    return f"{row.name}: n={row.nc}, {rest}"
+
+
+def _warming(spec: AnalysisSpec, reading: Reading) -> str:
+    return f"{reading.seconds:.0f} s of {spec.min_samples.warmup_seconds} s of warm-up"
+
+
+def _rate(bad: int, requests: int) -> str:
+    return f"{bad} of {requests} bad ({bad / requests:.2%})"
+
+
+def _times(log: float) -> str:
+    return f"{math.exp(log):.3g}" if log < 100 else f"10^{log / math.log(10):.0f}"

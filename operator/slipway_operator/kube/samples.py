@@ -1,0 +1,81 @@
+"""Reads what a gateway says it counted; what is malformed is left out, and nothing is unbounded; pure."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from slipway_operator.model.samples import Sample, Side
+
+# Far above what our gateways send: four generations, six strata, two dozen buckets.
+MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 64, 16
+KINDS = ("ttft", "itl", "e2e")
+LONGEST = 64  # characters of a name
+
+Bounds = dict[str, tuple[float, ...]]
+Json = Mapping[str, Any]
+
+
+def bounds(told: Any) -> Bounds:
+    """Upper bounds of the buckets in seconds, of each kind that has sensible ones."""
+    found = {kind: _rising(told.get(kind)) for kind in KINDS} if isinstance(told, dict) else {}
+    return {kind: items for kind, items in found.items() if items}
+
+
+def samples(told: Any, known: Bounds) -> tuple[Sample, ...]:
+    """The counters of each generation that can be read; none from a gateway that does not count."""
+    newest = told[-MOST_GENERATIONS:] if isinstance(told, list) else []
+    return tuple(found for item in newest if (found := _sample(item, known)))
+
+
+def _rising(items: Any) -> tuple[float, ...]:
+    numbers = isinstance(items, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in items)
+    if not numbers or not 0 < len(items) <= MOST_BUCKETS:
+        return ()
+    rises = math.isfinite(items[-1]) and all(low < high for low, high in pairwise(items))
+    return tuple(float(item) for item in items) if rises else ()
+
+
+def _sample(item: Any, known: Bounds) -> Sample | None:
+    try:
+        weights = {_name(name): _count(weight) for name, weight in _few(item["weights"], MOST_REVISIONS).items()}
+        sides = _few(item["revisions"], MOST_REVISIONS)
+        revisions = {_name(name): _side(side, known) for name, side in sides.items()}
+        return Sample(_count(item["generation"]), weights, revisions)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _side(side: Json, known: Bounds) -> Side:
+    return Side(
+        requests=_count(side["requests"]),
+        events={_name(name): _count(count) for name, count in _few(side.get("events") or {}, MOST_EVENTS).items()},
+        slow={kind: _strata((side.get("slow") or {}).get(kind) or {}, len(known[kind]) + 1) for kind in known},
+    )
+
+
+def _strata(strata: Json, buckets: int) -> dict[str, tuple[int, ...]]:
+    found = {
+        _name(name): tuple(_count(count) for count in counts) for name, counts in _few(strata, MOST_STRATA).items()
+    }
+    if any(len(counts) != buckets for counts in found.values()):
+        raise ValueError("one count more than bounds")
+    return found
+
+
+def _few(items: Json, most: int) -> Json:
+    if len(items) > most:
+        raise ValueError(f"{len(items)} items")
+    return items
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > LONGEST:
+        raise ValueError("no name")
+    return name
+
+
+def _count(count: Any) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ValueError("no count")
+    return count

@@ -1,0 +1,255 @@
+"""What an analysis is asked, what it counts and what it says: the words of AnalysisTemplate and of the status.
+
+Pure data; the mathematics is in `slipway_operator.judging`. Everything here survives `wire.to_json` and
+`wire.from_json` unchanged, and counts are integers: an operator that starts again reaches the same verdict bit for bit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What an analysis says."""
+
+    PASS = "Pass"
+    FAIL = "Fail"
+    INCONCLUSIVE = "Inconclusive"
+
+
+class Reason(StrEnum):
+    """Why it says so."""
+
+    WORSE = "WorseThanStable"  # Fail: the evidence crossed 1/falseRollbackRate
+    VETOED = "Vetoed"  # Fail: a symptom that needs no statistics, and stable does not have it
+    NOT_WORSE = "NotWorse"  # Pass
+    UNDECIDED = "Undecided"  # Inconclusive, as all below: more requests will tell
+    NO_DATA = "NoData"
+    STALE = "Stale"  # counters were not read for longer than the template allows
+    WARM_UP = "WarmUp"
+    SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share: the comparison means nothing
+    LOAD_MISMATCH = "LoadMismatch"  # pods of the two carry unequal load: their latencies cannot be compared
+
+
+class OnInconclusive(StrEnum):
+    """What a rollout does when the time for a verdict is over."""
+
+    PAUSE = "Pause"
+    CONTINUE = "Continue"
+    ABORT = "Abort"
+
+
+class Kind(StrEnum):
+    """How a metric's events come about."""
+
+    BAD_EVENT = "BadEvent"  # of requests that were split at random
+    PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts that canary and a second stable pod answered too
+
+
+class Finding(StrEnum):
+    """What is known of one metric."""
+
+    WORSE = "Worse"
+    NOT_WORSE = "NotWorse"
+    UNDECIDED = "Undecided"
+    NO_DATA = "NoData"
+    NOT_COMPARED = "NotCompared"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric of an AnalysisTemplate.
+
+    Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, and not compared
+    while the load of the two differs. `dry_run` metrics are shown and decide nothing.
+
+    Raises:
+        ValueError: in words for the author of the template.
+    """
+
+    name: str
+    event: str = ""
+    kind: Kind = Kind.BAD_EVENT
+    share: float = 0.0
+    tolerate_ratio: float = 1.0
+    max_ratio: float = 2.0
+    ok_below: float | None = None
+    latency: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        who = f"metric {self.name!r}:"
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"{who} share is {self.share:g}; it is a part of falseRollbackRate, between 0 and 1")
+        if not self.dry_run and self.share == 0:
+            raise ValueError(f"{who} share is missing; give it a part of falseRollbackRate, or set dryRun: true")
+        if not 0 < self.tolerate_ratio < self.max_ratio:
+            raise ValueError(
+                f"{who} tolerateRatio is {self.tolerate_ratio:g} and maxRatio {self.max_ratio:g}; "
+                "tolerateRatio must be above 0 and below maxRatio"
+            )
+        if self.ok_below is not None and not 0 < self.ok_below < 1:
+            raise ValueError(f"{who} okBelow is {self.ok_below:g}; it is a rate of bad events, between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """A symptom that rejects a canary at once, when the canary shows `limit` of it and stable does not."""
+
+    name: str
+    limit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MinSamples:
+    """What a canary must have seen before it can pass. None of it delays a rejection."""
+
+    canary_requests: int = 300
+    warmup_seconds: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisSpec:
+    """An AnalysisTemplate: error rates that are promised for the whole rollout, and the metrics.
+
+    Raises:
+        ValueError: in words for the author of the template.
+    """
+
+    metrics: tuple[MetricSpec, ...]
+    false_rollback_rate: float = 0.01
+    false_promote_rate: float = 0.05
+    on_inconclusive: OnInconclusive = OnInconclusive.PAUSE
+    min_samples: MinSamples = field(default_factory=MinSamples)
+    vetoes: tuple[Veto, ...] = ()
+    stale_seconds: int = 60
+    max_load_difference: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name, rate in (
+            ("falseRollbackRate", self.false_rollback_rate),
+            ("falsePromoteRate", self.false_promote_rate),
+        ):
+            if not 0 < rate < 1:
+                raise ValueError(f"{name} is {rate:g}; it must be above 0 and below 1, such as 0.01")
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names):
+            raise ValueError("two metrics have the same name; name each once")
+        if not self.gating:
+            raise ValueError("no metric decides anything; give at least one a share and no dryRun")
+        shares = sum(metric.share for metric in self.gating)
+        # 0.1 ten times is not 1 in binary.
+        if shares > 1 + 1e-9:
+            raise ValueError(f"the shares of the metrics add up to {shares:g}; they must not exceed 1")
+
+    @property
+    def gating(self) -> tuple[MetricSpec, ...]:
+        """Metrics that decide."""
+        return tuple(metric for metric in self.metrics if not metric.dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Counts of one metric in one epoch: requests (sessions, where sticky) and bad ones among them.
+
+    An epoch ends with its weight, and by the clock: see `judging.epochs`.
+
+    A session counts at most one bad event. For paired drift they are mirrored prompts at weight 50: `kc` where only the
+    canary disagreed with stable, `ks` where only the second stable pod did.
+
+    Raises:
+        ValueError: when the counts are impossible.
+    """
+
+    w: int  # weight of the canary in percent when these requests were assigned, 1 to 99
+    nc: int = 0  # requests to canary
+    ns: int = 0  # requests to stable
+    kc: int = 0  # bad ones of canary
+    ks: int = 0  # bad ones of stable
+
+    def __post_init__(self) -> None:
+        if not 0 < self.w < 100:
+            raise ValueError(f"weight is {self.w}; a comparison needs both revisions: count at 1 to 99 percent only")
+        if not (0 <= self.kc <= self.nc and 0 <= self.ks <= self.ns):
+            raise ValueError(
+                f"impossible counts: {self.kc} bad of {self.nc} on canary, {self.ks} of {self.ns} on stable"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """All that an analysis remembers of a metric: four integers for each epoch."""
+
+    metric: str
+    epochs: tuple[Epoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """How much of a veto's symptom each side shows now; 1 or 0 where it is there or not."""
+
+    veto: str
+    canary: float
+    stable: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known at one moment of an analysis."""
+
+    counts: tuple[Counts, ...]
+    seconds: float  # since the canary got its first request
+    age_seconds: float = 0.0  # since all counters were last read
+    canary_load: float = 1.0  # requests in progress per ready pod of canary, divided by stable's
+    symptoms: tuple[Symptom, ...] = ()
+
+    @property
+    def by_metric(self) -> Mapping[str, Counts]:
+        return {counts.metric: counts for counts in self.counts}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricVerdict:
+    """One row of a verdict, with the numbers that it rests on.
+
+    `log_evidence` is ln of share*E; the sum of all rows' share*E against `log_threshold` decides. `ratio_upper` is the
+    upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests with which this metric
+    is expected to be decided if all goes on as it is; both are missing where nothing can be said.
+    """
+
+    name: str
+    finding: Finding
+    nc: int = 0
+    ns: int = 0
+    kc: int = 0
+    ks: int = 0
+    log_evidence: float = 0.0
+    log_threshold: float = 0.0
+    ratio_upper: float | None = None
+    samples_needed: int | None = None
+
+    @property
+    def canary_rate(self) -> float | None:
+        return self.kc / self.nc if self.nc else None
+
+    @property
+    def stable_rate(self) -> float | None:
+        return self.ks / self.ns if self.ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an analysis says, why, and the rows behind it."""
+
+    outcome: Outcome
+    reason: Reason
+    message: str
+    metric: str = ""  # the blamed one, or the one that is waited for
+    log_evidence: float = 0.0
+    log_threshold: float = 0.0
+    samples: int = 0  # canary requests
+    samples_needed: int | None = None
+    seconds_left: int | None = None
+    metrics: tuple[MetricVerdict, ...] = ()

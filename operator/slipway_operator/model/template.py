@@ -1,0 +1,123 @@
+"""AnalysisTemplates: from what a user wrote to an AnalysisSpec, and the one that needs no object."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, OnInconclusive, Veto
+
+Json = Mapping[str, Any]
+
+# Events that a gateway counts on first attempts, by the name that it counts them under.
+BAD_EVENTS = {
+    "FirstAttemptError": "errors",
+    "EmptyAnswer": "empty",
+    "TruncatedAnswer": "truncated",
+    "RepetitiveAnswer": "repetition",
+    "NonFiniteLogits": "non_finite",
+}
+_SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
+POD_CRASH_LOOP, CANARY_CUT_OFF = "PodCrashLoop", "CanaryCutOff"
+VETOES = (POD_CRASH_LOOP, CANARY_CUT_OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """That a latency of this kind is above a quantile of stable's."""
+
+    kind: str  # ttft | itl | e2e
+    quantile: float
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template as it was found: what it asks for, or why it cannot be used."""
+
+    spec: AnalysisSpec | None = None
+    problem: str = ""
+
+
+def slower(event: str) -> Slower | None:
+    """The latency that an event is about; None for an event that is counted as such."""
+    match = _SLOWER.fullmatch(event)
+    return Slower(match[1], int(match[2]) / 100) if match else None
+
+
+def parse(name: str, spec: Json) -> Template:
+    """Read the spec of an AnalysisTemplate; one that makes no sense becomes its problem, never an exception."""
+    try:
+        return Template(_analysis(spec))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = str(error) if isinstance(error, ValueError) else f"it cannot be read: {type(error).__name__}: {error}"
+        return Template(problem=f"AnalysisTemplate {name!r}: {why}")
+
+
+def _analysis(spec: Json) -> AnalysisSpec:
+    least, defaults = spec.get("minSamples") or {}, MinSamples()
+    return AnalysisSpec(
+        metrics=tuple(_metric(item) for item in spec["metrics"]),
+        false_rollback_rate=float(spec.get("falseRollbackRate", 0.01)),
+        false_promote_rate=float(spec.get("falsePromoteRate", 0.05)),
+        on_inconclusive=OnInconclusive(spec.get("onInconclusive", OnInconclusive.PAUSE)),
+        min_samples=MinSamples(
+            int(least.get("canaryRequests", defaults.canary_requests)),
+            int(least.get("warmupSeconds", defaults.warmup_seconds)),
+        ),
+        vetoes=tuple(_veto(item) for item in spec.get("vetoes") or ()),
+        stale_seconds=int(spec.get("staleSeconds", 60)),
+        max_load_difference=float(spec.get("maxLoadDifference", 0.25)),
+    )
+
+
+def _metric(item: Json) -> MetricSpec:
+    event = item["event"]
+    if event not in BAD_EVENTS and slower(event) is None:
+        known = ", ".join(BAD_EVENTS)
+        raise ValueError(
+            f"metric {item['name']!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
+        )
+    if item.get("kind", "BadEvent") != "BadEvent":
+        raise ValueError(f"metric {item['name']!r}: kind {item['kind']} is not available; write BadEvent")
+    return MetricSpec(
+        name=item["name"],
+        event=event,
+        share=float(item.get("share", 0.0)),
+        tolerate_ratio=float(item.get("tolerateRatio", 1.0)),
+        max_ratio=float(item.get("maxRatio", 2.0)),
+        ok_below=float(item["okBelow"]) if "okBelow" in item else None,
+        latency=slower(event) is not None,
+        dry_run=bool(item.get("dryRun", False)),
+    )
+
+
+def _veto(item: Json) -> Veto:
+    if item["name"] not in VETOES:
+        raise ValueError(f"veto {item['name']!r} is not available; write one of {', '.join(VETOES)}")
+    return Veto(item["name"], float(item.get("limit", 1)))
+
+
+# What LLM servers are judged by when nobody says otherwise. How long an answer takes depends on how long it is, so e2e
+# is shown and decides nothing.
+LLM_DEFAULT: Json = {
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.3, "okBelow": 0.005},
+        {"name": "ttft", "event": "Slower(ttft, stable.p95)", "share": 0.15, "tolerateRatio": 1.25, "maxRatio": 2.0},
+        {"name": "itl", "event": "Slower(itl, stable.p95)", "share": 0.15, "tolerateRatio": 1.25, "maxRatio": 2.0},
+        {"name": "e2e", "event": "Slower(e2e, stable.p95)", "tolerateRatio": 1.25, "maxRatio": 2.0, "dryRun": True},
+        {"name": "empty", "event": "EmptyAnswer", "share": 0.1, "okBelow": 0.005},
+        {"name": "truncated", "event": "TruncatedAnswer", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
+        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
+        {"name": "non-finite", "event": "NonFiniteLogits", "share": 0.1, "okBelow": 0.005},
+    ],
+    "vetoes": [{"name": POD_CRASH_LOOP, "limit": 3}, {"name": CANARY_CUT_OFF, "limit": 1}],
+}
+BUILT_IN: Mapping[str, Template] = {"llm-default": parse("llm-default", LLM_DEFAULT)}
+
+
+def found(name: str, spec: Json | None) -> Template:
+    """The template of this name: `spec` of the object, else the built-in one, else the problem."""
+    if spec is not None:
+        return parse(name, spec)
+    missing = f"AnalysisTemplate {name!r} does not exist in this namespace: create it, or write llm-default"
+    return BUILT_IN.get(name) or Template(problem=missing)

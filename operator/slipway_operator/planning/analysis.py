@@ -1,0 +1,210 @@
+"""Analyses of a rollout: which run now, what they counted, and what the judge says of it.
+
+A run begins and is read in rows of the rollout's table, so a verdict is written down before anything is done because of
+it. Everything it needs is in the status: the same status and the same counters give the same verdict, in any process.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from slipway_operator.judging.verdict import judge
+from slipway_operator.model import wire
+from slipway_operator.model.analysis import AnalysisSpec, Outcome, Reading, Symptom
+from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
+from slipway_operator.model.status import Rollout, State
+from slipway_operator.model.strategy import Analysis
+from slipway_operator.model.template import CANARY_CUT_OFF, POD_CRASH_LOOP, Template, found
+from slipway_operator.planning import counting, findings
+from slipway_operator.planning.situation import Course, Situation
+
+READ_S = 5  # between two readings; each one that tells something new is a write of the status
+MOST_CHANGES = 10
+BUSY = 1000  # thousandths of a request in progress per pod: below, load explains no latency
+
+
+@dataclass(frozen=True, slots=True)
+class Ongoing:
+    """An analysis that belongs to where the rollout is. `run` is None before it began."""
+
+    field: str  # of Rollout: analysis | background
+    id: str
+    template: str
+    run: AnalysisRun | None
+
+
+def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
+    """That of the present step, and that in the background."""
+    rollout = course.rollout
+    if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
+        return
+    if rollout.state is State.ANALYZING and (step := step_of(rollout, at)):
+        yield Ongoing("analysis", rollout.step_token, step.template, _own(rollout.analysis, rollout.step_token))
+    background = at.spec.strategy.background
+    if background and rollout.step_index >= background.starting_step:
+        id = f"{rollout.attempt_token}/background"
+        yield Ongoing("background", id, background.template, _own(rollout.background, id))
+
+
+def step_of(rollout: Rollout, at: Situation) -> Analysis | None:
+    """The present step, where it is an analysis."""
+    steps = at.spec.strategy.steps
+    step = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    return step if isinstance(step, Analysis) else None
+
+
+def template(at: Situation, name: str) -> Template:
+    """The template of this name, or why there is none."""
+    return at.observed.templates.get(name) or found(name, None)
+
+
+def problem(course: Course, at: Situation) -> str | None:
+    """Why an analysis cannot begin; None when all can."""
+    return next((why for one in ongoing(course, at) if (why := template(at, one.template).problem)), None)
+
+
+def holds(course: Course, at: Situation) -> bool:
+    """Whether the rollout waits for the template of its background analysis: it would go on unwatched."""
+    others = (one for one in ongoing(course, at) if one.field == "background")
+    return any(template(at, one.template).problem for one in others)
+
+
+def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
+    """Analyses with a verdict, as it was written down."""
+    return ((one, one.run.verdict) for one in ongoing(course, at) if one.run and one.run.verdict)
+
+
+def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
+    """The analysis that rejects the revision."""
+    return next((pair for pair in ruling(course, at) if pair[1].outcome is Outcome.FAIL), None)
+
+
+def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
+    """What is said about the present step; None before anything is."""
+    return next((said for one, said in ruling(course, at) if one.field == "analysis"), None)
+
+
+# --- beginning and reading --------------------------------------------------------------------------------------------
+
+
+def next_beginning(course: Course, at: Situation) -> Ongoing | None:
+    """The analysis that is to begin now: every ready gateway answers, so each has its counters as they are now."""
+    if not at.traffic_synced:
+        return None
+    return next((one for one in ongoing(course, at) if (spec := _spec(at, one)) and not _is_of(one.run, spec)), None)
+
+
+def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
+    """That analysis at its start."""
+    spec, pair = _spec(at, one), _pair(course)
+    assert spec, "only what has a template begins"
+    restarts = tuple(at.observed.restarts(revision) for revision in pair)
+    run = AnalysisRun(one.id, one.template, _hash(spec), at.now, at.now, restarts=restarts)
+    return counting.begin(run, spec, at.observed.gateways, pair)
+
+
+def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
+    """An analysis whose turn it is and of which something is new, with what was counted."""
+    for one in ongoing(course, at):
+        spec = _spec(at, one)
+        if one.run is None or spec is None or not _is_of(one.run, spec):
+            continue
+        due = at.elapsed_s(one.run.read_at) >= READ_S
+        if due and ((read := _read(course, at, one.run, spec)) != one.run or read.verdict is None):
+            return one, read
+    return None
+
+
+def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> AnalysisRun:
+    """What was read, with the verdict on it."""
+    spec = _spec(at, one)
+    assert spec, "only what has a template is read"
+    load = _loaded(course, at, read.load)
+    reading = Reading(
+        counts=read.counts,
+        # Without a request there is nothing to warm up: it is no data that the judge is to speak of.
+        seconds=at.elapsed_s(read.first_request_at) if read.first_request_at else spec.min_samples.warmup_seconds,
+        age_seconds=at.elapsed_s(read.missing_since or at.now),
+        canary_load=_load_ratio(load),
+        symptoms=read.symptoms,
+    )
+    asked = counting.applicable(read, _its_part(at, spec))
+    said = findings.told(judge(asked, reading), read.verdict, at.now)
+    changes = read.decisions
+    if read.verdict is None or said.since != read.verdict.since:
+        changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
+    return replace(read, read_at=at.now, load=load, verdict=said, decisions=changes)
+
+
+def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> AnalysisRun:
+    """The run with what is new; equal to `run` where nothing is that could change a verdict."""
+    pair, gateways = _pair(course), at.observed.gateways
+    ready = [gateway for gateway in gateways if gateway.ready]
+    complete = bool(ready) and all(gateway.reachable for gateway in ready)
+    first = run.first_request_at or (at.now if counting.has_requests(gateways, pair) else None)
+    missing = None if complete else run.missing_since or at.now
+    facts = replace(
+        run,
+        first_request_at=first,
+        missing_since=missing,
+        stale=missing is not None and at.elapsed_s(missing) > spec.stale_seconds,
+        warm=first is not None and at.elapsed_s(first) >= spec.min_samples.warmup_seconds,
+        symptoms=tuple(_symptoms(at, run, spec, pair)),
+    )
+    # By the warm-up as it was at the last reading: what was counted since then came after it.
+    return counting.add(facts, spec, gateways, pair, warm=run.warm, seconds=at.elapsed_s(run.started_at))
+
+
+def _symptoms(at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str]) -> Iterator[Symptom]:
+    """What the operator itself sees of the template's vetoes, where canary shows any of it."""
+    restarts = [max(0, at.observed.restarts(name) - before) for name, before in zip(pair, run.restarts, strict=True)]
+    cut = [sum(gateway.cut_off == name for gateway in at.observed.gateways if gateway.ready) for name in pair]
+    shown = {POD_CRASH_LOOP: restarts, CANARY_CUT_OFF: cut}
+    for veto in spec.vetoes:
+        on_canary, on_stable = shown.get(veto.name, (0, 0))
+        if on_canary:
+            yield Symptom(veto.name, float(on_canary), float(on_stable))
+
+
+def _loaded(course: Course, at: Situation, load: Load) -> Load:
+    """One more look at how busy the pods of both sides are; none where a side has no ready pod."""
+    busy = [(at.observed.inflight(name), at.ready(name)) for name in _pair(course)]
+    if any(count is None or pods == 0 for count, pods in busy):
+        return load
+    canary, stable = (BUSY * (count or 0) // pods for count, pods in busy)
+    return Load(load.readings + 1, load.canary + canary, load.stable + stable)
+
+
+def _load_ratio(load: Load) -> float:
+    """Load of a pod of canary over one of stable; 1 while neither has anything to do beside a single request."""
+    if max(load.canary, load.stable) <= BUSY * load.readings:
+        return 1.0
+    return load.canary / max(load.stable, 1)
+
+
+def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
+    """What the template asks for."""
+    return template(at, one.template).spec
+
+
+def _its_part(at: Situation, spec: AnalysisSpec) -> AnalysisSpec:
+    """Analyses of one strategy share the error rate of the template: the promise is one per rollout."""
+    return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(at.spec.strategy.templates)))
+
+
+def _pair(course: Course) -> tuple[str, str]:
+    assert course.rollout and course.stable, "an analysis compares two revisions"
+    return course.rollout.revision, course.stable
+
+
+def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
+    return run if run and run.id == id else None
+
+
+def _is_of(run: AnalysisRun | None, spec: AnalysisSpec) -> bool:
+    return run is not None and run.template_hash == _hash(spec)
+
+
+def _hash(spec: AnalysisSpec) -> str:
+    return hashlib.sha256(json.dumps(wire.to_json(spec), sort_keys=True).encode()).hexdigest()[:10]

@@ -1,0 +1,196 @@
+"""From gateways' counters to the counts of an analysis: what each gateway process counted since it was last added.
+
+Counters are remembered for each process and generation, so one that starts again begins from zero beside what was added
+already, and an operator that starts again adds nothing twice. The weight of a generation says which epoch a count
+belongs to: what is added is what happened to requests that were assigned by that weight, whenever they ended.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from slipway_operator.judging.epochs import clock_epoch
+from slipway_operator.judging.thresholds import Histogram, frozen
+from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, MetricSpec
+from slipway_operator.model.analysis_run import AnalysisRun, Seen, Threshold
+from slipway_operator.model.observed import Gateway
+from slipway_operator.model.samples import Sample, Side
+from slipway_operator.model.template import BAD_EVENTS, slower
+
+MOST_THRESHOLDS = 512
+MOST_EPOCHS = 64  # then those of a weight that was before grow
+MOST_SEEN = 1024  # counters remembered in all: what the status takes
+MOST_GONE = 32  # counters of processes that do not answer any more, kept in case one comes back
+
+Thresholds = tuple[Threshold, ...]
+Totals = tuple[int, ...]
+PER_METRIC = 4
+
+
+def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
+    """The run at its start: `pair` (canary, stable) counts from here on, and stable says what is slow."""
+    known = tuple(gateways)
+    thresholds = _thresholds(run, spec, known, pair[1])
+    seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
+    return replace(run, thresholds=thresholds, seen=seen, timed=timed(run, known, pair))
+
+
+def add(
+    run: AnalysisRun,
+    spec: AnalysisSpec,
+    gateways: Iterable[Gateway],
+    pair: tuple[str, str],
+    *,
+    warm: bool,
+    seconds: float,
+) -> AnalysisRun:
+    """The run with what was counted since it was last written down, `seconds` after its start.
+
+    Latencies of a canary that is not `warm` are left out.
+    """
+    known = tuple(gateways)
+    former = {(item.incarnation, item.generation): item.totals for item in run.seen}
+    added: dict[int, list[int]] = {}
+    for key, weight, totals in _totals(spec, known, pair, run.thresholds):
+        before = former.get(key) or (0,) * len(totals)
+        sums = added.setdefault(weight, [0] * len(totals))
+        for place, (now, then) in enumerate(zip(totals, before, strict=True)):
+            left_out = spec.metrics[place // PER_METRIC].latency and not warm
+            sums[place] += 0 if left_out else max(0, now - then)
+    run = replace(run, timed=timed(run, known, pair))
+    for weight, sums in sorted(added.items()):
+        if any(sums):
+            run = _summed(run, spec, weight, clock_epoch(seconds), sums)
+    # Frozen now, so what they compare is counted from the next reading on.
+    thresholds = _thresholds(run, spec, known, pair[1])
+    present = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
+    alive = {gateway.incarnation for gateway in known}
+    gone = tuple(item for item in run.seen if item.incarnation not in alive)[-MOST_GONE:]
+    return replace(run, thresholds=thresholds, seen=(*gone, *present)[-MOST_SEEN:])
+
+
+def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
+    """Whether canary answered anything that was split between the two."""
+    return any(sample.revisions[pair[0]].requests for _, sample, _ in _splits(gateways, pair))
+
+
+def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
+    """Kinds of latency that any answer of either revision had, now or before: who never streams has no itl."""
+    sides = (
+        sample.revisions[name]
+        for gateway in gateways
+        for sample in gateway.samples
+        for name in pair
+        if name in sample.revisions
+    )
+    found = {kind for side in sides for kind, strata in side.slow.items() if any(map(any, strata.values()))}
+    return tuple(sorted(found | set(run.timed)))
+
+
+def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
+    """The template without latencies that this traffic has not: known after enough requests, and never for all metrics.
+
+    What stable has and canary has not stays: that is no data, and no data is no pass.
+    """
+    plain = {metric.name for metric in spec.metrics if not metric.latency}
+    asked = max((sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0)
+    kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
+    decides = any(not metric.dry_run for metric in kept)
+    return replace(spec, metrics=kept) if asked >= spec.min_samples.canary_requests and decides else spec
+
+
+def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
+    latency = slower(metric.event)
+    return latency is None or latency.kind in run.timed
+
+
+def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums: list[int]) -> AnalysisRun:
+    """More counts, `sums` by metric, in the epoch of this weight and hour; a new one comes last, with all metrics.
+
+    The judge bets on each epoch as the beginning of a regression, so their order stays as it is and what begins one is
+    the weight and the clock alone, never how many were bad.
+    """
+    names = [metric.name for metric in spec.metrics]
+    epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
+    weights = [epoch.w for epoch in epochs[names[0]]]
+    places = [place for place, known in enumerate(weights) if known == weight]
+    at = next((place for place in places if run.clocks[place] == clock), None)
+    if at is None and places and len(weights) >= MOST_EPOCHS:
+        at = places[-1]
+    if at is None:
+        run, at = replace(run, clocks=(*run.clocks, clock)), len(weights)
+        epochs = {name: (*epochs[name], Epoch(weight)) for name in names}
+    counts = []
+    for index, name in enumerate(names):
+        more, items = sums[index * PER_METRIC : (index + 1) * PER_METRIC], epochs[name]
+        counts.append(Counts(name, (*items[:at], _epoch(items[at], more), *items[at + 1 :])))
+    return replace(run, counts=tuple(counts))
+
+
+def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
+    nc, ns, kc, ks = (old + new for old, new in zip((epoch.nc, epoch.ns, epoch.kc, epoch.ks), more, strict=True))
+    # A process may count a failure a moment before the end of its request.
+    return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
+
+
+def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, int]]:
+    """Generations that split requests between the two, with canary's weight in percent."""
+    canary, stable = pair
+    for gateway in gateways:
+        for sample in gateway.samples if gateway.incarnation else ():
+            weight = sample.weights.get(canary, 0)
+            if 0 < weight < 100 and sample.weights.get(stable) == 100 - weight:
+                sides = {name: sample.revisions.get(name, Side()) for name in pair}
+                yield gateway, replace(sample, revisions=sides), weight
+
+
+def _totals(
+    spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str], thresholds: Thresholds
+) -> Iterator[tuple[tuple[str, int], int, Totals]]:
+    """(incarnation, generation), weight, and four counters for each metric."""
+    for gateway, sample, weight in _splits(gateways, pair):
+        totals: list[int] = []
+        for metric in spec.metrics:
+            found = [_bad(metric, sample.revisions[name], gateway, thresholds) for name in pair]
+            totals += [requests for requests, _ in found] + [bad for _, bad in found]
+        yield (gateway.incarnation, sample.generation), weight, tuple(totals)
+
+
+def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
+    """Requests that the metric compares, and bad ones among them."""
+    latency = slower(metric.event)
+    if latency is None:
+        return side.requests, side.events.get(BAD_EVENTS[metric.event], 0)
+    bounds, strata = gateway.bounds.get(latency.kind, ()), side.slow.get(latency.kind, {})
+    limits = {item.stratum: item.seconds for item in thresholds if item.metric == metric.name}
+    compared = [(counts, limits[name]) for name, counts in strata.items() if name in limits]
+    return (
+        sum(sum(counts) for counts, _ in compared),
+        sum(sum(counts[bisect_right(bounds, limit) :]) for counts, limit in compared),
+    )
+
+
+def _thresholds(run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], stable: str) -> Thresholds:
+    """What is slow, for each metric and stratum: frozen as soon as stable has enough requests, and then for good."""
+    known = {(item.metric, item.stratum) for item in run.thresholds}
+    fresh = (
+        Threshold(metric.name, stratum, seconds)
+        for metric in spec.metrics
+        if (latency := slower(metric.event))
+        for stratum, seconds in frozen(_histograms(gateways, stable, latency.kind), latency.quantile).items()
+    )
+    return (*run.thresholds, *(item for item in fresh if (item.metric, item.stratum) not in known))[:MOST_THRESHOLDS]
+
+
+def _histograms(gateways: tuple[Gateway, ...], stable: str, kind: str) -> dict[str, Histogram]:
+    """Stable's latencies by stratum, over all that gateways still know of it; only those that share their buckets."""
+    bounds = next((gateway.bounds[kind] for gateway in gateways if kind in gateway.bounds), ())
+    sums: dict[str, list[int]] = {}
+    for gateway in gateways:
+        if not bounds or gateway.bounds.get(kind) != bounds:
+            continue
+        for sample in gateway.samples:
+            side = sample.revisions.get(stable, Side())
+            for stratum, counts in side.slow.get(kind, {}).items():
+                sums[stratum] = [a + b for a, b in zip(sums.get(stratum, [0] * len(counts)), counts, strict=True)]
+    return {stratum: Histogram(bounds, tuple(counts)) for stratum, counts in sorted(sums.items())}

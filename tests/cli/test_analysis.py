@@ -1,0 +1,75 @@
+"""Analyses in `slipway status`: the verdict, the numbers behind it, and how long it takes."""
+
+from typing import Any
+
+from slipway_cli import view
+from slipway_cli.deployment import read
+from slipway_cli.intents import Change, promote
+from slipway_cli.steps import texts
+from tests.cli.objects import in_flight
+from tests.cli.test_view import drawn, look
+
+ROW = {
+    "name": "ttft",
+    "finding": "Undecided",
+    "canarySamples": 412,
+    "stableSamples": 1236,
+    "canaryBad": 20,
+    "stableBad": 62,
+    "canaryRate": "4.85%",
+    "stableRate": "5.02%",
+    "evidence": "0.06",
+    "threshold": "100",
+    "needed": 600,
+}
+VERDICT = {
+    "outcome": "Inconclusive",
+    "reason": "Undecided",
+    "message": "ttft: n=412, needs about 600 at this rate",
+    "evidence": "0.19",
+    "threshold": "100",
+    "secondsLeft": 188,
+    "metrics": [ROW, {"name": "itl", "finding": "NoData", "evidence": "1", "threshold": "100"}],
+}
+
+
+def analyzing(**run: Any) -> dict[str, Any]:
+    obj = in_flight("Analyzing", "Progressing")
+    obj["status"]["rollout"]["analysis"] = {"template": "llm-default", **run}
+    return obj
+
+
+def test_a_verdict_is_shown_with_each_metric() -> None:
+    lines = drawn(look(analyzing(verdict=VERDICT)))
+    start = lines.index("├── analysis llm-default")
+    assert lines[start + 1 : start + 6] == [
+        "│   ├── Inconclusive (Undecided): ttft: n=412, needs about 600 at this rate; about 3m8s left",
+        "│   ├── evidence 0.19 of 100 that rejects",
+        "│   ├── METRIC   FINDING     BAD ON CANARY       BAD ON STABLE        EVIDENCE      NEEDS",
+        "│   ├── ttft     Undecided   20 of 412 (4.85%)   62 of 1236 (5.02%)   0.06 of 100   412 of 600 samples",
+        "│   └── itl      NoData      0 of 0 (-)          0 of 0 (-)           1 of 100      -",
+    ]
+
+
+def test_one_without_a_verdict_counts_and_one_in_the_background_says_so() -> None:
+    obj = analyzing()
+    obj["status"]["rollout"]["background"] = {"template": "mine", "verdict": VERDICT}
+    titles = {item.title: item.lines[0] for item in look(obj).analyses}
+    assert titles["analysis llm-default"] == "counting; no verdict yet"
+    assert titles["analysis mine in the background"].startswith("Inconclusive (Undecided)")
+    assert view.as_data(look(obj))["analyses"][0]["title"] == "analysis llm-default"
+
+
+def test_an_analysis_is_no_wait_for_pods() -> None:
+    assert not [line for line in drawn(look(analyzing())) if "deadline" in line]
+
+
+def test_an_analysis_step_in_words() -> None:
+    analysis = {"templates": [{"templateName": "llm-default"}], "maxDuration": "60m"}
+    assert list(texts({"canary": {"steps": [{"analysis": analysis}]}})) == ["analysis llm-default, at most 60m"]
+
+
+def test_promote_skips_an_analysis_and_says_that_it_does() -> None:
+    decided = promote(read(analyzing()))
+    assert isinstance(decided, Change)
+    assert "the analysis, without a verdict, at step 2 of 4 ends" in decided.text

@@ -1,0 +1,84 @@
+"""What a gateway reports of split requests is what an analysis counts."""
+
+import json
+
+from slipway_gateway import samples as gateway_samples
+from slipway_gateway.fate import Outcome
+from slipway_gateway.table import Backend, Route
+from slipway_operator.kube import samples
+from slipway_operator.kube.gateways import Answer
+from slipway_operator.model.analysis_run import AnalysisRun
+from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, slower
+from slipway_operator.model.wire import parse_time
+from slipway_operator.planning import counting
+
+NOW = parse_time("2026-01-01T00:00:00Z")
+PAIR = ("aaa", "bbb")
+ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 10), Backend("bbb", 90)))
+SIDE = {
+    "requests": 120,
+    "events": {"errors": 3, "empty": 0, "truncated": 1, "repetition": 0, "non_finite": 0},
+    "slow": {"ttft": {"b<4k,stream": [95, 20, 5]}, "itl": {}, "e2e": {}},
+}
+
+
+def answer(requests: int, generation: int = 19) -> str:
+    """As it comes over the wire, with this many requests more to canary, all of them errors and slow."""
+    canary = json.loads(json.dumps(SIDE))
+    canary["requests"] += requests
+    canary["events"]["errors"] += requests
+    canary["slow"]["ttft"]["b<4k,stream"][2] += requests
+    sample = {"generation": generation, "weights": {"aaa": 10, "bbb": 90}, "revisions": {"aaa": canary, "bbb": SIDE}}
+    route = {"uid": "u1", "generation": generation, "revisions": {}, "samples": [sample]}
+    bounds = {"ttft": [0.1, 0.2], "itl": [0.01, 0.02], "e2e": [1, 2]}
+    return json.dumps({"incarnation": "i1", "bounds": bounds, "routes": {"default/chat": route}})
+
+
+def heard(text: str) -> list:
+    told = json.loads(text)
+    bounds = samples.bounds(told["bounds"])
+    return [Answer("gw", True, True, told["routes"], told["incarnation"], bounds).about("default", "chat", "u1")]
+
+
+def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() -> None:
+    spec = BUILT_IN["llm-default"].spec
+    assert spec
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, heard(answer(0)), PAIR)
+    assert [(item.metric, item.seconds) for item in run.thresholds] == [("ttft", 0.2)], "p95 of 95 + 20 + 5"
+    run = counting.add(run, spec, heard(answer(7)), PAIR, warm=True, seconds=60.0)
+    epochs = {item.metric: item.epochs[0] for item in run.counts}
+    assert (epochs["errors"].w, epochs["errors"].nc, epochs["errors"].kc, epochs["errors"].ns) == (10, 7, 7, 0)
+    assert (epochs["ttft"].nc, epochs["ttft"].kc) == (7, 7)
+    assert (epochs["empty"].nc, epochs["empty"].kc) == (7, 0)
+    assert counting.add(run, spec, heard(answer(7)), PAIR, warm=True, seconds=60.0).counts == run.counts, (
+        "nothing twice"
+    )
+
+
+def test_what_a_gateway_counts_arrives_as_counted() -> None:
+    counters = gateway_samples.Samples()
+    epoch, at = counters.epoch(ROUTE), gateway_samples.stratum(100, stream=True)
+    incarnation = "i1"
+
+    def told() -> list:
+        routes = {"default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE)}}
+        text = json.dumps({"incarnation": incarnation, "bounds": gateway_samples.BOUNDS, "routes": routes})
+        return heard(text)
+
+    spec = BUILT_IN["llm-default"].spec
+    assert spec
+    for number in range(200):
+        epoch.count("bbb", f"stable {number}", at, Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, told(), PAIR)
+    epoch.count("aaa", "slow", at, Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
+    epoch.count("aaa", "failed", at, Outcome(("errors",)))
+    run = counting.add(run, spec, told(), PAIR, warm=True, seconds=60.0)
+    counted = {item.metric: item.epochs[0] for item in run.counts}
+    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1)
+    assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1)
+
+
+def test_every_event_of_the_contract_is_one_of_a_template() -> None:
+    assert set(BAD_EVENTS.values()) == set(SIDE["events"])  # type: ignore[arg-type]
+    kinds = {slower(f"Slower({kind}, stable.p95)").kind for kind in SIDE["slow"]}  # type: ignore[union-attr, attr-defined]
+    assert kinds == set(samples.KINDS)

@@ -1,0 +1,127 @@
+"""What the gateway counts for the judge has the documented shape, and reads what our server writes."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from slipway_gateway import samples
+from slipway_gateway.backends import Backends
+from slipway_gateway.fate import Outcome
+from slipway_gateway.router import assigned
+from slipway_gateway.samples import BOUNDS, GENERATIONS, MAX_SEEN, Samples, stratum
+from slipway_gateway.table import Backend, Endpoints, Route, build
+from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.wire import answers
+from slipway_server.engine.request import FinishReason
+from slipway_server.http.errors import ApiError
+from slipway_server.http.service import ENDS, Delta
+from slipway_server.http.slipway import token_events, typed_error, typed_events
+from slipway_server.http.sse import DONE, _frame
+from tests.contract.documented import TEXT, routes
+
+ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))
+
+
+def shape(value: Any) -> Any:
+    """Names and kinds of values; a list is as its first item."""
+    if isinstance(value, dict):
+        return {name: shape(item) for name, item in value.items()}
+    return [shape(value[0])] if isinstance(value, list) else type(value).__name__
+
+
+def documented() -> dict[str, Any]:
+    (sample,) = routes()["routes"]["default/chat"]["samples"]
+    return sample
+
+
+def test_bounds_are_the_documented_ones() -> None:
+    assert routes()["bounds"] == {measure: list(bounds) for measure, bounds in BOUNDS.items()}
+
+
+def test_samples_have_the_documented_shape() -> None:
+    counters = Samples()
+    at = stratum(100, stream=True)
+    counters.epoch(ROUTE).count("9d04aa31c2", "k", at, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
+    (reported,) = counters.report(ROUTE)
+    revision = "9d04aa31c2"
+    assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
+    assert set(reported) == set(documented())
+    for measure, bounds in BOUNDS.items():
+        for one in (reported, documented()):
+            ((name, histogram),) = one["revisions"][revision]["slow"][measure].items()
+            assert (name, len(histogram)) == (at, len(bounds) + 1)
+
+
+async def test_the_report_has_them() -> None:
+    backends = Backends(Metrics("test"))
+    backends.publish(build([ROUTE], [Endpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
+    target = backends.pick("chat", "k1", ())
+    assert target and target.revision == assigned(ROUTE, "k1") == "s"
+    backends.fate(target, "k1", stratum(0, stream=False), 0.0, by_split=True).failed()
+    (reported,) = backends.report()["default/chat"]["samples"]
+    assert (reported["generation"], reported["revisions"]["s"]["events"]["errors"]) == (41, 1)
+
+
+def test_numbers_of_the_document_are_those_of_the_code() -> None:
+    said = " ".join(TEXT.split())
+    assert f"the last {GENERATIONS} generations under which" in said
+    assert f"remembers {MAX_SEEN} pairs" in said
+    assert f"last {answers.TAIL_BYTES >> 10} KiB of a stream" in said
+    assert f"the last {answers.LOOP_BYTES >> 10} KiB of the text (at least {answers.LOOP_MIN_BYTES} bytes)" in said
+    assert f"compresses {answers.LOOP_RATIO:g} times" in said
+
+
+def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", TEXT[TEXT.index("| event | when |") :], re.MULTILINE)
+    assert tuple(rows[: len(answers.KINDS)]) == answers.KINDS
+    for size in (0, samples._SMALL_BYTES, samples._MEDIUM_BYTES):
+        assert f"`{stratum(size, stream=True).split(',')[0]}`" in TEXT
+
+
+# -- what our server writes
+
+
+def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
+    said = {reason: answers.of_whole(make("why").encode()) for reason, make in ENDS.items()}
+    broken = ("errors",)
+    assert said == {
+        FinishReason.ERROR: broken,
+        FinishReason.NON_FINITE: ("errors", "non_finite"),
+        FinishReason.LOST: broken,
+        FinishReason.DEADLINE: broken,
+    }
+
+
+async def deltas(*texts: str, finish: FinishReason) -> AsyncIterator[Delta]:
+    for count, text in enumerate(texts, 1):
+        yield Delta(text, count, count, finish if count == len(texts) else None)
+
+
+CASES = [
+    (("a", "b"), FinishReason.STOP, ()),
+    (("", ""), FinishReason.STOP, ("empty",)),
+    (("a", "b"), FinishReason.LENGTH, ("truncated",)),
+    (("a word or two, ",) * 100, FinishReason.STOP, ("repetition",)),
+]
+
+
+@pytest.mark.parametrize(("texts", "finish", "kinds"), CASES)
+async def test_streams_of_generate_are_read(texts: tuple[str, ...], finish: FinishReason, kinds: tuple) -> None:
+    stream = b"".join([_frame(event) async for event in typed_events(deltas(*texts, finish=finish), 3, None)])
+    assert answers.of_stream(stream, complete=True) == kinds
+
+
+@pytest.mark.parametrize(("texts", "finish", "kinds"), CASES)
+async def test_streams_of_the_other_generate_say_no_reason(
+    texts: tuple[str, ...], finish: FinishReason, kinds: tuple
+) -> None:
+    stream = b"".join([_frame(event) async for event in token_events(deltas(*texts, finish=finish), None)])
+    assert answers.of_stream(stream + DONE, complete=True) == tuple(kind for kind in kinds if kind != "truncated")
+
+
+def test_errors_in_streams_are_read() -> None:
+    error = ApiError(500, "why", code="non_finite").body
+    for event in (error, typed_error(error)):
+        assert answers.of_stream(_frame(event) + DONE, complete=True) == ("errors", "non_finite")

@@ -1,0 +1,148 @@
+"""What the end of an answer says about it, in every shape that our servers and vLLM write."""
+
+import json
+import random
+
+import pytest
+
+from slipway_gateway.wire.answers import (
+    EMPTY,
+    ERRORS,
+    LOOP_BYTES,
+    NON_FINITE,
+    REPETITION,
+    TRUNCATED,
+    of_stream,
+    of_whole,
+)
+
+PROSE = (
+    "The lighthouse keeper wrote down every ship that passed: its name, the colour of its sails, the hour. In winter "
+    "there were few, and he described the clouds in their place, or what the gulls had stolen from the kitchen window. "
+    "Years later a student of weather found the books in a cellar and noticed that storms were announced in them two "
+    "days early, by the behaviour of birds that nobody else had thought worth a line of ink. She counted them all."
+)
+LOOP = "and then the king said unto him, " * 20
+
+
+def chat(content: object, finish: str = "stop", **said: object) -> dict:
+    message = {"role": "assistant", "content": content} | said
+    return {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": {}}
+
+
+def text(value: str, finish: str = "stop") -> dict:
+    return {"choices": [{"index": 0, "text": value, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (chat("Hello."), ()),
+        (chat(""), (EMPTY,)),
+        (chat(None), (EMPTY,)),
+        (chat(None, "tool_calls", tool_calls=[{"id": "c"}]), ()),
+        (chat(None, reasoning_content="Let me see"), ()),
+        (chat(None, refusal="No."), ()),
+        (chat([{"type": "text", "text": "Hi"}]), ()),
+        (chat("Hel", "length"), (TRUNCATED,)),
+        (chat("", "length"), (EMPTY, TRUNCATED)),
+        (chat(PROSE), ()),
+        (chat(LOOP, "length"), (TRUNCATED, REPETITION)),
+        (text("Hello."), ()),
+        (text("", "length"), (EMPTY, TRUNCATED)),
+        ({"choices": [text("")["choices"][0], text("x")["choices"][0] | {"index": 1}]}, ()),
+        ({"id": "g", "text": "Hello.", "finish_reason": "stop"}, ()),
+        ({"id": "g", "text": "", "finish_reason": "length"}, (EMPTY, TRUNCATED)),
+        ({"text": "", "usage": {}, "latency_ms": 1.0, "model_version": "v"}, (EMPTY,)),
+        ({"error": {"type": "server_error", "code": "internal_error"}}, (ERRORS,)),
+        ({"error": {"type": "server_error", "code": "non_finite"}}, (ERRORS, NON_FINITE)),
+        ({"error": {"type": "invalid_request_error", "code": None}}, ()),
+        # Shapes that are not known say nothing.
+        ({"prediction": 3}, ()),
+        ({"choices": "many"}, ()),
+        ([], ()),
+    ],
+)
+def test_whole_answers(body: object, kinds: tuple[str, ...]) -> None:
+    assert of_whole(json.dumps(body).encode()) == kinds
+
+
+@pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"{", b'{"text": "\xff"}', b'{"text":' + b"[" * 100_000])
+def test_what_cannot_be_read_says_nothing(body: bytes) -> None:
+    assert of_whole(body) == () and of_stream(body, complete=True) == ()
+
+
+def test_no_byte_is_no_text() -> None:
+    assert of_whole(b"") == (EMPTY,) and of_stream(b"", complete=True) == (EMPTY,)
+
+
+def sse(*events: object, done: bool = True, mark: str = "", end: str = "\n") -> bytes:
+    frames = [f"{mark}data: {json.dumps(event)}{end}{end}" for event in events]
+    return "".join([*frames, f"data: [DONE]{end}{end}" if done else ""]).encode()
+
+
+def delta(content: str, finish: str | None = None, index: int = 0) -> dict:
+    return {"choices": [{"index": index, "delta": {"content": content}, "finish_reason": finish}]}
+
+
+OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+USAGE = {"choices": [], "usage": {"total_tokens": 4}}
+LOOPING = [delta("and so ") for _ in range(70)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "kinds"),
+    [
+        (sse(OPENING, delta("Hi"), delta("", "stop"), USAGE), ()),
+        (sse(OPENING, delta("", "stop"), USAGE), (EMPTY,)),
+        (sse(OPENING, delta("Hi", "length"), USAGE), (TRUNCATED,)),
+        (sse(OPENING, *LOOPING, delta("", "stop")), (REPETITION,)),
+        (sse(OPENING, delta("Hi", "length"), mark="id: a.b\n"), (TRUNCATED,)),
+        (sse(OPENING, delta("Hi", "length"), mark=": 1.00000000 7\n"), (TRUNCATED,)),
+        (sse(OPENING, delta("Hi", "length"), end="\r\n"), (TRUNCATED,)),
+        (sse({"token": "Hi"}), ()),
+        (sse(), (EMPTY,)),
+        (sse({"type": "token", "token": "Hi"}, {"type": "done", "finish_reason": "length"}, done=False), (TRUNCATED,)),
+        (sse({"type": "done", "usage": {}, "finish_reason": "stop"}, done=False), (EMPTY,)),
+        (sse(delta("Hi"), {"error": {"type": "server_error", "code": "internal_error"}}), (ERRORS,)),
+        (sse(delta("Hi"), {"error": {"type": "server_error", "code": "non_finite"}}), (ERRORS, NON_FINITE)),
+        (sse({"type": "error", "error": {"type": "server_error", "code": "x"}}, done=False), (ERRORS,)),
+        (sse({"n": 0}), ()),
+        (sse("a", 1), ()),
+    ],
+)
+def test_streams(stream: bytes, kinds: tuple[str, ...]) -> None:
+    assert of_stream(stream, complete=True) == kinds
+
+
+def test_choices_of_one_stream_are_texts_of_their_own() -> None:
+    """Two that take turns would look like a loop together, or hide one."""
+    words = PROSE.split()
+    mixed = [event for word in words for event in (delta(word + " "), delta("na ", index=1))]
+    assert of_stream(sse(*mixed, *[delta("na ", index=1)] * 60), complete=True) == (REPETITION,)
+    twice = [delta(word + " ", index=index) for word in words for index in (0, 1)]
+    assert of_stream(sse(*twice), complete=True) == ()
+
+
+def test_the_end_of_a_long_stream_is_enough_but_for_emptiness() -> None:
+    stream = sse(OPENING, *LOOPING, delta("", "length"))
+    assert of_stream(stream[30:], complete=False) == (TRUNCATED, REPETITION)
+    assert of_stream(sse(OPENING, delta("", "stop"))[5:], complete=False) == ()
+    assert of_stream(b'ex": 0}\n\ndata: [DONE]\n\n', complete=False) == ()
+
+
+@pytest.mark.parametrize("sound", [PROSE, json.dumps([{"name": w, "size": len(w)} for w in PROSE.split()])])
+def test_sound_text_is_no_loop(sound: str) -> None:
+    assert of_whole(json.dumps(chat(sound)).encode()) == ()
+
+
+@pytest.mark.parametrize("period", [1, 20, 100, 200])
+def test_loops_of_many_lengths_are_found(period: int) -> None:
+    draw = random.Random(period)
+    unit = "".join(draw.choices("etaoin shrdlu", k=period))
+    assert of_whole(json.dumps(chat(PROSE + unit * (LOOP_BYTES // period + 1))).encode()) == (REPETITION,)
+    # A loop that was left again is none.
+    assert (
+        of_whole(json.dumps(chat(unit * (LOOP_BYTES // period + 1) + PROSE + PROSE[::-1] + PROSE.upper())).encode())
+        == ()
+    )

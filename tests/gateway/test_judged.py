@@ -1,0 +1,353 @@
+"""What a real gateway counts for the judge, by what its upstreams and its clients do."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from slipway_gateway.samples import BOUNDS
+from slipway_gateway.table import HeaderMatch, HeaderRoute, RouteTable
+
+from .harness import (
+    Gateway,
+    Handler,
+    Upstream,
+    answering,
+    echo,
+    gateway,
+    raw_upstream,
+    refused_url,
+    streaming,
+    table,
+    until,
+    upstream,
+)
+from .test_proxy import JSON_HEAD, MARKED_HEAD, SSE_HEAD, STREAM, chunk, marked
+
+ASK: dict[str, Any] = {"model": "chat", "stream": True}
+WORD = {"choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": None}]}
+
+
+def end(finish: str) -> dict:
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+
+
+def saying(*events: object, first_s: float = 0.0, gap_s: float = 0.0) -> Handler:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(first_s)
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        for event in events:
+            await out.write(b"data: %s\n\n" % json.dumps(event).encode())
+            await asyncio.sleep(gap_s)
+        await out.write(b"data: [DONE]\n\n")
+        return out
+
+    return stream
+
+
+def whole(body: object, status: int = 200) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=status)
+
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def served(handler: Handler, **settings: Any) -> AsyncIterator[tuple[Gateway, Upstream]]:
+    async with upstream(handler) as server, gateway(**settings) as gate:
+        gate.route(("rev", 100, [server.url]))
+        yield gate, server
+
+
+async def ask(gate: Gateway, body: object = ASK, **options: Any) -> int:
+    async with await gate.post(body, **options) as answer:
+        await answer.read()
+        return answer.status
+
+
+def counts(gate: Gateway, revision: str = "rev") -> dict[str, Any]:
+    epochs = gate.backends.report()["default/chat"]["samples"]
+    return epochs[-1]["revisions"][revision] if epochs else {}
+
+
+def judged(gate: Gateway, revision: str = "rev") -> tuple[int, dict[str, int]]:
+    """Requests, and events by kind."""
+    found = counts(gate, revision)
+    return (found["requests"], {kind: n for kind, n in found["events"].items() if n}) if found else (0, {})
+
+
+def between(gate: Gateway, measure: str, at: str) -> tuple[float, float]:
+    """Ends of the one bucket that the one sample of a measure is in."""
+    bounds = [0.0, *BOUNDS[measure], float("inf")]
+    ((stratum, histogram),) = counts(gate)["slow"][measure].items()
+    assert stratum == at and sum(histogram) == 1
+    return bounds[histogram.index(1)], bounds[histogram.index(1) + 1]
+
+
+# -- what ends well
+
+
+async def test_a_good_stream() -> None:
+    async with served(saying(*[WORD] * 5, end("stop"), first_s=0.3, gap_s=0.1)) as (gate, _):
+        assert await ask(gate) == 200
+        assert judged(gate) == (1, {})
+        low, high = between(gate, "ttft", "b<4k,stream")
+        assert high >= 0.3 and low < 3
+        low, high = between(gate, "itl", "b<4k,stream")
+        assert high >= 0.1 and low < 1
+        low, high = between(gate, "e2e", "b<4k,stream")
+        assert high >= 0.8
+
+
+async def test_a_good_whole_answer_has_no_first_byte_of_its_own() -> None:
+    async with served(whole({"choices": [{"text": "Hi", "finish_reason": "stop"}]})) as (gate, _):
+        assert await ask(gate, {"model": "chat", "prompt": "x" * 5000}) == 200
+        assert judged(gate) == (1, {})
+        slow = counts(gate)["slow"]
+        assert slow["ttft"] == slow["itl"] == {} and list(slow["e2e"]) == ["b<32k,whole"]
+
+
+@pytest.mark.parametrize("status", [429, 400, 404, 422])
+async def test_refusals_are_ends_and_nobodys_trouble(status: int) -> None:
+    async with served(answering(status)) as (gate, _):
+        assert await ask(gate) == status
+        assert judged(gate) == (1, {}) and not any(counts(gate)["slow"].values())
+
+
+# -- what an answer says at its end
+
+
+@pytest.mark.parametrize(
+    ("handler", "kinds"),
+    [
+        (saying(end("stop")), ["empty"]),
+        (saying(WORD, end("length")), ["truncated"]),
+        (saying(*[WORD] * 100, end("stop")), ["repetition"]),
+        (saying(WORD, {"error": {"code": "internal_error", "type": "server_error"}}), ["errors"]),
+        (saying(WORD, {"error": {"code": "non_finite", "type": "server_error"}}), ["errors", "non_finite"]),
+        (whole({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}), ["empty"]),
+        (whole({"choices": [{"text": "x", "finish_reason": "length"}]}), ["truncated"]),
+        (whole({"text": "na " * 300, "finish_reason": "stop"}), ["repetition"]),
+        (whole({"error": {"code": "non_finite", "type": "server_error"}}, 500), ["errors", "non_finite"]),
+    ],
+)
+async def test_answers_that_say_what_is_wrong(handler: Handler, kinds: list[str]) -> None:
+    async with served(handler) as (gate, _):
+        await ask(gate)
+        assert judged(gate) == (1, dict.fromkeys(kinds, 1))
+        page = gate.metrics.render().decode()
+        for kind in kinds:
+            name = "slipway_gateway_bad_answers_total"
+            assert f'{name}{{kind="{kind}",model="chat",revision="rev"}} 1.0' in page
+
+
+async def test_embeddings_have_no_text_to_miss() -> None:
+    async with served(whole({"text": "", "choices": []})) as (gate, _):
+        assert await ask(gate, {"model": "chat"}, path="/v1/embeddings") == 200
+        assert judged(gate) == (1, {})
+        assert await ask(gate, {"model": "chat"}, path="/v1/completions") == 200
+        assert judged(gate) == (2, {"empty": 1})
+
+
+async def test_bytes_pass_unchanged_whatever_is_read_from_them() -> None:
+    events = [WORD] * 400
+    async with served(saying(*events, end("length"))) as (gate, _):
+        async with await gate.post(ASK) as answer:
+            said = await answer.read()
+        assert said == b"".join(b"data: %s\n\n" % json.dumps(e).encode() for e in [*events, end("length")]) + (
+            b"data: [DONE]\n\n"
+        )
+        assert judged(gate)[1] == {"truncated": 1, "repetition": 1}
+
+
+# -- what ends badly
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_a_status_of_500_or_above(status: int) -> None:
+    async with served(answering(status), max_attempts=1) as (gate, _):
+        assert await ask(gate) == status
+        assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
+
+
+async def test_a_retry_hides_nothing() -> None:
+    async with upstream(answering(503)) as bad, served(echo) as (gate, good):
+        gate.route(("c", 100, [bad.url]), ("s", 0, [good.url]))
+        assert await ask(gate) == 200
+        assert judged(gate, "c") == (1, {"errors": 1})
+        assert set(gate.backends.report()["default/chat"]["samples"][-1]["revisions"]) == {"c"}
+
+
+async def test_busy_is_an_end_and_the_next_attempt_is_nobodys() -> None:
+    async with upstream(answering(429)) as busy, served(echo) as (gate, good):
+        gate.route(("c", 100, [busy.url, good.url]))
+        for user in range(8):
+            assert await ask(gate, ASK | {"user": str(user)}) == 200
+        assert busy.seen and judged(gate, "c") == (8, {})
+
+
+async def test_nobody_listens() -> None:
+    async with gateway() as gate:
+        gate.route(("rev", 100, [await refused_url()]))
+        assert await ask(gate) == 502
+        assert judged(gate) == (1, {"errors": 1})
+
+
+async def test_connections_that_are_reset() -> None:
+    async with raw_upstream() as url, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        assert await ask(gate) == 502
+        assert judged(gate) == (1, {"errors": 1})
+
+
+@pytest.mark.parametrize("head", [SSE_HEAD + chunk(b"data: {}\n\n"), JSON_HEAD + b'{"half":'])
+async def test_answers_that_break_off(head: bytes) -> None:
+    async with raw_upstream(head) as url, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        await ask(gate)
+        assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
+
+
+async def test_a_stream_that_goes_on_elsewhere_was_cut_all_the_same() -> None:
+    async def rest(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
+        said = b': 2.00000002 9\ndata: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+        return web.Response(body=said, headers=headers)
+
+    async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(rest) as server, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        answer = await gate.post(ASK)
+        await answer.content.readline()
+        gate.route(("rev", 100, [server.url]))
+        assert (await answer.read()).endswith(b"[DONE]\n\n") and gate.outcomes() == {"ok": 1}
+        assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
+        # It counts where it was assigned.
+        assert [epoch["generation"] for epoch in gate.backends.report()["default/chat"]["samples"]] == [1]
+
+
+@pytest.mark.parametrize("limit", [{"idle_timeout_s": 0.3}, {"request_timeout_s": 0.3}])
+@pytest.mark.parametrize("handler", [saying(WORD, first_s=30), saying(WORD, WORD, gap_s=30)])
+async def test_answers_that_take_too_long(handler: Handler, limit: dict[str, float]) -> None:
+    async with served(handler, **limit) as (gate, _):
+        await ask(gate)
+        assert judged(gate) == (1, {"errors": 1})
+
+
+# -- what is not counted
+
+
+async def test_a_client_that_leaves() -> None:
+    async with served(saying(WORD, *[WORD] * 100, gap_s=0.05)) as (gate, server):
+        answer = await gate.post(ASK)
+        await answer.content.readline()
+        answer.close()
+        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        assert judged(gate) == (0, {}) and server.seen
+
+
+async def test_a_client_that_leaves_before_the_first_byte() -> None:
+    async with served(saying(WORD, first_s=30)) as (gate, server):
+        asking = asyncio.create_task(gate.post(ASK))
+        await until(lambda: server.bodies)
+        asking.cancel()
+        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        assert judged(gate) == (0, {})
+
+
+async def test_a_client_that_leaves_after_a_failure() -> None:
+    async with served(answering(503), hold_timeout_s=30) as (gate, _):
+        asking = asyncio.create_task(gate.post(ASK))
+        await until(lambda: gate.held() == 1)
+        asking.cancel()
+        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        assert judged(gate) == (1, {"errors": 1})
+
+
+async def test_a_stream_that_the_gateways_own_drain_cuts() -> None:
+    async with served(saying(WORD, WORD, gap_s=30)) as (gate, _):
+        answer = await gate.post(ASK)
+        await answer.content.readline()
+        gate.edge.cut()
+        assert b"drained" in await answer.read()
+        assert judged(gate) == (0, {})
+    async with served(saying(WORD, first_s=30)) as (gate, server):
+        asking = asyncio.create_task(gate.post(ASK))
+        await until(lambda: server.bodies)
+        gate.edge.cut()
+        assert (await asking).status == 503
+        assert judged(gate) == (0, {})
+
+
+def with_header_route(shown: RouteTable) -> RouteTable:
+    (route,) = shown.routes.values()
+    route = replace(route, header_routes=(HeaderRoute("qa", "c", (HeaderMatch("x-team", exact="qa"),)),))
+    return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
+
+
+async def test_requests_whose_header_chose_are_not_counted() -> None:
+    async with upstream(answering(500)) as canary, served(echo) as (gate, stable):
+        gate.backends.publish(with_header_route(table(2, ("c", 50, [canary.url]), ("s", 50, [stable.url]))))
+        assert await ask(gate, headers={"X-Team": "qa"}) == 500
+        assert counts(gate, "c") == {}
+        # Passed over for want of an endpoint, they are a crowd of their own still.
+        gate.backends.publish(with_header_route(table(3, ("c", 0, []), ("s", 100, [stable.url]))))
+        assert await ask(gate, headers={"X-Team": "qa"}) == 200
+        assert counts(gate, "s") == {}
+        assert await ask(gate) == 200
+        assert judged(gate, "s") == (1, {})
+
+
+async def test_requests_that_take_a_stream_up_are_not_counted() -> None:
+    async with served(answering(410)) as (gate, server):
+        assert await ask(gate, headers={"Last-Event-ID": f"rev.{STREAM}.1.00000001"}) == 410
+        assert server.seen and counts(gate) == {}
+
+
+async def test_sessions_count_once_for_each_kind() -> None:
+    async with served(answering(500)) as (gate, _):
+        for session in ("a", "a", "b", None, None):
+            await ask(gate, headers={"X-Session-Id": session} if session else {})
+        assert judged(gate) == (5, {"errors": 4})
+
+
+async def test_a_request_counts_at_the_weights_that_it_was_assigned_at() -> None:
+    async with served(saying(*[WORD] * 5, end("length"), gap_s=0.1)) as (gate, server):
+        asking = asyncio.create_task(ask(gate))
+        await until(lambda: server.bodies)
+        gate.route(("rev", 60, [server.url]), ("next", 40, [server.url]))
+        assert await asking == 200
+        assert await ask(gate, ASK | {"user": "u"}) == 200
+        first, second = gate.backends.report()["default/chat"]["samples"]
+        assert (first["generation"], first["weights"]) == (1, {"rev": 100})
+        assert first["revisions"]["rev"]["events"]["truncated"] == 1
+        assert (second["generation"], second["weights"]) == (2, {"rev": 60, "next": 40})
+        assert sum(found["requests"] for found in second["revisions"].values()) == 1
+
+
+# -- metrics
+
+
+async def test_gaps_between_events_are_a_metric() -> None:
+    async with served(streaming(4, 0.1)) as (gate, _):
+        assert await ask(gate) == 200
+        name = "slipway_gateway_itl_seconds"
+        labels = {"model": "chat", "revision": "rev"}
+        registry = gate.metrics.registry
+        assert registry.get_sample_value(f"{name}_count", labels) == 1
+        assert 0.08 < (registry.get_sample_value(f"{name}_sum", labels) or 0) < 1
+
+
+async def test_old_revisions_leave_these_metrics_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.telemetry.metrics._MAX_PAIRS", 1)
+    async with served(saying(WORD, WORD, end("length"), gap_s=0.01)) as (gate, server):
+        for revision in ("r1", "r2"):
+            gate.route((revision, 100, [server.url]))
+            assert await ask(gate) == 200
+        page = gate.metrics.render().decode()
+        assert 'revision="r1"' not in page and 'revision="r2"' in page

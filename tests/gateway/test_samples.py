@@ -1,0 +1,342 @@
+"""Counters for the judge: each rule of docs/contracts.md, with times from the test."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from slipway_gateway import samples
+from slipway_gateway.backends import Backends, Failsafe
+from slipway_gateway.failsafe import Rule
+from slipway_gateway.fate import E2E, ITL, TTFT, Fate, Outcome
+from slipway_gateway.router import Target
+from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.table import Backend, Route
+from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.wire.answers import KINDS, TAIL_BYTES
+
+from .harness import table
+
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+AT = "b<4k,stream"
+ERROR = Outcome(("errors",))
+
+
+def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
+    split = (Backend("c", canary), Backend("s", 100 - canary), Backend("old", 0))
+    return Route("default/chat", uid, "chat", generation=generation, salt="salt", backends=split)
+
+
+def events(epoch: samples.Epoch, revision: str = "c") -> dict[str, int]:
+    return {kind: count for kind, count in epoch.report()["revisions"][revision]["events"].items() if count}
+
+
+# -- one first attempt
+
+
+class Told:
+    """A fate that began at 100 s, and what was told of it."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.fate = Fate(100.0, self.outcomes.append)
+
+    @property
+    def only(self) -> Outcome:
+        (outcome,) = self.outcomes
+        return outcome
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_stream_has_three_times(told: Told) -> None:
+    told.fate.saw(EVENT * 2, 100.5)
+    told.fate.saw(EVENT, 100.7)
+    told.fate.saw(EVENT * 3, 101.3)
+    told.fate.saw(DONE, 109.0)
+    told.fate.streamed(110.0)
+    # Four events in 0.8 s after those that came first; the mark of the end is none.
+    assert told.only.seconds == pytest.approx({TTFT: 0.5, ITL: 0.2, E2E: 10.0})
+    assert told.only.bad == ()
+
+
+def test_the_mark_of_the_end_beside_an_event_is_none_either(told: Told) -> None:
+    told.fate.saw(EVENT, 100.5)
+    told.fate.saw(EVENT + DONE, 100.7)
+    told.fate.streamed(100.7)
+    assert told.only.seconds[ITL] == pytest.approx(0.2)
+
+
+def test_events_with_other_line_ends_count_too(told: Told) -> None:
+    told.fate.saw(EVENT.replace(b"\n", b"\r\n"), 100.5)
+    told.fate.saw(EVENT.replace(b"\n", b"\r\n") * 2, 101.5)
+    told.fate.streamed(101.5)
+    assert told.only.seconds[ITL] == pytest.approx(0.5)
+
+
+def test_one_event_has_no_gap_and_none_no_first_one(told: Told) -> None:
+    told.fate.saw(EVENT, 100.5)
+    told.fate.streamed(101.0)
+    assert set(told.only.seconds) == {TTFT, E2E}
+    silent = Told()
+    silent.fate.streamed(101.0)
+    assert silent.only == Outcome(("empty",), {E2E: 1.0})
+
+
+def test_a_whole_answer_has_one_time(told: Told) -> None:
+    told.fate.whole(b'{"text": ""}', 102.0)
+    assert told.only == Outcome(("empty",), {E2E: 2.0})
+    unread = Told()
+    unread.fate.whole(None, 102.0)
+    assert unread.only == Outcome((), {E2E: 2.0})
+
+
+def test_it_is_told_once_and_the_first_word_holds(told: Told) -> None:
+    told.fate.failed()
+    told.fate.saw(EVENT, 101.0)
+    told.fate.streamed(102.0)
+    told.fate.whole(b"{}", 102.0)
+    told.fate.failed()
+    told.fate.refused()
+    assert told.only == ERROR
+
+
+def test_a_failure_has_no_time(told: Told) -> None:
+    told.fate.saw(b'data: {"error": {"code": "internal_error", "type": "server_error"}}\n\n' + DONE, 100.1)
+    told.fate.streamed(100.2)
+    assert told.only == ERROR
+
+
+def test_a_refusal_says_why(told: Told) -> None:
+    told.fate.failed(b'{"error": {"code": "non_finite", "type": "server_error"}}')
+    assert told.only == Outcome(("errors", "non_finite"))
+
+
+def test_whom_the_client_left_nothing_is_told_of(told: Told) -> None:
+    told.fate.saw(EVENT, 101.0)
+    assert not told.outcomes
+
+
+def test_the_end_of_a_long_stream_is_kept_and_no_more(told: Told) -> None:
+    for n in range(2000):
+        told.fate.saw(EVENT, 101.0 + n)
+        assert len(told.fate._tail) <= TAIL_BYTES * 1.25
+    told.fate.saw(EVENT.replace(b'"x"}', b'"x"}, "finish_reason": "length"'), 9000.0)
+    told.fate.streamed(9000.0)
+    assert set(told.only.bad) == {"truncated", "repetition"}
+
+
+def test_a_long_stream_is_not_called_empty(told: Told) -> None:
+    blank = EVENT.replace(b'"x"', b'""')
+    for _ in range(2 * TAIL_BYTES // len(blank) + 1):
+        told.fate.saw(blank, 101.0)
+    told.fate.streamed(102.0)
+    assert told.only.bad == ()
+
+
+# -- counters
+
+
+def test_events_and_times_are_counted_for_their_revision() -> None:
+    epoch = Samples().epoch(route())
+    epoch.count("c", "k1", AT, ERROR)
+    epoch.count("c", "k2", AT, Outcome(("empty", "truncated"), {E2E: 1.0}))
+    epoch.count("s", "k3", AT, Outcome())
+    report = epoch.report()
+    assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
+    assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
+    assert events(epoch) == {"errors": 1, "empty": 1, "truncated": 1} and events(epoch, "s") == {}
+    assert set(report["revisions"]["c"]["events"]) == set(KINDS)
+
+
+def test_a_session_is_one_event_of_a_kind() -> None:
+    epoch = Samples().epoch(route())
+    for outcome in (ERROR, ERROR, Outcome(("empty",)), Outcome(("empty",))):
+        epoch.count("c", "same", AT, outcome)
+    assert epoch.report()["revisions"]["c"]["requests"] == 4
+    assert events(epoch) == {"errors": 1, "empty": 1}
+    epoch.count("c", "other", AT, ERROR)
+    assert events(epoch) == {"errors": 2, "empty": 1}
+
+
+def test_another_generation_takes_an_event_of_the_same_session() -> None:
+    counters = Samples()
+    for generation in (1, 2):
+        counters.epoch(route(generation)).count("c", "same", AT, ERROR)
+    assert [epoch["revisions"]["c"]["events"]["errors"] for epoch in counters.report(route())] == [1, 1]
+
+
+def test_a_full_memory_counts_unknown_sessions_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_SEEN", 2)
+    epoch = Samples().epoch(route())
+    for key in ("a", "b", "new", "new", "a", "b"):
+        epoch.count("c", key, AT, ERROR)
+    assert events(epoch) == {"errors": 4} and len(epoch._seen) == 2
+
+
+def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
+    epoch = Samples().epoch(route())
+    bounds = BOUNDS[TTFT]
+    for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
+        epoch.count("c", "k", AT, Outcome((), {TTFT: seconds}))
+    slow = epoch.report()["revisions"]["c"]["slow"]
+    counts = slow[TTFT][AT]
+    assert len(counts) == len(bounds) + 1
+    assert (counts[0], counts[1], counts[-2], counts[-1], sum(counts)) == (2, 1, 1, 2, 6)
+    assert slow[ITL] == slow[E2E] == {}
+
+
+@pytest.mark.parametrize("measure", [TTFT, ITL, E2E])
+def test_bounds_rise_geometrically(measure: str) -> None:
+    bounds = BOUNDS[measure]
+    ratios = [above / below for below, above in pairwise(bounds)]
+    assert len(bounds) == 24 and max(ratios) / min(ratios) < 1.02 and min(ratios) > 1.3
+
+
+@pytest.mark.parametrize(
+    ("size", "stream", "name"),
+    [
+        (0, True, "b<4k,stream"),
+        (4095, False, "b<4k,whole"),
+        (4096, True, "b<32k,stream"),
+        (32767, False, "b<32k,whole"),
+        (32768, True, "b>=32k,stream"),
+    ],
+)
+def test_strata(size: int, stream: bool, name: str) -> None:
+    assert stratum(size, stream=stream) == name
+
+
+def test_the_last_generations_are_kept_oldest_first() -> None:
+    counters = Samples()
+    late = counters.epoch(route(1))
+    for generation in range(2, GENERATIONS + 3):
+        assert counters.epoch(route(generation)) is counters.epoch(route(generation))
+    assert [epoch["generation"] for epoch in counters.report(route())] == [3, 4, 5, 6]
+    # A request that began under one that is forgotten ends without harm.
+    late.count("c", "k", AT, ERROR)
+
+
+def test_a_request_counts_where_it_was_assigned() -> None:
+    counters = Samples()
+    begun = counters.epoch(route(1, canary=10))
+    counters.epoch(route(2, canary=50))
+    begun.count("c", "k", AT, ERROR)
+    first, second = counters.report(route())
+    assert (first["weights"]["c"], first["revisions"]["c"]["requests"]) == (10, 1)
+    assert (second["weights"]["c"], second["revisions"]["c"]["requests"]) == (50, 0)
+
+
+def test_another_object_of_that_name_starts_anew() -> None:
+    counters = Samples()
+    counters.epoch(route(7)).count("c", "k", AT, ERROR)
+    counters.epoch(route(1, uid="later"))
+    assert [epoch["generation"] for epoch in counters.report(route(1, uid="later"))] == [1]
+    counters.keep({"default/chat": route(1, uid="later")})
+    assert counters.report(route(7)) == []
+    counters.keep({})
+    assert counters.report(route(1, uid="later")) == []
+
+
+# -- which requests are counted
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    yield Clock()
+
+
+URLS = {"c": "http://c:8000", "s": "http://s:8000"}
+
+
+def backends_of(clock: Clock, ttl_s: float = 0.0, rule: Rule | None = None) -> Backends:
+    made = Backends(Metrics("test"), Failsafe(rule or Rule(), ttl_s), clock)
+    made.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
+    return made
+
+
+def ask(backends: Backends, key: str, *, by_split: bool = True) -> Fate:
+    target = backends.pick("chat", key, ())
+    assert target
+    return backends.fate(target, key, AT, 0.0, by_split=by_split)
+
+
+def requests(backends: Backends) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for epoch in backends.report()["default/chat"]["samples"]:
+        for revision, counts in epoch["revisions"].items():
+            found[revision] = found.get(revision, 0) + counts["requests"]
+    return found
+
+
+async def test_requests_count_when_they_end(clock: Clock) -> None:
+    backends = backends_of(clock)
+    fates = [ask(backends, f"k{n}") for n in range(20)]
+    assert requests(backends) == {"c": 0, "s": 0}
+    for fate in fates:
+        fate.refused()
+    assert sum(requests(backends).values()) == 20 and min(requests(backends).values()) > 2
+
+
+async def test_what_the_split_did_not_choose_is_not_counted(clock: Clock) -> None:
+    backends = backends_of(clock)
+    ask(backends, "k", by_split=False).failed()
+    assert backends.report()["default/chat"]["samples"] == []
+    assert 'kind="errors"' in backends._metrics.render().decode()
+
+
+async def test_a_failover_counts_for_nobody(clock: Clock) -> None:
+    """The canary's share that has no endpoint there must not count as requests, or troubles, of the stable one."""
+    backends = backends_of(clock)
+    backends.publish(table(2, ("c", 50, []), ("s", 50, [URLS["s"]])))
+    for n in range(40):
+        ask(backends, f"k{n}").failed()
+    (epoch,) = backends.report()["default/chat"]["samples"]
+    assert epoch["revisions"]["c"]["requests"] == 0
+    assert 10 < epoch["revisions"]["s"]["requests"] < 30
+
+
+async def test_nothing_counts_while_a_revision_is_cut_off(clock: Clock) -> None:
+    """Its share goes elsewhere then: the published weights are not those in force."""
+    backends = backends_of(clock, rule=Rule(failures=2, after_s=0.0))
+    target = Target("default/chat", "chat", "c", URLS["c"])
+    for _ in range(2):
+        backends.failed(target, None)
+    assert backends.report()["default/chat"]["failsafe"]["cut_off"] == "c"
+    for n in range(20):
+        ask(backends, f"k{n}").refused()
+    assert requests(backends) == {}
+
+
+async def test_nothing_counts_while_weights_are_stale(clock: Clock) -> None:
+    backends = backends_of(clock, ttl_s=10.0)
+    clock.now_s = 11.0
+    for n in range(20):
+        ask(backends, f"k{n}").refused()
+    assert requests(backends) == {}
+    backends.renew()
+    ask(backends, "k").refused()
+    assert sum(requests(backends).values()) == 1
+
+
+async def test_a_route_that_is_gone_while_a_request_runs(clock: Clock) -> None:
+    backends = backends_of(clock)
+    target = Target("default/chat", "chat", "c", URLS["c"])
+    fate = ask(backends, "k")
+    backends.publish(table(1, ("x", 100, []), model="other"))
+    fate.failed()
+    backends.fate(target, "k", AT, 0.0, by_split=True).failed()
+    assert backends.report()["default/other"]["samples"] == []
+    # Its memory is free again.
+    assert not backends._samples._epochs

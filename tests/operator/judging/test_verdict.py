@@ -1,0 +1,248 @@
+"""The verdict: every reason by name, what is blamed, what may not pass, and the same bits after a restart."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway_operator.judging.verdict import Tally, judge, log_evidence, passes
+from slipway_operator.model import wire
+from slipway_operator.model.analysis import (
+    AnalysisSpec,
+    Counts,
+    Epoch,
+    Finding,
+    Kind,
+    MetricSpec,
+    MinSamples,
+    Outcome,
+    Reading,
+    Reason,
+    Symptom,
+    Verdict,
+    Veto,
+)
+
+ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.005)
+TTFT = MetricSpec("ttft", event="Slower(ttft, stable.p95)", share=0.3, tolerate_ratio=1.25, latency=True)
+DRIFT = MetricSpec("drift", kind=Kind.PAIRED_DRIFT, share=0.2)
+SPEC = AnalysisSpec(metrics=(ERRORS, TTFT), vetoes=(Veto("PodCrashLoop"), Veto("maxConsecutiveCanaryFailures", 5)))
+
+HEALTHY = (
+    Counts("errors", (Epoch(w=25, nc=5000, ns=15000, kc=5, ks=15),)),
+    Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=250, ks=750),)),
+)
+BROKEN = (
+    Counts("errors", (Epoch(w=5, nc=50, ns=950, kc=25, ks=5),)),
+    Counts("ttft", (Epoch(w=5, nc=50, ns=950, kc=3, ks=48),)),
+)
+
+
+def reading(counts: tuple[Counts, ...] = HEALTHY, seconds: float = 600.0, **more: object) -> Reading:
+    return Reading(counts=counts, seconds=seconds, **more)  # type: ignore[arg-type]
+
+
+def test_a_healthy_canary_passes() -> None:
+    verdict = judge(SPEC, reading())
+    assert (verdict.outcome, verdict.reason) == (Outcome.PASS, Reason.NOT_WORSE)
+    assert [row.finding for row in verdict.metrics] == [Finding.NOT_WORSE, Finding.NOT_WORSE]
+    assert verdict.metrics[1].ratio_upper is not None and verdict.metrics[1].ratio_upper < TTFT.max_ratio
+
+
+def test_a_broken_one_fails_with_its_numbers_during_warm_up_too() -> None:
+    verdict = judge(SPEC, reading(BROKEN, seconds=10))
+    assert (verdict.outcome, verdict.reason, verdict.metric) == (Outcome.FAIL, Reason.WORSE, "errors")
+    assert "25 of 50 bad (50.00%) on canary" in verdict.message
+    assert verdict.log_evidence >= verdict.log_threshold == math.log(100)
+    assert verdict.metrics[0].finding is Finding.WORSE
+
+
+def test_two_metrics_that_are_each_a_little_short_fail_together() -> None:
+    """Evidence adds up: neither alone crosses the threshold."""
+    spec = AnalysisSpec(metrics=(MetricSpec("a", share=0.5), MetricSpec("b", share=0.5)))
+    epochs = next(
+        (Epoch(w=10, nc=1000, ns=9000, kc=kc, ks=40),)
+        for kc in range(1, 100)
+        if judge(spec, reading((Counts("a", (Epoch(w=10, nc=1000, ns=9000, kc=kc, ks=40),)),))).log_evidence
+        > math.log(100) - 0.6
+    )
+    alone = judge(spec, reading((Counts("a", epochs), Counts("b", (Epoch(w=10, nc=1000, ns=9000, kc=4, ks=40),)))))
+    both = judge(spec, reading((Counts("a", epochs), Counts("b", epochs))))
+    assert alone.outcome is Outcome.INCONCLUSIVE
+    assert both.outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "words"),
+    [
+        (reading(()), Reason.NO_DATA, "no metric has requests"),
+        (reading((), seconds=30), Reason.WARM_UP, "30 s of 120 s"),
+        (reading(HEALTHY, seconds=60), Reason.WARM_UP, "60 s of 120 s"),
+        (reading(HEALTHY[:1]), Reason.NO_DATA, "ttft has no requests"),
+        (reading(age_seconds=90), Reason.STALE, "90 s old; 60 s are allowed"),
+        (reading(BROKEN, age_seconds=90), Reason.STALE, "90 s old"),
+        (reading(canary_load=1.5), Reason.LOAD_MISMATCH, "1.50 times the load"),
+        (reading(canary_load=0.5), Reason.LOAD_MISMATCH, "0.50 times the load"),
+    ],
+)
+def test_doubt_is_inconclusive_and_has_a_name(given: Reading, reason: Reason, words: str) -> None:
+    verdict = judge(SPEC, given)
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, reason)
+    assert words in verdict.message
+
+
+def test_a_wrong_split_makes_any_comparison_meaningless() -> None:
+    counts = (Counts("errors", (Epoch(w=5, nc=900, ns=9100, kc=450, ks=45),)), HEALTHY[1])
+    verdict = judge(SPEC, reading(counts))
+    assert (verdict.outcome, verdict.reason, verdict.metric) == (
+        Outcome.INCONCLUSIVE,
+        Reason.SAMPLE_RATIO_MISMATCH,
+        "errors",
+    )
+    assert "canary got 900 of 10000" in verdict.message
+
+
+def test_unequal_load_excuses_latency_and_nothing_else() -> None:
+    slow = (HEALTHY[0], Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=2000, ks=750),)))
+    assert judge(SPEC, reading(slow)).metric == "ttft"
+    assert judge(SPEC, reading(slow, canary_load=2.0)).reason is Reason.LOAD_MISMATCH
+    assert judge(SPEC, reading(BROKEN, canary_load=2.0)).metric == "errors"
+
+
+def test_few_requests_never_pass() -> None:
+    """Nothing bad at all, and too little to know."""
+    few = tuple(Counts(name, (Epoch(w=50, nc=120, ns=120),)) for name in ("errors", "ttft"))
+    verdict = judge(SPEC, reading(few))
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.UNDECIDED)
+
+
+def test_a_minimum_of_samples_holds_beside_the_proof() -> None:
+    spec = AnalysisSpec(metrics=(ERRORS, TTFT), min_samples=MinSamples(canary_requests=10_000))
+    verdict = judge(spec, reading())
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "n=5000, needs 10000" in verdict.message
+
+
+def test_an_undecided_canary_is_told_how_long_it_takes() -> None:
+    counts = (
+        Counts("errors", (Epoch(w=25, nc=412, ns=1236, kc=0, ks=1),)),
+        Counts("ttft", (Epoch(w=25, nc=412, ns=1236, kc=20, ks=62),)),
+    )
+    verdict = judge(SPEC, reading(counts, seconds=412.0))
+    assert verdict.reason is Reason.UNDECIDED
+    assert "n=412, needs about" in verdict.message and "at this rate" in verdict.message
+    assert verdict.samples == 412
+    assert verdict.samples_needed is not None and verdict.seconds_left is not None
+    # One canary request a second.
+    assert verdict.samples_needed - verdict.samples == verdict.seconds_left
+
+
+@pytest.mark.parametrize(
+    ("symptom", "fails"),
+    [
+        (Symptom("PodCrashLoop", canary=1, stable=0), True),
+        (Symptom("PodCrashLoop", canary=1, stable=1), False),
+        (Symptom("maxConsecutiveCanaryFailures", canary=4, stable=0), False),
+        (Symptom("maxConsecutiveCanaryFailures", canary=5, stable=4), True),
+        (Symptom("maxConsecutiveCanaryFailures", canary=9, stable=5), False),
+        (Symptom("NotInTheTemplate", canary=1, stable=0), False),
+    ],
+)
+def test_a_veto_needs_a_stable_without_the_symptom(symptom: Symptom, fails: bool) -> None:
+    verdict = judge(SPEC, reading(symptoms=(symptom,)))
+    assert (verdict.reason is Reason.VETOED) == fails
+    assert judge(SPEC, reading((), symptoms=(symptom,))).outcome is (Outcome.FAIL if fails else Outcome.INCONCLUSIVE)
+
+
+def test_a_metric_on_trial_is_shown_and_decides_nothing() -> None:
+    spec = AnalysisSpec(metrics=(MetricSpec("cost", dry_run=True), TTFT))
+    bad = (Counts("cost", (Epoch(w=25, nc=5000, ns=15000, kc=2500, ks=15),)), HEALTHY[1])
+    verdict = judge(spec, reading(bad))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.metrics[0].log_evidence > 100
+
+
+def test_drift_compares_with_the_floor() -> None:
+    spec = AnalysisSpec(metrics=(DRIFT,))
+    same = (Counts("drift", (Epoch(w=50, nc=2000, ns=2000, kc=60, ks=60),)),)
+    other = (Counts("drift", (Epoch(w=50, nc=2000, ns=2000, kc=60, ks=10),)),)
+    assert judge(spec, reading(same)).outcome is not Outcome.FAIL
+    assert judge(spec, reading(other)).metric == "drift"
+
+
+EPOCHS = st.lists(
+    st.tuples(st.integers(1, 99), st.integers(0, 400), st.integers(0, 400)).flatmap(
+        lambda sizes: st.builds(
+            Epoch, st.just(sizes[0]), st.just(sizes[1]), st.just(sizes[2]),
+            st.integers(0, sizes[1]), st.integers(0, sizes[2]),
+        )
+    ),
+    max_size=4,
+).map(tuple)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(errors=EPOCHS, ttft=EPOCHS, seconds=st.integers(0, 4000))
+def test_a_verdict_is_the_same_bits_after_the_status_was_written_and_read(
+    errors: tuple[Epoch, ...], ttft: tuple[Epoch, ...], seconds: int
+) -> None:
+    before = reading((Counts("errors", errors), Counts("ttft", ttft)), seconds=float(seconds))
+    after = wire.from_json(Reading, json.loads(json.dumps(wire.to_json(before))))
+    first, second = judge(SPEC, before), judge(SPEC, after)
+    assert first == second
+    assert first.log_evidence.hex() == second.log_evidence.hex()
+    assert wire.from_json(Verdict, json.loads(json.dumps(wire.to_json(first)))) == first
+
+
+@settings(max_examples=25, deadline=None)
+@given(errors=EPOCHS, extra=st.integers(1, 50))
+def test_a_worse_canary_never_gets_a_better_verdict(errors: tuple[Epoch, ...], extra: int) -> None:
+    """More bad events of canary among the same requests: evidence rises, and so does the severity of the verdict."""
+    spec = AnalysisSpec(metrics=(ERRORS,))
+    worse = tuple(Epoch(e.w, e.nc, e.ns, min(e.nc, e.kc + extra), e.ks) for e in errors)
+    first, second = (judge(spec, reading((Counts("errors", epochs),))) for epochs in (errors, worse))
+    assert second.log_evidence >= first.log_evidence - 1e-9
+    rank = {Outcome.PASS: 0, Outcome.INCONCLUSIVE: 1, Outcome.FAIL: 2}
+    assert rank[second.outcome] >= rank[first.outcome]
+
+
+def test_the_arrays_of_a_simulation_give_the_operators_bits() -> None:
+    rng = np.random.default_rng(9)
+    kc, ks = rng.integers(0, 50, (20, 2)), rng.integers(0, 300, (20, 2))
+    nc, ns = kc + 1000, ks + 9000
+    tally = Tally(np.array([0.05, 0.5]), nc, ns, kc, ks)
+    logs, passed = log_evidence(ERRORS, tally), passes(ERRORS, tally, 0.05)
+    for run in range(20):
+        numbers = [item[run].tolist() for item in (nc, ns, kc, ks)]
+        epochs = tuple(Epoch(w, *(item[j] for item in numbers)) for j, w in enumerate((5, 50)))
+        alone = Tally.of(epochs)
+        assert float(log_evidence(ERRORS, alone)) == float(logs[run])
+        assert bool(passes(ERRORS, alone, 0.05)) == bool(passed[run])
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: MetricSpec("a"), "share is missing"),
+        (lambda: MetricSpec("a", share=1.5), "between 0 and 1"),
+        (lambda: MetricSpec("a", share=0.5, tolerate_ratio=2.0, max_ratio=2.0), "tolerateRatio must be above 0"),
+        (lambda: MetricSpec("a", share=0.5, ok_below=1.0), "okBelow is 1"),
+        (lambda: AnalysisSpec(metrics=()), "no metric decides anything"),
+        (lambda: AnalysisSpec(metrics=(ERRORS, ERRORS)), "same name"),
+        (lambda: AnalysisSpec(metrics=(ERRORS, MetricSpec("b", share=0.6))), "add up to 1.1"),
+        (lambda: AnalysisSpec(metrics=(ERRORS,), false_rollback_rate=0), "falseRollbackRate is 0"),
+        (lambda: Epoch(w=0), "weight is 0"),
+        (lambda: Epoch(w=100), "weight is 100"),
+        (lambda: Epoch(w=5, nc=1, kc=2), "2 bad of 1 on canary"),
+    ],
+)
+def test_nonsense_is_refused_in_words(build: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build()  # type: ignore[operator]
+
+
+def test_ten_tenths_are_a_whole() -> None:
+    AnalysisSpec(metrics=tuple(MetricSpec(str(index), share=0.1) for index in range(10)))

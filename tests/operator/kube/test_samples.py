@@ -1,0 +1,112 @@
+"""What gateways say they counted, read with patience: what is malformed is left out, and nothing is unbounded."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from slipway_operator.kube.gateways import Answer
+from slipway_operator.kube.samples import MOST_BUCKETS, MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, bounds, samples
+from slipway_operator.model.samples import Sample, Side
+
+BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
+SIDE = {
+    "requests": 120,
+    "events": {"errors": 3, "empty": 0},
+    "slow": {"ttft": {"b<4k,stream": [100, 15, 5]}, "itl": {}, "e2e": {}},
+}
+SAMPLE = {"generation": 19, "weights": {"aaa": 10, "bbb": 90}, "revisions": {"aaa": SIDE}}
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(SAMPLE), **fields}
+
+
+def side(**fields: Any) -> dict[str, Any]:
+    return changed(revisions={"aaa": {**SIDE, **fields}})
+
+
+def test_a_sample_is_read() -> None:
+    slow = {"ttft": {"b<4k,stream": (100, 15, 5)}, "itl": {}, "e2e": {}}
+    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, {"errors": 3, "empty": 0}, slow)})
+    assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
+
+
+@pytest.mark.parametrize("told", [None, 7, "many", {}, {"generation": 1}])
+def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
+    assert samples(told, bounds(BOUNDS)) == ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(None, 3, [], {}),
+        *(changed(generation=value) for value in (None, "19", -1, 1.5, True)),
+        *(changed(weights=value) for value in (None, [10, 90], {"aaa": "10"}, {"aaa": -1})),
+        *(changed(revisions=value) for value in (None, [], {"aaa": None}, {"aaa": {}})),
+        *(side(requests=value) for value in (None, -1, "120", 1e9)),
+        *(side(events=value) for value in ([1], {"errors": None}, {"errors": -3})),
+        *(side(slow=value) for value in ([1], {"ttft": [1]}, {"ttft": {"s": [1, 2]}}, {"ttft": {"s": [1, 2, -3]}})),
+        changed(weights={str(number): 1 for number in range(MOST_REVISIONS + 1)}),
+        side(slow={"ttft": {str(number): [0, 0, 0] for number in range(MOST_STRATA + 1)}}),
+        side(events={"e" * 65: 1}),
+    ],
+)
+def test_what_is_malformed_is_left_out_and_the_rest_stays(odd: Any) -> None:
+    assert [item.generation for item in samples([odd, changed(generation=20)], bounds(BOUNDS))] == [20]
+
+
+def test_only_the_newest_generations_are_kept() -> None:
+    told = [changed(generation=number) for number in range(30)]
+    assert [item.generation for item in samples(told, {})] == list(range(30))[-MOST_GENERATIONS:]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        [],
+        [2, 1],
+        [1, 1],
+        ["1"],
+        [True],
+        "1",
+        list(range(MOST_BUCKETS + 1)),
+        [float("nan"), 1.0],
+        [1.0, float("inf")],
+    ],
+)
+def test_bounds_that_make_no_sense_are_none(odd: Any) -> None:
+    assert bounds({**BOUNDS, "ttft": odd}).keys() == {"itl", "e2e"}
+    assert bounds(odd) == {}
+
+
+def test_a_latency_without_bounds_is_not_read() -> None:
+    (found,) = samples([SAMPLE], bounds({"itl": [0.01]}))
+    assert found.revisions["aaa"].slow == {"itl": {}}
+
+
+def route(**fields: Any) -> dict[str, Any]:
+    return {"default/chat": {"uid": "u1", "generation": 19, "revisions": {}, **fields}}
+
+
+def test_an_answer_carries_samples_incarnation_and_cut() -> None:
+    routes = route(samples=[SAMPLE], failsafe={"cut_off": "aaa", "reason": "x", "expired": False})
+    found = Answer("gw", True, True, routes, "i1", bounds(BOUNDS)).about("default", "chat", "u1")
+    assert (found.incarnation, found.cut_off, found.bounds["itl"]) == ("i1", "aaa", (0.01,))
+    assert [item.generation for item in found.samples] == [19]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        route(generation=None),
+        route(generation="x"),
+        route(revisions=[1]),
+        route(revisions={"a": {}}),
+        {"default/chat": 5},
+    ],
+)
+def test_a_route_that_makes_no_sense_is_no_answer(odd: dict[str, Any]) -> None:
+    found = Answer("gw", True, True, odd, "i1").about("default", "chat", "u1")
+    assert (found.ready, found.reachable, found.generation) == (True, False, None)

@@ -1,0 +1,453 @@
+"""Analyses of a rollout: each row of the table by name, and a verdict that no restart changes."""
+
+import copy
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from slipway_operator.model.analysis_run import AnalysisRun
+from slipway_operator.planning.analysis import MOST_CHANGES, READ_S
+from slipway_operator.planning.counting import MOST_GONE
+from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, healthy, model
+
+# Decides in about a minute at twenty requests a second: what is tested here is not how well it judges.
+QUICK: dict[str, Any] = {
+    "minSamples": {"canaryRequests": 50, "warmupSeconds": 10},
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.5, "okBelow": 0.1, "maxRatio": 6.0},
+        {"name": "ttft", "event": "Slower(ttft, stable.p90)", "share": 0.5, "tolerateRatio": 1.5, "maxRatio": 6.0},
+    ],
+    "vetoes": [{"name": "PodCrashLoop", "limit": 3}, {"name": "CanaryCutOff"}],
+}
+BAD = "file:///models/v2"
+
+
+def analysis(template: str = "quick", **fields: Any) -> dict[str, Any]:
+    return {"templates": [{"templateName": template}], **fields}
+
+
+def step(**fields: Any) -> dict[str, Any]:
+    return {"analysis": analysis(**fields)}
+
+
+def analyzing(*steps: dict[str, Any], canary: dict[str, Any] | None = None, rate: int = 10) -> ModelCluster:
+    """A cluster under load whose second version is in its analysis; by default its only step beside a weight."""
+    world = healthy(replicas=4, steps=[{"setWeight": 25}, *(steps or (step(),))])
+    world.spec["strategy"]["canary"] |= canary or {}
+    world.templates = {"quick": copy.deepcopy(QUICK)}
+    world.rate = rate
+    world.run(30)
+    world.edit(model=model("v2"))
+    return world
+
+
+def run_of(world: ModelCluster) -> AnalysisRun:
+    rollout = world.parsed().rollout
+    assert rollout and rollout.analysis
+    return rollout.analysis
+
+
+def reasons(world: ModelCluster) -> list[str]:
+    return [event.reason for event in world.events]
+
+
+def rows(world: ModelCluster) -> list[str]:
+    return [decision.row for decision in world.parsed().decisions]
+
+
+def told(world: ModelCluster, reason: str) -> str:
+    return next(event.message for event in world.events if event.reason == reason)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_analysis_begins_with_thresholds_of_stable_and_counts_from_there() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    before = sum(
+        sample.revisions[name].requests
+        for g in world.gateways
+        for sample in g.samples.values()
+        for name in sample.revisions
+    )
+    world.run(1)
+    run = run_of(world)
+    assert before > 0 and run.counts == (), "what came before is not its own"
+    assert [(item.metric, item.stratum) for item in run.thresholds] == [("ttft", "b<4k,stream")]
+    assert rows(world)[-1] == "analysis-begins"
+    assert "analysis quick of revision" in told(world, "AnalysisRunRunning")
+
+
+def test_analysis_counted_is_written_before_it_is_acted_on() -> None:
+    world = analyzing()
+    world.bad = {BAD: 0.9}
+    world.run_until("Analyzing")
+    world.reconcile()
+    world.pass_time(30)
+    world.reconcile()
+    run = run_of(world)
+    assert world.state() == "Analyzing" and run.verdict and run.verdict.outcome == "Fail"
+    assert world.reconcile().status.rollout.state == "Aborting"  # type: ignore[union-attr]
+
+
+def test_analysis_passed_a_healthy_canary_goes_on_and_is_promoted() -> None:
+    world = analyzing()
+    world.run_until(None, 400)
+    assert world.weights() == {"v2": 100}
+    assert "analysis-passed" in rows(world)
+    assert "NotWorse" in told(world, "AnalysisRunSuccessful")
+
+
+@pytest.mark.parametrize("fault", ["errors", "ttft"])
+def test_analysis_failed_a_worse_canary_is_rejected_with_its_numbers(fault: str) -> None:
+    world = analyzing()
+    world.bad, world.slow = ({BAD: 0.3}, set()) if fault == "errors" else ({}, {BAD})
+    world.run_until("Aborted", 400)
+    status = world.parsed()
+    assert world.weights() == {"v1": 100}
+    assert status.rollout and status.rollout.abort and status.rollout.abort.reason == "AnalysisFailed"
+    serving = f"serving stable {status.stable_revision}; revision {status.rollout.revision} was rejected"
+    start = f"{serving}: analysis quick: {fault}: "
+    assert status.message.startswith(start)
+    assert (
+        "on canary" in status.message and "on stable; evidence e=" in status.message and "100 rejects" in status.message
+    )
+    assert {"AnalysisRunFailed", "RolloutAborted"} <= set(reasons(world))
+    assert "CanaryVetoed" not in reasons(world)
+    progressing = next(item for item in status.conditions if item.type == "Progressing")
+    assert (progressing.status, progressing.reason) == ("False", "AnalysisFailed")
+
+
+def test_analysis_failed_in_the_background_rejects_at_a_pause() -> None:
+    world = analyzing({"pause": {}}, canary={"analysis": analysis()})
+    world.bad = {BAD: 0.3}
+    world.run_until("Paused")
+    world.run_until("Aborted", 400)
+    assert "analysis quick: errors" in world.parsed().message
+
+
+def test_background_begins_at_its_step_and_holds_no_healthy_canary_up() -> None:
+    world = analyzing(
+        {"pause": {"duration": "20s"}}, {"pause": {"duration": "20s"}}, canary={"analysis": analysis(startingStep=2)}
+    )
+    world.run_until("Paused")
+    assert world.parsed().rollout.background is None  # type: ignore[union-attr]
+    world.run(25)
+    assert world.parsed().rollout.background is not None  # type: ignore[union-attr]
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+
+
+def test_analysis_skipped_by_promote_as_a_pause_is() -> None:
+    world = analyzing(rate=0)
+    world.run_until("Analyzing")
+    world.run(20)
+    world.edit(rollout__promote=world.parsed().rollout.step_token)  # type: ignore[union-attr]
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+    assert "goes on without a verdict" in told(world, "RolloutResumed")
+
+
+@pytest.mark.parametrize(("choice", "state"), [("Pause", "Paused"), ("Continue", None), ("Abort", "Aborted")])
+def test_analysis_inconclusive_does_what_its_template_says(choice: str, state: str | None) -> None:
+    world = analyzing(step(maxDuration="30s"), rate=0)
+    world.templates["quick"]["onInconclusive"] = choice
+    world.run_until("Analyzing")
+    world.run(28)
+    assert world.state() == "Analyzing"
+    world.run_until(state)
+    assert "NoData" in told(world, "AnalysisRunInconclusive")
+    if choice == "Pause":
+        assert world.parsed().pause_conditions[0].reason == "InconclusiveAnalysis"
+        assert "no verdict: NoData" in world.parsed().message
+        world.edit(rollout__promote=world.parsed().rollout.token)  # type: ignore[union-attr]
+        world.run_until(None)
+
+
+def test_without_requests_nothing_ever_passes() -> None:
+    world = analyzing(step(maxDuration="10m"), rate=0)
+    world.run_until("Paused", 700)
+    assert run_of(world).verdict.reason == "NoData"  # type: ignore[union-attr]
+
+
+def test_spec_paused_holds_an_analysis_that_passed_and_lets_a_failed_one_abort() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    world.edit(paused=True)
+    world.run(300)
+    assert world.state() == "Analyzing" and run_of(world).verdict.outcome == "Pass"  # type: ignore[union-attr]
+    world.bad = {BAD: 0.9}
+    world.run_until("Aborted", 300)
+
+
+def test_without_until_verdict_it_watches_for_the_whole_time() -> None:
+    world = analyzing(step(untilVerdict=False, maxDuration="5m"))
+    world.run_until("Analyzing")
+    world.run(290)
+    assert world.state() == "Analyzing" and run_of(world).verdict.outcome == "Pass"  # type: ignore[union-attr]
+    world.run_until(None)
+
+
+# --- templates --------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_template_is_waited_for_and_named() -> None:
+    world = analyzing(step(template="mine", maxDuration="60s"))
+    world.run_until("Analyzing")
+    world.run(10)
+    assert "AnalysisTemplate 'mine' does not exist in this namespace" in world.parsed().message
+    assert world.parsed().rollout.analysis is None  # type: ignore[union-attr]
+    world.run_until("Paused", 90)
+    assert "AnalysisTemplate 'mine' does not exist" in told(world, "AnalysisRunInconclusive")
+
+
+def test_a_missing_template_that_comes_is_used() -> None:
+    world = analyzing(step(template="mine"))
+    world.run_until("Analyzing")
+    world.run(10)
+    world.templates["mine"] = copy.deepcopy(QUICK)
+    world.run_until(None, 400)
+
+
+def test_a_missing_background_template_holds_the_steps() -> None:
+    world = analyzing({"pause": {"duration": "5s"}}, canary={"analysis": analysis("mine")})
+    world.run(60)
+    assert world.weights()["v2"] == 0
+    assert "waits for its background analysis: AnalysisTemplate 'mine' does not exist" in world.parsed().message
+    world.templates["mine"] = copy.deepcopy(QUICK)
+    world.run_until(None, 400)
+
+
+def test_a_template_that_makes_no_sense_is_named_and_stops_nothing_else() -> None:
+    world = analyzing(step(maxDuration="30s"))
+    world.templates["quick"]["metrics"][0]["event"] = "Sunspots"
+    world.run_until("Analyzing")
+    world.run(5)
+    assert "event 'Sunspots' is none of FirstAttemptError" in world.parsed().message
+
+
+def test_an_edited_template_begins_the_run_anew() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    world.run(20)
+    started = run_of(world).started_at
+    world.templates["quick"]["falseRollbackRate"] = 0.02
+    world.run(2)
+    assert run_of(world).started_at > started and run_of(world).counts == ()
+    assert "begins anew" in [event.message for event in world.events if event.reason == "AnalysisRunRunning"][-1]
+
+
+def test_llm_default_needs_no_object() -> None:
+    world = analyzing(step(template="llm-default"))
+    world.run_until("Analyzing")
+    world.run(20)
+    assert [row.name for row in run_of(world).verdict.metrics][:2] == ["errors", "ttft"]  # type: ignore[union-attr]
+
+
+def test_analyses_of_one_strategy_share_the_error_rate() -> None:
+    world = analyzing(step(), {"setWeight": 50}, step(), canary={"analysis": analysis()})
+    world.run_until("Analyzing")
+    world.run(10)
+    assert run_of(world).verdict.threshold == "300"  # type: ignore[union-attr]
+
+
+def test_a_latency_that_this_traffic_does_not_have_is_left_out() -> None:
+    world = analyzing()
+    itl = {"name": "itl", "event": "Slower(itl, stable.p95)", "share": 0.1}
+    world.templates["quick"]["metrics"][0]["share"] = 0.4
+    world.templates["quick"]["metrics"].append(itl)
+    world.run_until("Analyzing")
+    world.run(6)
+    assert "itl" in [row.name for row in run_of(world).verdict.metrics], "it is too early to know"  # type: ignore[union-attr]
+    world.run_until(None, 400)
+
+
+def test_a_latency_that_only_stable_has_keeps_a_canary_from_passing() -> None:
+    world = analyzing(step(maxDuration="3m"))
+    world.mute = {BAD}
+    world.run_until("Paused", 300)
+    said = run_of(world).verdict
+    assert said and (said.reason, said.metric) == ("NoData", "ttft")
+
+
+def test_answers_without_a_latency_do_not_hide_that_they_fail() -> None:
+    """An empty answer has no time to its first token: that canary has fewer of them says nothing about the split."""
+    world = analyzing()
+    world.mute, world.bad = {BAD}, {BAD: 0.5}
+    world.run_until("Aborted", 300)
+    assert "analysis quick: errors" in world.parsed().message
+
+
+# --- vetoes and doubts ------------------------------------------------------------------------------------------------
+
+
+def test_restarts_of_the_canary_veto_it() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    world.run(6)
+    world.restarts = {BAD: 3}
+    world.run_until("Aborted", 60)
+    assert "PodCrashLoop: canary shows 3, stable 0" in told(world, "CanaryVetoed")
+
+
+def test_restarts_of_both_or_before_the_run_veto_nobody() -> None:
+    world = analyzing(step(maxDuration="30s"), rate=0)
+    world.restarts = {BAD: 5}
+    world.run_until("Analyzing")
+    world.run(6)
+    world.restarts = {BAD: 8, "file:///models/v1": 3}
+    world.run_until("Paused", 60)
+
+
+def test_a_gateway_that_cut_the_canary_off_vetoes_it() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    world.run(6)
+    world.gateways[0].cut_off = world.parsed().canary_revision or ""
+    world.run_until("Aborted", 60)
+    assert "CanaryCutOff: canary shows 1, stable 0" in told(world, "CanaryVetoed")
+
+
+def test_a_wrong_split_is_told_once_and_decides_nothing() -> None:
+    world = analyzing(step(maxDuration="2m"))
+    world.bad = {BAD: 0.9}
+    world.run_until("Analyzing")
+    for _ in range(130):
+        world.reconcile()
+        for gateway in world.gateways:
+            for sample in list(gateway.samples.values())[-1:]:
+                for name, side in sample.revisions.items():
+                    if name == world.parsed().canary_revision:
+                        sample.revisions[name] = type(side)(
+                            side.requests + 30, {"errors": side.events.get("errors", 0) + 20}, side.slow
+                        )
+        world.pass_time()
+    assert world.state() == "Paused"
+    assert reasons(world).count("SampleRatioMismatch") == 1
+
+
+def test_a_gateway_that_does_not_answer_makes_it_stale_and_nothing_is_lost() -> None:
+    world = analyzing(step(untilVerdict=False))
+    world.run_until("Analyzing")
+    world.run(10)
+    world.gateways[0].reachable = False
+    world.run(70)
+    assert run_of(world).verdict.reason == "Stale"  # type: ignore[union-attr]
+    world.gateways[0].reachable = True
+    world.run(6)
+    assert run_of(world).verdict.reason != "Stale"  # type: ignore[union-attr]
+
+
+def test_an_older_gateway_counts_nothing_and_nothing_passes() -> None:
+    world = analyzing(step(maxDuration="60s"))
+    world.run_until("Analyzing")
+    for _ in range(70):
+        for gateway in world.gateways:
+            gateway.samples = {}
+        world.rate = 0
+        world.run(1)
+    assert world.state() == "Paused" and run_of(world).verdict.reason == "NoData"  # type: ignore[union-attr]
+
+
+# --- restarts, writes, bounds -----------------------------------------------------------------------------------------
+
+
+def replay(*, restart_gateway_every: int = 0, crash_every: int = 0, seconds: int = 200) -> list[Any]:
+    """What a run says each second, of a history that differs in its restarts alone."""
+    world = analyzing(step(maxDuration="30m", untilVerdict=False))
+    world.bad = {BAD: 0.04}
+    world.run_until("Analyzing")
+    said = []
+    for second in range(seconds):
+        if crash_every and second % crash_every == 0:
+            world.calls, world.calls_until_crash = 0, 0
+            with suppress(Crashed):
+                world.reconcile()
+            world.calls_until_crash = None
+        before = run_of(world).read_at if world.parsed().rollout.analysis else None  # type: ignore[union-attr]
+        world.reconcile()
+        run = world.parsed().rollout.analysis  # type: ignore[union-attr]
+        if restart_gateway_every and run and run.read_at != before and second % restart_gateway_every == 0:
+            old = world.gateways[second % 2]
+            world.gateways[second % 2] = ModelGateway(old.name, old.generation)
+        said.append((world.state(), run and (run.counts, run.thresholds, run.verdict, run.decisions)))
+        world.pass_time()
+    assert any(item[1] and item[1][0] for item in said)
+    return said
+
+
+def test_a_restart_of_the_operator_changes_no_bit_of_a_verdict() -> None:
+    undisturbed = replay()
+    assert replay(crash_every=3) == undisturbed
+    assert replay(crash_every=5) == undisturbed
+
+
+def test_a_restart_of_a_gateway_changes_no_bit_of_a_verdict() -> None:
+    assert replay(restart_gateway_every=5) == replay()
+
+
+def test_counters_make_no_storm_of_writes() -> None:
+    world = analyzing(step(maxDuration="30m", untilVerdict=False))
+    world.run_until("Analyzing")
+    world.run(10)
+    before, seconds = world.calls, 300
+    world.run(seconds)
+    assert world.calls - before <= seconds / READ_S + 2
+    assert world.reconcile().requeue_after_s in (0.0, *range(1, READ_S + 1))
+
+
+def test_without_news_nothing_is_written() -> None:
+    world = analyzing({"pause": {}}, canary={"analysis": analysis()})
+    world.run_until("Paused")
+    world.run(30)
+    world.rate = 0
+    world.run(20)
+    before = world.calls
+    world.run(200)
+    assert world.calls == before
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    world = analyzing(step(maxDuration="1h", untilVerdict=False))
+    world.run_until("Analyzing")
+    for number in range(3 * MOST_GONE):
+        world.run(READ_S)
+        world.gateways[number % 2] = ModelGateway("ab"[number % 2])
+    run = run_of(world)
+    assert MOST_GONE <= len(run.seen) <= MOST_GONE + 2 * 4
+    assert len(run.decisions) <= MOST_CHANGES
+
+
+def test_epochs_begin_by_weight_and_clock_and_keep_their_order() -> None:
+    world = analyzing({"pause": {"duration": "5m"}}, {"setWeight": 50}, {"pause": {}}, canary={"analysis": analysis()})
+    world.run_until("Paused")
+    world.run(330)
+    run = world.parsed().rollout.background  # type: ignore[union-attr]
+    assert run
+    expected = [(0, 25), (1, 25), (2, 25), (2, 50)]
+    for item in run.counts:
+        assert [(clock, epoch.w) for clock, epoch in zip(run.clocks, item.epochs, strict=True)] == expected
+    latencies = run.counts[1].epochs[0]
+    assert 0 < latencies.nc < run.counts[0].epochs[0].nc, "a cold canary's are left out"
+
+
+def test_a_second_attempt_is_judged_by_its_own_requests() -> None:
+    world = analyzing(step(untilVerdict=False, maxDuration="2m"))
+    world.bad = {BAD: 0.5}
+    world.run_until("Aborted", 400)
+    world.bad = {}
+    world.edit(rollout__retry=f"{world.parsed().rollout.revision}/2")  # type: ignore[union-attr]
+    world.run_until("Analyzing")
+    world.run(60)
+    errors = run_of(world).counts[0].epochs[0]
+    assert errors.kc < errors.nc / 10
+    world.run_until(None, 600)
+
+
+def test_promote_full_skips_an_analysis() -> None:
+    world = analyzing(rate=0)
+    world.run_until("Analyzing")
+    world.edit(rollout__promoteFull=world.parsed().canary_revision)
+    world.run_until(None)
