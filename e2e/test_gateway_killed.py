@@ -41,6 +41,8 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         await_answer(url, 30)
         beside = load(paused, url=f"{url}/v1", pause_s=0, max_tokens=LONG, streams=2)
         beside.wait_for(lambda report: report.requests >= 4, 60)
+        carries = f"{victim} carries a request"
+        slipway.kube.wait_until(lambda: slipway.inflight(victim, paused.route) > 0, 30, carries)
         before, killed_at = everyone.report(), time.time()
         slipway.kill(victim)
         everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)

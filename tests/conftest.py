@@ -1,12 +1,27 @@
 """Fixtures that every suite may ask for; their code is in tests/support."""
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.support.api_server import api, api_server, namespace
 from tests.support.loop import PatientLoop
 
 __all__ = ["api", "api_server", "namespace"]
+
+UNIT, INTEGRATION = "not integration and not e2e", "integration"
+_ALL_INTEGRATION = re.compile(r"^pytestmark\b.*\bintegration\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
+    """Files without a test that is wanted are not imported: what they import takes longer than most tests."""
+    wanted = config.getoption("markexpr")
+    if wanted not in (UNIT, INTEGRATION) or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    nothing = INTEGRATION not in text if wanted == INTEGRATION else _ALL_INTEGRATION.search(text)
+    return True if nothing else None
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], PatientLoop]]:

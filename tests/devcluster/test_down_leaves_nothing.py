@@ -159,8 +159,9 @@ def marked_processes() -> Iterator[str]:
 
 
 def folders() -> Iterator[Path]:
+    """But for what any process with OpenMP keeps in shared memory as long as it runs."""
     for parent in ("/run", "/var/lib", "/lib/modules", "/etc/cni", "/var/lib/cni", "/etc/containers", "/dev/shm"):
-        yield from Path(parent).glob("*")
+        yield from (path for path in Path(parent).glob("*") if not path.name.startswith("__KMP_REGISTERED_LIB_"))
     yield from Path.home().glob(".kube/*")
 
 

@@ -214,7 +214,7 @@ def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: 
             step = profiler.run(engine.step)
             wire.send(step)
             trace.write(step)
-        if table := profiler.take(time.monotonic()):
+        if table := profiler.take():
             wire.send(Profiled(table))
 
 
@@ -223,7 +223,7 @@ def take_commands(wire: Wire, engine: Engine, profiler: Profiler, timeout_s: flo
     while wire.readable(0.0 if news else timeout_s):
         commands = wire.receive()
         if isinstance(commands, Profile):
-            profiler.begin(commands, time.monotonic())
+            profiler.begin(commands)
             continue
         assert isinstance(commands, Commands), "the engine is started only once"
         for request in commands.submit:

@@ -3,6 +3,7 @@
 import cProfile
 import io
 import pstats
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,15 +19,16 @@ T = TypeVar("T")
 class Profiler:
     """At most one profile at a time; it ends after its steps or its time, whatever is first."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._steps = 0  # that are left
         self._end_s = 0.0
         self._running: _ByFunction | _ByOperation | None = None
 
-    def begin(self, ask: Profile, now_s: float) -> None:
+    def begin(self, ask: Profile) -> None:
         """One that comes while another runs takes its place."""
-        self._steps, self._end_s = ask.steps, now_s + ask.seconds
         self._running = _ByOperation() if ask.operations else _ByFunction()
+        self._steps, self._end_s = ask.steps, self._clock() + ask.seconds
 
     def run(self, step: Callable[[], T]) -> T:
         if self._running is None or self._steps == 0:
@@ -34,9 +36,9 @@ class Profiler:
         self._steps -= 1
         return self._running.run(step)
 
-    def take(self, now_s: float) -> str | None:
+    def take(self) -> str | None:
         """The table, once, when it is complete."""
-        if self._running is None or (self._steps and now_s < self._end_s):
+        if self._running is None or (self._steps and self._clock() < self._end_s):
             return None
         table, self._running = self._running.table(), None
         return table
@@ -66,6 +68,9 @@ class _ByOperation:
         cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
         self._steps = 0
+        # The first start takes seconds, in which no step could be looked at.
+        with self._profile:
+            pass
 
     def run(self, step: Callable[[], T]) -> T:
         self._steps += 1

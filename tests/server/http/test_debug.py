@@ -48,7 +48,7 @@ def test_profiles_of_a_running_engine(tiny_v1: Path) -> None:
         for kind, word in (("python", b"in_torch.py"), ("torch", b"aten::")):
             work = pool.submit(post, server.url + "/v1/completions", long)
             until(lambda: server.running() == 1, "a running request")
-            status, table = get(f"{url}?steps=5&kind={kind}")
+            status, table = get(f"{url}?steps=5&seconds=25&kind={kind}")
             assert status == 200 and table.startswith(b"5 steps\n") and word in table
             assert work.result()[0] == 200
         assert get(f"{url}?steps=0")[0] == 400
