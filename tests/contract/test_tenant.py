@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -36,6 +36,7 @@ def test_the_header_is_the_same_word_on_both_sides() -> None:
     assert f"`{server.TENANT}: " in TEXT
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1), st.text(min_size=1), st.text())
 def test_a_name_is_the_same_at_each_gateway_and_tells_nothing(user: str, other: str, salt: str) -> None:
     name = said({}, user, salt=salt)

@@ -40,13 +40,13 @@ def test_caches_and_turns_by_tenant(tiny_v1: Path) -> None:
         server.engine.suspend()
         ended: list[str] = []
 
-        def send(name: str, tenant: str, place: int) -> None:
+        def send(name: str, tenant: str, place: int, tokens: int) -> None:
             until(lambda: server.metric("slipway_server_requests_in_flight") == place, f"{place} requests")
-            pool.submit(ask, server, tenant, name, 40).add_done_callback(lambda _: ended.append(name))
+            pool.submit(ask, server, tenant, name, tokens).add_done_callback(lambda _: ended.append(name))
 
         for place in range(6):
-            send(f"anna {place}", ANNA, place)
-        send("bert", BERT, 6)
+            send(f"anna {place}", ANNA, place, 300)
+        send("bert", BERT, 6, 3)
         until(lambda: server.metric("slipway_server_requests_in_flight") == 7, "seven requests")
         server.engine.resume()
         until(lambda: len(ended) == 7, "all answers")
