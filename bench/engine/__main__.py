@@ -202,8 +202,10 @@ class Bench:
 def split(model: Path, quantization: str) -> list[Row]:
     """Of a step of our engine, measured in a process of its own."""
     command = [sys.executable, "-m", "bench.engine.split", str(model), quantization]
-    paths = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY / "server"), str(REPOSITORY)])}
-    rows: list[Row] = json.loads(run(command, env=paths, cwd=REPOSITORY, timeout=300).splitlines()[-1])
+    paths = os.pathsep.join([str(REPOSITORY / "server"), str(REPOSITORY)])
+    # As the server sets it for its engine: threads of torch that spin would take the cores from the kernels' own.
+    variables = {"PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE"}
+    rows: list[Row] = json.loads(run(command, env=variables, cwd=REPOSITORY, timeout=300).splitlines()[-1])
     return rows
 
 

@@ -33,7 +33,10 @@ from slipway_server.kernels.native import NativeKernels
 BATCHES = (1, 8, 32)
 PROMPT_TOKENS = 256
 DECODES = 24  # steps at each batch size
-OPERATIONS = {"linear": "linears", "gated": "linears", "head": "linears", "norm": "norms", "attention": "attention"}
+OPERATIONS = {
+    "linear": "linears", "gated": "linears", "head": "linears", "tied": "linears", "norm": "norms",
+    "attention": "attention",
+}  # fmt: skip
 PARTS = ("linears", "attention", "norms", "sampling")
 
 
@@ -59,7 +62,13 @@ def clocked(clocks: Clocks) -> Iterator[None]:
     """Kernels and samplers that are made and used inside are timed."""
 
     def making(part: str, make: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments, **more: _Timed(make(*arguments, **more), part, clocks)
+        def made(*arguments: Any, **more: Any) -> Any:
+            operations = make(*arguments, **more)
+            if isinstance(operations, tuple):  # an embedding and its head
+                return tuple(_Timed(each, part, clocks) for each in operations)
+            return _Timed(operations, part, clocks)
+
+        return made
 
     patches = [
         patch.object(kernels, name, making(part, getattr(kernels, name)))

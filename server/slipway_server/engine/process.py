@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from ..kernels.api import BLOCK_TOKENS, Kernels
-from ..machine import free_memory_bytes
+from ..machine import free_memory_bytes, settle_memory
 from ..models import checkpoint
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
@@ -135,6 +135,7 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
         context_tokens=start.context_tokens,
         threads=threads,
     )
+    settle_memory()
     kernels = decoder.kernels
     limits = limits_for(start, kernels.device, blocks_that_fit(kernels))
     runner = DecoderRunner(

@@ -80,6 +80,14 @@ class Kernels(Protocol):
         """activation(x @ gate.T) * (x @ up.T)."""
         ...
 
+    def embedding(self, weight: torch.Tensor) -> Map:
+        """[T] ids to [T, hidden], rows of the weight."""
+        ...
+
+    def tied(self, weight: torch.Tensor) -> tuple[Map, Map]:
+        """An embedding and a head of the same weight, which lies in memory once where the head's layout allows it."""
+        ...
+
     def head(self, weight: torch.Tensor) -> Map:
         """[R, inputs] to float32 logits [R, vocabulary]."""
         ...

@@ -36,6 +36,15 @@ class TorchKernels:
 
         return apply
 
+    def embedding(self, weight: torch.Tensor) -> Map:
+        # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
+        table = weight.to(self.device, self.dtype, copy=True)
+        return lambda ids: table[ids]
+
+    def tied(self, weight: torch.Tensor) -> tuple[Map, Map]:
+        table = weight.to(self.device, self.dtype, copy=True)
+        return (lambda ids: table[ids]), self.head(table)
+
     def head(self, weight: torch.Tensor) -> Map:
         weight = self._here(weight)
         return lambda x: functional.linear(x, weight).float()

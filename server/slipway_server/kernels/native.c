@@ -27,40 +27,52 @@ typedef int64_t i64;
 #define ALWAYS static inline __attribute__((always_inline))
 
 // --- threads ---------------------------------------------------------------------------------------------------------
-// Parts of a job are handed out by a counter. Workers spin for a moment before they sleep: within a step the next job
-// comes after microseconds, between steps the cores belong to others.
+// A job's parts are handed out by a ticket that holds both how many there are and which is next: whoever draws a part
+// that is there may use the job, because it does not end before that part is done. So nobody waits for a worker that
+// comes late. Workers spin for a moment before they sleep: within a step the next job comes after microseconds, between
+// steps the cores belong to others.
 
 typedef void (*Task)(void *job, i64 part);
 
 static struct {
     int threads;
-    atomic_int generation, working;
-    atomic_llong next;
-    i64 parts;
+    atomic_llong ticket; // parts << 32 | next
+    atomic_llong done;
+    atomic_int sleeping;
     Task task;
     void *job;
     pthread_mutex_t lock;
     pthread_cond_t wake;
 } pool = {.threads = 1, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-#define SPINS 2000
+#define SPINS 10000
+
+static int open_parts(void) {
+    i64 ticket = atomic_load(&pool.ticket);
+    return (ticket & 0xffffffff) < ticket >> 32;
+}
 
 static void take_parts(void) {
-    for (i64 part; (part = atomic_fetch_add(&pool.next, 1)) < pool.parts;) pool.task(pool.job, part);
+    while (open_parts()) {
+        i64 ticket = atomic_fetch_add(&pool.ticket, 1), part = ticket & 0xffffffff;
+        if (part >= ticket >> 32) return;
+        pool.task(pool.job, part);
+        atomic_fetch_add(&pool.done, 1);
+    }
 }
 
 static void *worker(void *unused) {
     (void)unused;
-    for (int seen = 0;;) {
-        for (int spin = 0; spin < SPINS && atomic_load(&pool.generation) == seen; spin++) _mm_pause();
-        if (atomic_load(&pool.generation) == seen) {
+    for (;;) {
+        for (int spin = 0; spin < SPINS && !open_parts(); spin++) _mm_pause();
+        if (!open_parts()) {
             pthread_mutex_lock(&pool.lock);
-            while (atomic_load(&pool.generation) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+            atomic_fetch_add(&pool.sleeping, 1);
+            while (!open_parts()) pthread_cond_wait(&pool.wake, &pool.lock);
+            atomic_fetch_sub(&pool.sleeping, 1);
             pthread_mutex_unlock(&pool.lock);
         }
-        seen = atomic_load(&pool.generation);
         take_parts();
-        atomic_fetch_sub(&pool.working, 1);
     }
     return NULL;
 }
@@ -76,21 +88,22 @@ int slipway_start(int threads) {
 }
 
 static void run(Task task, void *job, i64 parts) {
-    pool.task = task, pool.job = job, pool.parts = parts;
-    atomic_store(&pool.next, 0);
-    if (pool.threads > 1 && parts > 1) {
-        atomic_store(&pool.working, pool.threads - 1);
+    if (pool.threads == 1 || parts == 1) {
+        for (i64 part = 0; part < parts; part++) task(job, part);
+        return;
+    }
+    pool.task = task, pool.job = job;
+    atomic_store(&pool.done, 0);
+    atomic_store(&pool.ticket, parts << 32);
+    if (atomic_load(&pool.sleeping)) {
         pthread_mutex_lock(&pool.lock);
-        atomic_fetch_add(&pool.generation, 1);
         pthread_cond_broadcast(&pool.wake);
         pthread_mutex_unlock(&pool.lock);
-        take_parts();
-        for (int spin = 0; atomic_load(&pool.working); spin++)
-            if (spin < SPINS) _mm_pause();
-            else sched_yield();
-    } else {
-        take_parts();
     }
+    take_parts();
+    for (int spin = 0; atomic_load(&pool.done) < parts; spin++)
+        if (spin < SPINS) _mm_pause();
+        else sched_yield();
 }
 
 // --- vectors ---------------------------------------------------------------------------------------------------------
@@ -144,7 +157,15 @@ typedef struct {
     int after, y_float, is_int8;
 } Linear;
 
-// The input as the micro kernels read it: for 12 rows at a time, pair after pair (or four after four) of each row, so
+// Rows are taken in groups of 12 at most, as equal as they can be: a small group uses its weights badly.
+static i64 groups_of(const Linear *job) { return (job->m + ROWS - 1) / ROWS; }
+
+static i64 first_row(const Linear *job, i64 group) {
+    const i64 groups = groups_of(job), more = job->m % groups;
+    return group * (job->m / groups) + (group < more ? group : more);
+}
+
+// The input as the micro kernels read it: for a group of rows, pair after pair (or four after four) of each row, so
 // that one pointer walks through memory in order. int8 rows are uint8 around 128, with one scale each.
 static struct {
     uint32_t *words;
@@ -180,7 +201,7 @@ static float quantize(const bf16 *x, uint8_t *q, i64 k) {
 
 static void pack_part(void *given, i64 part) {
     const Linear *job = given;
-    const i64 first = part * ROWS, rows = job->m - first < ROWS ? job->m - first : ROWS;
+    const i64 first = first_row(job, part), rows = first_row(job, part + 1) - first;
     const i64 words = job->k / (job->is_int8 ? 4 : 2);
     uint32_t *to = packed.words + first * words;
     for (i64 r = 0; r < rows; r++) {
@@ -194,6 +215,11 @@ static void pack_part(void *given, i64 part) {
         for (i64 p = 0; p < words; p++) memcpy(to + p * rows + r, q + p * 4, 4);
     }
 }
+
+typedef struct {
+    const char *at;
+    i64 step; // bytes, with each step of the sum
+} Next;
 
 ALWAYS __m512 activate(__m512 gate, int after) {
     if (after == SILU_GATED) return _mm512_mul_ps(gate, sigmoid512(gate));
@@ -225,8 +251,8 @@ ALWAYS void finish(const Linear *job, i64 row, i64 column, __m512 a, __m512 b) {
     put(job, row, column + LANES, job->n, b);
 }
 
-// `rows` is a constant where this is inlined, so that the accumulators are registers.
-ALWAYS void micro_bf16(const Linear *job, i64 row, i64 panel, const int rows) {
+// `rows` is a constant where this is inlined, so that the accumulators are registers. `next` is what will be read later.
+ALWAYS void micro_bf16(const Linear *job, i64 row, i64 panel, Next next, const int rows) {
     const i64 pairs = job->k / 2;
     const uint32_t *x = packed.words + row * pairs;
     const char *w = (const char *)job->w + panel * pairs * 2 * PANEL * 2;
@@ -236,6 +262,8 @@ ALWAYS void micro_bf16(const Linear *job, i64 row, i64 panel, const int rows) {
     for (i64 p = 0; p < pairs; p++, w += 128, x += rows) {
         _mm_prefetch(w + AHEAD, _MM_HINT_T0);
         _mm_prefetch(w + AHEAD + 64, _MM_HINT_T0);
+        _mm_prefetch(next.at, _MM_HINT_T1);
+        next.at += next.step;
         __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -248,7 +276,7 @@ ALWAYS void micro_bf16(const Linear *job, i64 row, i64 panel, const int rows) {
     for (int r = 0; r < rows; r++) finish(job, row + r, panel * PANEL, a[r], b[r]);
 }
 
-ALWAYS void micro_int8(const Linear *job, i64 row, i64 panel, const int rows) {
+ALWAYS void micro_int8(const Linear *job, i64 row, i64 panel, Next next, const int rows) {
     const i64 fours = job->k / 4, column = panel * PANEL;
     const uint32_t *x = packed.words + row * fours;
     const char *w = (const char *)job->w + panel * fours * 4 * PANEL;
@@ -258,6 +286,8 @@ ALWAYS void micro_int8(const Linear *job, i64 row, i64 panel, const int rows) {
     for (i64 p = 0; p < fours; p++, w += 128, x += rows) {
         _mm_prefetch(w + AHEAD, _MM_HINT_T0);
         _mm_prefetch(w + AHEAD + 64, _MM_HINT_T0);
+        _mm_prefetch(next.at, _MM_HINT_T1);
+        next.at += next.step;
         __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
         UNROLLED
         for (int r = 0; r < rows; r++) {
@@ -280,42 +310,105 @@ ALWAYS void micro_int8(const Linear *job, i64 row, i64 panel, const int rows) {
 
 #define EACH_COUNT(micro) \
     switch (rows) { \
-    case 1: micro(job, row, panel, 1); break; \
-    case 2: micro(job, row, panel, 2); break; \
-    case 3: micro(job, row, panel, 3); break; \
-    case 4: micro(job, row, panel, 4); break; \
-    case 5: micro(job, row, panel, 5); break; \
-    case 6: micro(job, row, panel, 6); break; \
-    case 7: micro(job, row, panel, 7); break; \
-    case 8: micro(job, row, panel, 8); break; \
-    case 9: micro(job, row, panel, 9); break; \
-    case 10: micro(job, row, panel, 10); break; \
-    case 11: micro(job, row, panel, 11); break; \
-    default: micro(job, row, panel, 12); break; \
+    case 1: micro(job, row, panel, next, 1); break; \
+    case 2: micro(job, row, panel, next, 2); break; \
+    case 3: micro(job, row, panel, next, 3); break; \
+    case 4: micro(job, row, panel, next, 4); break; \
+    case 5: micro(job, row, panel, next, 5); break; \
+    case 6: micro(job, row, panel, next, 6); break; \
+    case 7: micro(job, row, panel, next, 7); break; \
+    case 8: micro(job, row, panel, next, 8); break; \
+    case 9: micro(job, row, panel, next, 9); break; \
+    case 10: micro(job, row, panel, next, 10); break; \
+    case 11: micro(job, row, panel, next, 11); break; \
+    default: micro(job, row, panel, next, 12); break; \
     }
 
-static void tile_bf16(const Linear *job, i64 row, i64 panel, int rows) { EACH_COUNT(micro_bf16) }
-static void tile_int8(const Linear *job, i64 row, i64 panel, int rows) { EACH_COUNT(micro_int8) }
+static void tile_bf16(const Linear *job, i64 row, i64 panel, Next next, int rows) { EACH_COUNT(micro_bf16) }
+static void tile_int8(const Linear *job, i64 row, i64 panel, Next next, int rows) { EACH_COUNT(micro_int8) }
 
-#define CHUNK 4      // panels of one part: neighbours in memory, so that one thread reads on in a stream
+// Panels of one part. A lone group of rows waits for memory: neighbours, so that a thread reads on in a stream. Several
+// groups compute: small parts, so that no thread waits long for the other's last one.
+static i64 panels_each(const Linear *job) { return groups_of(job) > 1 ? 1 : 4; }
 
+// The first rows that meet a panel wait for memory, the rest for the units that multiply. So while a panel is multiplied
+// the next one is fetched, a share of it with each group of rows. A lone group reads on in a stream: nothing to gain.
 static void linear_part(void *given, i64 part) {
     const Linear *job = given;
-    i64 panels = job->n / PANEL, last = (part + 1) * CHUNK < panels ? (part + 1) * CHUNK : panels;
-    for (i64 panel = part * CHUNK; panel < last; panel++)
-        for (i64 row = 0; row < job->m; row += ROWS) {
-            int rows = job->m - row < ROWS ? (int)(job->m - row) : ROWS;
-            if (job->is_int8) tile_int8(job, row, panel, rows);
-            else tile_bf16(job, row, panel, rows);
+    const i64 panels = job->n / PANEL, bytes = job->k * PANEL * (job->is_int8 ? 1 : 2), groups = groups_of(job);
+    const i64 each = panels_each(job), end = (part + 1) * each < panels ? (part + 1) * each : panels;
+    for (i64 panel = part * each; panel < end; panel++) {
+        const char *w = (const char *)job->w;
+        // Threads take parts in turns: the one after this thread's is mostly so far away.
+        i64 then = panel + 1 < end ? panel + 1 : (part + pool.threads) * each;
+        const int fetch = groups > 1 && then < panels;
+        for (i64 group = 0; group < groups; group++) {
+            const i64 row = first_row(job, group);
+            const int rows = (int)(first_row(job, group + 1) - row);
+            Next next = {w + panel * bytes, 0};
+            if (fetch) next = (Next){w + then * bytes + bytes * group / groups, (128 + groups - 1) / groups};
+            if (job->is_int8) tile_int8(job, row, panel, next, rows);
+            else tile_bf16(job, row, panel, next, rows);
         }
+    }
 }
 
 int slipway_linear(const Linear *job) {
     if (!reserve_packed(job->m * (job->k / (job->is_int8 ? 4 : 2)), job->m)) return -1;
-    run(pack_part, (void *)job, (job->m + ROWS - 1) / ROWS);
-    run(linear_part, (void *)job, (job->n / PANEL + CHUNK - 1) / CHUNK);
+    run(pack_part, (void *)job, groups_of(job));
+    const i64 each = panels_each(job);
+    run(linear_part, (void *)job, (job->n / PANEL + each - 1) / each);
     return 0;
 }
+
+// --- weights as the micro kernels read them --------------------------------------------------------------------------
+
+typedef struct {
+    const bf16 *x;  // [n, k]
+    void *w;        // as in Linear
+    float *w_scale; // int8: [n], out
+    int32_t *w_sum; // int8: [n], out
+    i64 n, k;
+    int is_int8;
+} Pack;
+
+// One row to int8; gives the sum of what comes out. A row with something that is no number has no scale either: its
+// outputs must not pass for numbers.
+static int32_t quantize_weights(const bf16 *x, int8_t *q, i64 k, float *scale) {
+    __m512 most = _mm512_setzero_ps();
+    __mmask16 no_number = 0;
+    for (i64 i = 0; i < k; i += LANES) {
+        __m512 v = load_bf16(x + i);
+        most = _mm512_max_ps(most, _mm512_abs_ps(v));
+        no_number |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    }
+    const float top = _mm512_reduce_max_ps(most);
+    *scale = no_number ? NAN : (top > 1e-12f ? top : 1e-12f) / 127.0f;
+    __m512i sum = _mm512_setzero_si512();
+    for (i64 i = 0; i < k; i += LANES) {
+        __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(load_bf16(x + i), _mm512_set1_ps(*scale)));
+        _mm_storeu_si128((void *)(q + i), _mm512_cvtepi32_epi8(whole));
+        sum = _mm512_add_epi32(sum, whole);
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+static void pack_weights_part(void *given, i64 panel) {
+    const Pack *job = given;
+    const i64 words = job->k / (job->is_int8 ? 4 : 2);
+    const bf16 *x = job->x + panel * PANEL * job->k;
+    uint32_t *to = (uint32_t *)job->w + panel * words * PANEL;
+    int8_t q[job->is_int8 ? PANEL * job->k : 1];
+    for (i64 r = 0; job->is_int8 && r < PANEL; r++) {
+        const i64 row = panel * PANEL + r;
+        job->w_sum[row] = 128 * quantize_weights(x + r * job->k, q + r * job->k, job->k, job->w_scale + row);
+    }
+    const char *from = job->is_int8 ? (const char *)q : (const char *)x;
+    for (i64 p = 0; p < words; p++)
+        for (i64 r = 0; r < PANEL; r++) memcpy(to + p * PANEL + r, from + (r * words + p) * 4, 4);
+}
+
+void slipway_pack(const Pack *job) { run(pack_weights_part, (void *)job, job->n / PANEL); }
 
 #define ROW_CHUNK 8 // rows of one part
 
@@ -428,27 +521,35 @@ typedef struct {
     float scale, cap;         // 0: no cap
 } Attend;
 
+// Sums that wait for their own last addend leave the units idle, so each is made of two halves; for many rows too, which
+// would not need it: a token's attention is the same to the bit whoever is beside it.
+#define CHAINS 2
+
 // S[r, 32] of `rows` rows against one block of keys. `ahead` is what will be read next: blocks lie anywhere in memory, and
 // the processor's own prefetching does not follow.
 ALWAYS void scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, float *s, i64 pairs, const int rows) {
-    __m512 a[6], b[6];
+    __m512 a[6 * CHAINS], b[6 * CHAINS];
     UNROLLED
-    for (int r = 0; r < rows; r++) a[r] = b[r] = _mm512_setzero_ps();
-    for (i64 p = 0; p < pairs; p++) {
-        _mm_prefetch((const char *)(ahead + p * 64), _MM_HINT_T0);
-        _mm_prefetch((const char *)(ahead + p * 64 + 32), _MM_HINT_T0);
-        __m512bh k0 = (__m512bh)_mm512_loadu_si512(keys + p * 64), k1 = (__m512bh)_mm512_loadu_si512(keys + p * 64 + 32);
+    for (int i = 0; i < rows * CHAINS; i++) a[i] = b[i] = _mm512_setzero_ps();
+    for (i64 p = 0; p < pairs; p += CHAINS) {
         UNROLLED
-        for (int r = 0; r < rows; r++) {
-            __m512bh pair = (__m512bh)_mm512_set1_epi32((int)q[r * pairs + p]);
-            a[r] = _mm512_dpbf16_ps(a[r], pair, k0);
-            b[r] = _mm512_dpbf16_ps(b[r], pair, k1);
+        for (int c = 0; c < CHAINS; c++) {
+            const i64 at = (p + c) * 64;
+            _mm_prefetch((const char *)(ahead + at), _MM_HINT_T1);
+            _mm_prefetch((const char *)(ahead + at + 32), _MM_HINT_T1);
+            __m512bh k0 = (__m512bh)_mm512_loadu_si512(keys + at), k1 = (__m512bh)_mm512_loadu_si512(keys + at + 32);
+            UNROLLED
+            for (int r = 0; r < rows; r++) {
+                __m512bh pair = (__m512bh)_mm512_set1_epi32((int)q[r * pairs + p + c]);
+                a[c * rows + r] = _mm512_dpbf16_ps(a[c * rows + r], pair, k0);
+                b[c * rows + r] = _mm512_dpbf16_ps(b[c * rows + r], pair, k1);
+            }
         }
     }
     UNROLLED
     for (int r = 0; r < rows; r++) {
-        _mm512_storeu_ps(s + r * BLOCK, a[r]);
-        _mm512_storeu_ps(s + r * BLOCK + LANES, b[r]);
+        _mm512_storeu_ps(s + r * BLOCK, _mm512_add_ps(a[r], a[rows + r]));
+        _mm512_storeu_ps(s + r * BLOCK + LANES, _mm512_add_ps(b[r], b[rows + r]));
     }
 }
 
@@ -457,28 +558,33 @@ ALWAYS void weigh(
     const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, const int rows
 ) {
     for (i64 column = 0; column < size; column += 32) {
-        __m512 a[6], b[6];
+        __m512 a[6 * CHAINS], b[6 * CHAINS];
         UNROLLED
         for (int r = 0; r < rows; r++) {
             a[r] = _mm512_mul_ps(_mm512_loadu_ps(acc + r * size + column), _mm512_set1_ps(factor[r]));
             b[r] = _mm512_mul_ps(_mm512_loadu_ps(acc + r * size + column + LANES), _mm512_set1_ps(factor[r]));
         }
-        for (int t = 0; t < BLOCK / 2; t++) {
-            const bf16 *at = values + (t * size + column) * 2;
-            _mm_prefetch((const char *)(ahead + (t * size + column) * 2), _MM_HINT_T0);
-            _mm_prefetch((const char *)(ahead + (t * size + column) * 2 + 32), _MM_HINT_T0);
-            __m512bh v0 = (__m512bh)_mm512_loadu_si512(at), v1 = (__m512bh)_mm512_loadu_si512(at + 32);
+        UNROLLED
+        for (int i = rows; i < rows * CHAINS; i++) a[i] = b[i] = _mm512_setzero_ps();
+        for (int t = 0; t < BLOCK / 2; t += CHAINS) {
             UNROLLED
-            for (int r = 0; r < rows; r++) {
-                __m512bh pair = (__m512bh)_mm512_set1_epi32((int)p[r * (BLOCK / 2) + t]);
-                a[r] = _mm512_dpbf16_ps(a[r], pair, v0);
-                b[r] = _mm512_dpbf16_ps(b[r], pair, v1);
+            for (int c = 0; c < CHAINS; c++) {
+                const i64 at = ((t + c) * size + column) * 2;
+                _mm_prefetch((const char *)(ahead + at), _MM_HINT_T1);
+                _mm_prefetch((const char *)(ahead + at + 32), _MM_HINT_T1);
+                __m512bh v0 = (__m512bh)_mm512_loadu_si512(values + at), v1 = (__m512bh)_mm512_loadu_si512(values + at + 32);
+                UNROLLED
+                for (int r = 0; r < rows; r++) {
+                    __m512bh pair = (__m512bh)_mm512_set1_epi32((int)p[r * (BLOCK / 2) + t + c]);
+                    a[c * rows + r] = _mm512_dpbf16_ps(a[c * rows + r], pair, v0);
+                    b[c * rows + r] = _mm512_dpbf16_ps(b[c * rows + r], pair, v1);
+                }
             }
         }
         UNROLLED
         for (int r = 0; r < rows; r++) {
-            _mm512_storeu_ps(acc + r * size + column, a[r]);
-            _mm512_storeu_ps(acc + r * size + column + LANES, b[r]);
+            _mm512_storeu_ps(acc + r * size + column, _mm512_add_ps(a[r], a[rows + r]));
+            _mm512_storeu_ps(acc + r * size + column + LANES, _mm512_add_ps(b[r], b[rows + r]));
         }
     }
 }
@@ -525,7 +631,7 @@ ALWAYS void soften(const Attend *job, float *s, uint32_t *p, i64 from, i64 seen,
     float top = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
     top = top > *most ? top : *most;
     float base = top == -INFINITY ? 0.0f : top;
-    *factor = *most == -INFINITY ? 0.0f : expf(*most - base);
+    *factor = top == *most ? 1.0f : *most == -INFINITY ? 0.0f : expf(*most - base);
     a = _mm512_maskz_mov_ps(low, exp512(_mm512_sub_ps(a, _mm512_set1_ps(base))));
     b = _mm512_maskz_mov_ps(high, exp512(_mm512_sub_ps(b, _mm512_set1_ps(base))));
     *sum = *sum * *factor + _mm512_reduce_add_ps(_mm512_add_ps(a, b));
@@ -539,40 +645,6 @@ ALWAYS i64 tile_at(const Attend *job, i64 span, i64 head, i64 block) {
     return (job->tables[span * job->table_width + block] * job->kv_heads + head) * BLOCK * job->size;
 }
 
-static void attend_tile(const Attend *job, i64 span, i64 head, i64 tile) {
-    const i64 size = job->size, group = job->heads / job->kv_heads, per_tile = TILE / group;
-    const i64 begin = tile * per_tile, left = job->counts[span] - begin, queries = left < per_tile ? left : per_tile;
-    const int rows = (int)(queries * group);
-    bf16 q[TILE * MAX_HEAD];
-    float acc[TILE * MAX_HEAD], s[TILE * BLOCK], most[TILE], sum[TILE], factor[TILE];
-    uint32_t p[TILE * BLOCK / 2];
-    for (i64 i = 0; i < queries; i++) {
-        i64 row = job->first[span] + begin + i;
-        memcpy(q + i * group * size, job->q + (row * job->heads + head * group) * size, (size_t)(group * size) * sizeof(bf16));
-    }
-    memset(acc, 0, sizeof(float) * (size_t)(rows * size));
-    for (int r = 0; r < rows; r++) most[r] = -INFINITY, sum[r] = 0;
-    const i64 position = job->starts[span] + begin, last = position + queries - 1;
-    const i64 oldest = job->window > 0 && position - job->window + 1 > 0 ? position - job->window + 1 : 0;
-    for (i64 block = oldest / BLOCK; block <= last / BLOCK; block++) {
-        const i64 at = tile_at(job, span, head, block), next = tile_at(job, span, head, block < last / BLOCK ? block + 1 : block);
-        all_scores((const uint32_t *)q, job->keys + at, job->keys + next, s, size / 2, rows);
-        for (int r = 0; r < rows; r++) {
-            i64 now = position + r / group, from = job->window > 0 ? now - job->window + 1 - block * BLOCK : 0;
-            soften(job, s + r * BLOCK, p + r * BLOCK / 2, from, now + 1 - block * BLOCK, most + r, sum + r, factor + r);
-        }
-        weigh_all(p, job->values + at, job->values + next, acc, factor, size, rows);
-    }
-    for (i64 i = 0; i < queries; i++) {
-        bf16 *y = job->y + ((job->first[span] + begin + i) * job->heads + head * group) * size;
-        for (i64 g = 0; g < group; g++) {
-            __m512 inverse = _mm512_set1_ps(1.0f / sum[i * group + g]);
-            for (i64 c = 0; c < size; c += LANES)
-                store_bf16(y + g * size + c, _mm512_mul_ps(_mm512_loadu_ps(acc + (i * group + g) * size + c), inverse));
-        }
-    }
-}
-
 static i64 queries_per_tile(const Attend *job) { return TILE / (job->heads / job->kv_heads); }
 
 static i64 tiles_of(const Attend *job, i64 span) {
@@ -580,16 +652,90 @@ static i64 tiles_of(const Attend *job, i64 span) {
     return (job->counts[span] + each - 1) / each;
 }
 
-// Later tiles of a prompt see more keys: they are handed out first, so that no thread ends alone with a long one.
-static void attend_part(void *given, i64 part) {
-    const Attend *job = given;
-    i64 span = job->spans - 1, left = part / job->kv_heads;
-    while (left >= tiles_of(job, span)) left -= tiles_of(job, span--);
-    attend_tile(job, span, part % job->kv_heads, tiles_of(job, span) - 1 - left);
+static i64 queries_of(const Attend *job, i64 span, i64 tile) {
+    const i64 each = queries_per_tile(job), left = job->counts[span] - tile * each;
+    return left < each ? left : each;
 }
 
+// Some heads side by side: they are neighbours in memory, and memory is read best in long streams.
+static void attend_tile(const Attend *job, i64 span, i64 head, i64 heads, i64 tile) {
+    const i64 size = job->size, width = BLOCK * size, group = job->heads / job->kv_heads;
+    const i64 begin = tile * queries_per_tile(job), queries = queries_of(job, span, tile), rows = queries * group;
+    bf16 q[TILE * MAX_HEAD];
+    float acc[TILE * MAX_HEAD], s[TILE * BLOCK], most[TILE], sum[TILE], factor[TILE];
+    uint32_t p[TILE * BLOCK / 2];
+    const bf16 *from = job->q + ((job->first[span] + begin) * job->heads + head * group) * size;
+    for (i64 h = 0; h < heads; h++)
+        for (i64 i = 0; i < queries; i++)
+            memcpy(q + (h * rows + i * group) * size, from + (i * job->heads + h * group) * size, (size_t)(group * size) * sizeof(bf16));
+    memset(acc, 0, sizeof(float) * (size_t)(heads * rows * size));
+    for (i64 r = 0; r < heads * rows; r++) most[r] = -INFINITY, sum[r] = 0;
+    const i64 position = job->starts[span] + begin, last = position + queries - 1;
+    const i64 oldest = job->window > 0 && position - job->window + 1 > 0 ? position - job->window + 1 : 0;
+    for (i64 block = oldest / BLOCK; block <= last / BLOCK; block++) {
+        const i64 at = tile_at(job, span, head, block), next = tile_at(job, span, head, block < last / BLOCK ? block + 1 : block);
+        for (i64 h = 0; h < heads; h++) {
+            const bf16 *ahead = h + 1 < heads ? job->keys + at + (h + 1) * width : job->values + at;
+            all_scores((const uint32_t *)(q + h * rows * size), job->keys + at + h * width, ahead, s, size / 2, (int)rows);
+            for (i64 r = 0, each = h * rows; r < rows; r++, each++) {
+                i64 now = position + r / group, since = job->window > 0 ? now - job->window + 1 - block * BLOCK : 0;
+                soften(job, s + r * BLOCK, p + each * BLOCK / 2, since, now + 1 - block * BLOCK, most + each, sum + each, factor + each);
+            }
+        }
+        for (i64 h = 0; h < heads; h++) {
+            const bf16 *ahead = h + 1 < heads ? job->values + at + (h + 1) * width : job->keys + next;
+            const i64 each = h * rows;
+            weigh_all(p + each * BLOCK / 2, job->values + at + h * width, ahead, acc + each * size, factor + each, size, (int)rows);
+        }
+    }
+    bf16 *to = job->y + ((job->first[span] + begin) * job->heads + head * group) * size;
+    for (i64 h = 0; h < heads; h++)
+        for (i64 r = 0; r < rows; r++) {
+            bf16 *y = to + (r / group * job->heads + h * group + r % group) * size;
+            const float *total = acc + (h * rows + r) * size;
+            __m512 inverse = _mm512_set1_ps(1.0f / sum[h * rows + r]);
+            for (i64 c = 0; c < size; c += LANES) store_bf16(y + c, _mm512_mul_ps(_mm512_loadu_ps(total + c), inverse));
+        }
+}
+
+typedef struct {
+    const Attend *job;
+    i64 most; // heads side by side
+} Spread;
+
+// Heads that one part takes: where there are few queries, as many as fit into a tile.
+static i64 heads_of(const Spread *spread, i64 span) {
+    const Attend *job = spread->job;
+    const i64 rows = queries_of(job, span, 0) * (job->heads / job->kv_heads);
+    i64 heads = 1;
+    while (heads * 2 <= spread->most && heads * 2 * rows <= TILE && job->kv_heads % (heads * 2) == 0) heads *= 2;
+    return heads;
+}
+
+static i64 parts_of(const Spread *spread, i64 span) {
+    return tiles_of(spread->job, span) * (spread->job->kv_heads / heads_of(spread, span));
+}
+
+static i64 all_parts(const Spread *spread) {
+    i64 parts = 0;
+    for (i64 span = 0; span < spread->job->spans; span++) parts += parts_of(spread, span);
+    return parts;
+}
+
+// Later tiles of a prompt see more keys: they are handed out first, so that no thread ends alone with a long one.
+static void attend_part(void *given, i64 part) {
+    const Spread *spread = given;
+    const Attend *job = spread->job;
+    i64 span = job->spans - 1, left = part;
+    while (left >= parts_of(spread, span)) left -= parts_of(spread, span--);
+    const i64 heads = heads_of(spread, span), groups = job->kv_heads / heads;
+    attend_tile(job, span, left % groups * heads, heads, tiles_of(job, span) - 1 - left / groups);
+}
+
+#define PARTS_EACH 4 // of a thread, at least: the last one to end is not long alone
+
 void slipway_attend(const Attend *job) {
-    i64 tiles = 0;
-    for (i64 span = 0; span < job->spans; span++) tiles += tiles_of(job, span);
-    run(attend_part, (void *)job, tiles * job->kv_heads);
+    Spread spread = {job, job->kv_heads};
+    while (spread.most > 1 && all_parts(&spread) < PARTS_EACH * pool.threads) spread.most /= 2;
+    run(attend_part, &spread, all_parts(&spread));
 }

@@ -32,6 +32,10 @@ class _Linear(Structure):
     ]
 
 
+class _Pack(Structure):
+    _fields_ = [*_fields(c_void_p, "x w w_scale w_sum"), *_fields(c_int64, "n k"), ("is_int8", c_int)]
+
+
 class _Norm(Structure):
     _fields_ = [*_fields(c_void_p, "x weight y"), *_fields(c_int64, "m k"), ("epsilon", c_float)]
 
@@ -99,11 +103,24 @@ class NativeKernels:
         after = SILU_GATED if activation == "silu" else GELU_GATED
         return _Product(self._library, both, None, int8=self._int8, after=after)
 
+    def embedding(self, weight: torch.Tensor) -> Map:
+        # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
+        table = weight.to(self.dtype, copy=True)
+        return lambda ids: table[ids]
+
+    def tied(self, weight: torch.Tensor) -> tuple[Map, Map]:
+        product = self._head(weight)
+        rows, outputs = self.embedding(weight) if self._int8 else product.rows, len(weight)
+        return rows, lambda x: product(x)[:, :outputs]
+
     def head(self, weight: torch.Tensor) -> Map:
-        outputs = len(weight)
-        padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % PANEL)) if outputs % PANEL else weight
-        product = _Product(self._library, padded, None, int8=self._int8, as_float=True)
+        product, outputs = self._head(weight), len(weight)
         return lambda x: product(x)[:, :outputs]
+
+    def _head(self, weight: torch.Tensor) -> "_Product":
+        missing = -len(weight) % PANEL
+        padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
+        return _Product(self._library, padded, None, int8=self._int8, as_float=True)
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
         _divisible("the hidden size", len(weight), 16)
@@ -114,7 +131,7 @@ class NativeKernels:
         def apply(x: torch.Tensor, _kept: torch.Tensor = weight) -> torch.Tensor:
             x = x.contiguous()
             y = torch.empty_like(x)
-            job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), len(x)
+            job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
             call(byref(job))
             return y
 
@@ -160,21 +177,27 @@ class _Product:
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
         self._job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
+        weight = weight.to(torch.bfloat16).contiguous()
+        panels = (outputs // PANEL, inputs // together, PANEL, together)
+        self._packed = in_large_pages(panels, torch.int8 if int8 else torch.bfloat16)
+        pack = _Pack(x=weight.data_ptr(), w=self._packed.data_ptr(), n=outputs, k=inputs, is_int8=int8)
         if int8:
-            weight, self._scale = quantize(weight)
-            self._sum = (weight.sum(dim=1, dtype=torch.int32) * 128).contiguous()
-            self._job.w_scale, self._job.w_sum = self._scale.data_ptr(), self._sum.data_ptr()
-        else:
-            weight = weight.to(torch.bfloat16)
-        panels = weight.view(outputs // PANEL, PANEL, inputs // together, together).transpose(1, 2)
-        self._packed = in_large_pages(panels.shape, weight.dtype).copy_(panels)
+            self._scale, self._sum = torch.empty(outputs), torch.empty(outputs, dtype=torch.int32)
+            pack.w_scale = self._job.w_scale = self._scale.data_ptr()
+            pack.w_sum = self._job.w_sum = self._sum.data_ptr()
+        library.slipway_pack(byref(pack))
         self._job.w = self._packed.data_ptr()
         self._job.bias = None if self._bias is None else self._bias.data_ptr()
 
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """These rows of a bfloat16 weight, [T, inputs], out of its panels."""
+        pairs = self._packed.view(torch.int32)[..., 0]
+        return pairs[ids // PANEL, :, ids % PANEL].view(torch.bfloat16)
+
     def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         x, job = x.contiguous(), self._job
-        y = torch.empty((len(x), self._width), dtype=self._kind)
-        job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), len(x)
+        y = torch.empty((x.shape[0], self._width), dtype=self._kind)
+        job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
         if add is not None:
             job.after, job.other = ADD, add.data_ptr()
         elif job.after == ADD:
@@ -182,13 +205,6 @@ class _Product:
         if self._call(byref(job)):
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y
-
-
-def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[outputs, inputs] to int8 and one float32 scale for each output."""
-    scale = weight.abs().amax(dim=1).float().clamp(min=1e-12) / 127
-    whole = (weight.float() / scale[:, None]).round_().to(torch.int8)
-    return whole, scale.contiguous()
 
 
 class _NativeAttention:
@@ -222,10 +238,10 @@ class _NativeAttention:
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
         rope, attend, width = self._rope, self._attend, self.spec.heads * self.spec.size
         q, y = (
-            torch.empty((len(qkv), width), dtype=torch.bfloat16),
-            torch.empty((len(qkv), width), dtype=torch.bfloat16),
+            torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
+            torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
         )
-        rope.qkv, rope.q, rope.tokens = qkv.data_ptr(), q.data_ptr(), len(qkv)
+        rope.qkv, rope.q, rope.tokens = qkv.data_ptr(), q.data_ptr(), qkv.shape[0]
         rope.positions, rope.places = batch.positions.data_ptr(), batch.places.data_ptr()
         self._library.slipway_rope(byref(rope))
         attend.q, attend.y = q.data_ptr(), y.data_ptr()

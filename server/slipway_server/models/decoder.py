@@ -22,8 +22,11 @@ class Layer:
     norm_attended: Map | None = None
     norm_mixed: Map | None = None
 
-    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """[T, hidden] to the same, or to these rows of it; what later tokens need of the others is in the cache."""
         attended = self.attention(self.qkv(self.norm_in(x)), batch)
+        if rows is not None:
+            x, attended = x[rows], attended[rows]
         x = _add(x, attended, self.out, self.norm_attended)
         return _add(x, self.gated(self.norm_mlp(x)), self.down, self.norm_mixed)
 
@@ -38,23 +41,26 @@ class Decoder:
     def __init__(self, shape: DecoderShape, weights: Weights, kernels: Kernels, context_tokens: int) -> None:
         """Takes every weight out of `weights`, layer by layer. Raises MissingWeight."""
         self.shape, self.kernels = shape, kernels
-        self._embedding = weights.take("model.embed_tokens.weight").to(kernels.device, kernels.dtype)
+        table = weights.take("model.embed_tokens.weight")
+        if shape.tied:
+            self._embedding, self._head = kernels.tied(table)
+        else:
+            self._embedding, self._head = kernels.embedding(table), kernels.head(weights.take("lm_head.weight"))
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
         build = _Builder(shape, weights, kernels, context_tokens)
         self._layers = [build.layer(index, layer) for index, layer in enumerate(shape.layers)]
         self._norm = build.norm("model.norm")
-        head = self._embedding if shape.tied else weights.take("lm_head.weight")
-        self._head = kernels.head(head)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
         """[R, vocabulary]"""
-        x = self._embedding[batch.ids]
+        x = self._embedding(batch.ids)
         if self._factor != 1.0:
             x = x * self._factor
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x = layer(x, batch)
-        logits = self._head(self._norm(x[batch.rows]))
+        x = self._layers[-1](x, batch, batch.rows)
+        logits = self._head(self._norm(x))
         if self.shape.logits_divisor != 1.0:
             logits = logits / self.shape.logits_divisor
         if self.shape.logits_cap:

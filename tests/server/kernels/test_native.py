@@ -94,6 +94,22 @@ def test_norms() -> None:
     near(native.NativeKernels(2).norm(weight, 1e-6)(x), exact)
 
 
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("outputs", [64, 70])
+def test_a_tied_weight_is_embedding_and_head(int8: bool, outputs: int) -> None:
+    weight, x, ids = bf16(outputs, 48), bf16(3, 48), torch.tensor([outputs - 1, 0, 33, 31])
+    rows, head = native.NativeKernels(2, int8=int8).tied(weight)
+    assert torch.equal(rows(ids), weight[ids])
+    assert torch.equal(head(x), native.NativeKernels(2, int8=int8).head(weight)(x))
+
+
+def test_a_weight_that_is_no_number_stays_none_in_int8() -> None:
+    weight = bf16(32, 64)
+    weight[5, 7] = math.nan
+    y = native.NativeKernels(2, int8=True).linear(weight)(bf16(2, 64))
+    assert y.isnan().any(dim=0).nonzero().flatten().tolist() == [5]
+
+
 @pytest.mark.parametrize(("outputs", "inputs"), [(33, 64), (32, 24)])
 def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
     with pytest.raises(native.Unavailable, match="not a multiple"):
