@@ -10,12 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.judge_sim import plot, report
 from bench.judge_sim.cells import ALTERNATIVES, NULLS
+from bench.judge_sim.kept import Kept
 from bench.judge_sim.report import Outcome
-from bench.judge_sim.running import alternative_result, null_result
 from examples.demo.report import commit, machine, write
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURE = ROOT / "bench" / "judge_sim.md", ROOT / "docs" / "pictures" / "judge-sim.png"
+KEPT = ROOT / "build" / "judge-sim"
 NULL_RUNS, ALTERNATIVE_RUNS, QUICK_RUNS = 10_000, 2_000, 200
 LINE_S = 20.0
 
@@ -25,10 +26,13 @@ LINE_S = 20.0
 @click.option("--seed", default=1, show_default=True)
 @click.option("--only", default="", help="Only cells with this in their name; page and picture stay as they are.")
 def main(quick: bool, seed: int, only: str) -> None:
-    """Simulate healthy and bad canaries, and judge them by Slipway's and the others' rules."""
+    """Simulate healthy and bad canaries, and judge them by Slipway's and the others' rules.
+
+    Cells that are done are kept in build/judge-sim, so a run that was interrupted goes on where it was.
+    """
     console = Console(soft_wrap=True)
     runs = (QUICK_RUNS, QUICK_RUNS) if quick else (NULL_RUNS, ALTERNATIVE_RUNS)
-    outcome = simulate(console, runs, seed, only)
+    outcome = simulate(console, Kept(KEPT, seed), runs, only)
     if not outcome.nulls and not outcome.alternatives:
         raise click.UsageError(f"no cell has {only!r} in its name")
     made = report.bars(outcome)
@@ -48,15 +52,14 @@ def main(quick: bool, seed: int, only: str) -> None:
     sys.exit(1 if missed else 0)
 
 
-def simulate(console: Console, runs: tuple[int, int], seed: int, only: str = "") -> Outcome:
+def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = "") -> Outcome:
     """All cells, or those with `only` in their name, with progress on the terminal or a line now and then."""
-    began = time.monotonic()
     nulls = [null for null in NULLS if only in null.name]
     alternatives = [cell for cell in ALTERNATIVES if only in cell.name]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
-        last = began
+        began = last = time.monotonic()
 
         def told(what: str, done: int, total: int) -> None:
             nonlocal last
@@ -65,9 +68,9 @@ def simulate(console: Console, runs: tuple[int, int], seed: int, only: str = "")
                 last = time.monotonic()
                 console.out(f"{last - began:5.0f} s  {what}: {done} of {total}", highlight=False)
 
-        healthy = [null_result(null, runs[0], seed, told) for null in nulls]
-        bad = [alternative_result(cell, runs[1], seed, told) for cell in alternatives]
-    return Outcome(healthy, bad, seed, time.monotonic() - began)
+        healthy = [kept.null(null, runs[0], told) for null in nulls]
+        bad = [kept.alternative(cell, runs[1], told) for cell in alternatives]
+    return Outcome(healthy, bad, kept.seed)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.judge_sim.latencies import SLOW, Shape, slow
-from bench.judge_sim.traffic import BIN_S, CANARY, LATENCIES, METRICS, STABLE, Plan
+from bench.judge_sim.traffic import CANARY, LATENCIES, METRICS, MINUTE_S, STABLE, Plan
+from slipway_operator.planning.analysis import READ_S
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -21,6 +22,7 @@ SCHEDULES = (((5, 10), (25, 10), (50, 10)), ((50, 30),))
 ITL = Shape(0.2)
 SESSION = 6.0
 WARMUP_S = 120
+UNREAD_S = 10  # what a gateway that dies takes with it, and a little more than what the operator had not read
 STABLE_RATES = {
     "errors": 0.005, "ttft": SLOW, "itl": SLOW, "empty": 0.001, "truncated": 0.05, "stuck": 0.0005,
     "malformed": 0.001, "drift": 0.01,
@@ -47,6 +49,7 @@ class Null:
     change: Callable[[Rng, Plan, Factors], Plan]
     gated: bool = True
     session: float = SESSION
+    slow_each: bool = False  # counts each slow request of a session
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class Alternative:
     late: bool = False  # begins at a random time between 2 and 10 minutes
     expected_s: float | None = None  # of the design's table
 
+    @property
+    def dead(self) -> bool:
+        """Whether no request of canary succeeds."""
+        return self.metric == "errors" and self.rate == 1.0
+
 
 def factors(first: int, runs: int) -> Factors:
     """Levels in turn, so that any run of 72 after another has each combination once."""
@@ -76,10 +84,13 @@ def factors(first: int, runs: int) -> Factors:
     )
 
 
-def healthy(levels: Factors, steps: tuple[tuple[int, int], ...], session: float, warmup_s: int) -> Plan:
+def healthy(
+    levels: Factors, steps: tuple[tuple[int, int], ...], session: float, warmup_s: int, bin_s: int = READ_S
+) -> Plan:
     """Canaries that are what stable is."""
-    runs, bins = levels.rate.size, sum(minutes for _, minutes in steps) * 60 // BIN_S
-    weight = np.repeat([percent / 100 for percent, _ in steps], [minutes * 60 // BIN_S for _, minutes in steps])
+    lengths = [minutes * MINUTE_S // bin_s for _, minutes in steps]
+    runs, bins = levels.rate.size, sum(lengths)
+    weight = np.repeat([percent / 100 for percent, _ in steps], lengths)
     total = np.broadcast_to(levels.rate[:, None], (runs, bins))
     rates = np.array([STABLE_RATES[name] for name in METRICS])
     bad = np.broadcast_to(rates[None, :, None, None], (2, len(METRICS), runs, bins)).copy()
@@ -93,12 +104,14 @@ def healthy(levels: Factors, steps: tuple[tuple[int, int], ...], session: float,
         levels.icc,
         session,
         warmup_s=warmup_s,
+        bin_s=bin_s,
     )
 
 
 def null_plan(rng: Rng, null: Null, first: int, runs: int, steps: tuple[tuple[int, int], ...]) -> Plan:
     levels = factors(first, runs)
-    return null.change(rng, healthy(levels, steps, null.session, WARMUP_S), levels)
+    plan = replace(healthy(levels, steps, null.session, WARMUP_S), slow_each=null.slow_each)
+    return null.change(rng, plan, levels)
 
 
 # -- what happens around healthy canaries
@@ -131,7 +144,7 @@ def _slow_node(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
 
 def _cold_start(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
     """Canary is twice as slow for its first 90 seconds."""
-    return _slower(plan, levels, 2.0, np.broadcast_to(np.arange(plan.bins) * BIN_S < 90, (plan.runs, plan.bins)))
+    return _slower(plan, levels, 2.0, np.broadcast_to(np.arange(plan.bins) * plan.bin_s < 90, (plan.runs, plan.bins)))
 
 
 def _tenants(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
@@ -161,20 +174,19 @@ def _sticky_tenants(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
 
 def _bursts(rng: Rng, plan: Plan) -> tuple[Floats, Floats]:
     """Share of the load of each tenant in each bin, (runs, tenants, bins), and how prone to trouble each is."""
-    minutes = plan.bins * BIN_S // 60
-    on = rng.uniform(size=(plan.runs, TENANTS.size, minutes)) < 0.6
-    share = TENANTS[None, :, None] * np.repeat(on, 60 // BIN_S, axis=-1) / 0.6
+    on = rng.uniform(size=(plan.runs, TENANTS.size, plan.minutes)) < 0.6
+    share = TENANTS[None, :, None] * np.repeat(on, MINUTE_S // plan.bin_s, axis=-1) / 0.6
     return share, np.exp(rng.normal(0, 0.7, size=(plan.runs, TENANTS.size)))
 
 
 def _reset(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
     """A gateway dies, and with it what it had counted since it was last read: ten seconds are missing."""
-    plan.load[:] = np.where(_windows(rng, plan, BIN_S), 0.0, plan.load)
+    plan.load[:] = np.where(_windows(rng, plan, UNREAD_S), 0.0, plan.load)
     return plan
 
 
 def _windows(rng: Rng, plan: Plan, seconds: int) -> npt.NDArray[np.bool_]:
-    length = seconds // BIN_S
+    length = seconds // plan.bin_s
     begin = rng.integers(0, plan.bins - length, size=(plan.runs, 1))
     at = np.arange(plan.bins)
     return np.asarray((at >= begin) & (at < begin + length))
@@ -196,8 +208,10 @@ NULLS = (
     Null("cold start", "canary is twice as slow for its first 90 s", _cold_start),
     Null("five tenants", "five keys with bursts and risks of their own; split by request", _tenants, session=1.0),
     Null("counter reset", "a gateway dies with ten seconds that were not read", _reset),
-    Null("operator restart", "the operator loses all but the status at a random second", _nothing),
+    Null("operator restart", "the operator loses all but the status at a random reading", _nothing),
     Null("slow node", "the canary's only pod is on a node that is 15 % slower", _slow_node, gated=False),
+    Null("each slow request counts", "each slow request of a session that sticks to a side, not the session",
+         _nothing, gated=False, slow_each=True),
     Null("five sticky tenants", "each key as a whole goes to one side", _sticky_tenants, gated=False, session=1.0),
 )  # fmt: skip
 
@@ -218,20 +232,26 @@ ALTERNATIVES = (
     Alternative("errors 0.5 % to 10 %, later", "errors", 10, rate=0.1, late=True),
     Alternative("TTFT +50 %, later", "ttft", 10, times=1.5, late=True),
 )
-ALTERNATIVE_RATE, ALTERNATIVE_MINUTES = 20.0, 60
+ALTERNATIVE_RATE, ALTERNATIVE_MINUTES, FINE_MINUTES = 20.0, 60, 5
 EARLIEST_S, LATEST_S = 120, 600
 
 
-def alternative_plan(rng: Rng, cell: Alternative, runs: int, *, regressed: bool) -> tuple[Plan, Floats]:
-    """Runs of one alternative, or the same with a healthy canary; and when regressions begin, in seconds, (runs,)."""
+def alternative_plan(
+    rng: Rng, cell: Alternative, runs: int, *, regressed: bool, fine: bool = False
+) -> tuple[Plan, Floats]:
+    """Runs of one alternative, or the same with a healthy canary; and when regressions begin, in seconds, (runs,).
+
+    `fine` ones are counted each second, and are over after FINE_MINUTES.
+    """
+    minutes, bin_s = (FINE_MINUTES, 1) if fine else (ALTERNATIVE_MINUTES, READ_S)
     levels = Factors(np.full(runs, ALTERNATIVE_RATE), np.full(runs, 0.005), (Shape(0.6),) * runs, np.zeros(runs))
-    plan = healthy(levels, ((cell.weight, ALTERNATIVE_MINUTES),), session=1.0, warmup_s=0)
+    plan = healthy(levels, ((cell.weight, minutes),), session=1.0, warmup_s=0, bin_s=bin_s)
     begin = np.zeros(runs)
     if cell.late:
-        begin = rng.integers(EARLIEST_S // BIN_S, LATEST_S // BIN_S, size=runs) * float(BIN_S)
+        begin = rng.integers(EARLIEST_S // bin_s, LATEST_S // bin_s, size=runs) * float(bin_s)
     if not regressed:
         return plan, begin
-    during = np.arange(plan.bins) * BIN_S >= begin[:, None]
+    during = np.arange(plan.bins) * bin_s >= begin[:, None]
     index = METRICS.index(cell.metric)
     shape = ITL if cell.metric == "itl" else Shape(0.6)
     rate = slow(shape, cell.times) if cell.times else cell.rate

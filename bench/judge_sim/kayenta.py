@@ -42,18 +42,24 @@ def strength(canary: Floats, stable: Floats, allowed_increase: float = 1.0) -> F
     a point on one side the metric is Nodata, which is not High. Where one mean is 0 the effect size cannot be computed
     and is ignored, as Kayenta does.
     """
-    never = np.full(canary.shape[:-1], -np.inf)
+    found = np.full(canary.shape[:-1], -np.inf)
     if canary.shape[-1] == 0 or stable.shape[-1] == 0:
-        return never
-    differences = _differences(canary, stable)
-    tolerated = TOLERANCE * np.abs(np.median(differences, axis=-1))
-    beyond = (differences > tolerated[..., None]).sum(axis=-1)
-    sigma = _sigma(canary, stable)
+        return found
     means = canary.mean(axis=-1), stable.mean(axis=-1)
     large = (means[0] == 0) | (means[1] == 0) | (means[0] >= allowed_increase * means[1])
+    found[large] = _significance(canary[large], stable[large])
+    return found
+
+
+def _significance(canary: Floats, stable: Floats) -> Floats:
+    """What `strength` says of runs whose effect is large enough."""
+    differences = _differences(canary, stable)
+    tolerated = TOLERANCE * np.abs(np.median(differences, axis=-1))
+    beyond = np.count_nonzero(differences > tolerated[..., None], axis=-1)
+    sigma = _sigma(canary, stable)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (beyond - differences.shape[-1] / 2 - 0.5) / sigma
-    return np.where(large & (sigma > 0), found, never)
+    return np.where(sigma > 0, found, -np.inf)
 
 
 def compare(canary: Floats, stable: Floats, z: float = Z_98) -> Comparison:
@@ -77,7 +83,8 @@ def _at(rising: Floats, index: npt.NDArray[np.int64]) -> Floats:
 
 
 def _differences(canary: Floats, stable: Floats) -> Floats:
-    return (canary[..., :, None] - stable[..., None, :]).reshape(*canary.shape[:-1], -1)
+    pairs = canary.shape[-1] * stable.shape[-1]
+    return (canary[..., :, None] - stable[..., None, :]).reshape(*canary.shape[:-1], pairs)
 
 
 def _sigma(canary: Floats, stable: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Our judge on a batch of runs: the functions that the operator calls, with one more axis."""
+"""Our judge on a batch of runs: the functions that the operator calls, with one more axis, whenever it reads."""
 
 import json
 import math
@@ -7,16 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bench.judge_sim.traffic import CANARY, DRIFT, LATENCIES, METRICS, MINUTE_S, STABLE, Traffic
+from bench.judge_sim.traffic import CANARY, DRIFT, LATENCIES, METRICS, MINUTE_S, STABLE, Traffic, by_minute
 from slipway_operator.judging import verdict as judging
 from slipway_operator.judging.evidence import log_combined
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+Sums = tuple[Ints, Ints]  # of canary and of stable, each (epochs, runs, bins or minutes)
 
 RARE = 0.005
+# Evidence at so many points at once stays within a core's cache: some eight arrays for each epoch.
+POINTS = 2048
 # Eight metrics with equal shares and nothing tolerated: what the detection table of the design assumes.
 SPEC = AnalysisSpec(
     metrics=tuple(
@@ -34,123 +38,148 @@ SPEC = AnalysisSpec(
 
 @dataclass(frozen=True)
 class Decisions:
-    """Of each run: when it was rejected, by which metric, and when it first could have passed; infinite if never."""
+    """Of each run: when it was rejected, and when it first could have passed, in seconds; infinite if never."""
 
     fail_s: Floats
-    blamed: Ints
     pass_s: Floats
-    log_evidence: Floats  # (metrics, runs, seconds)
+    log_evidence: Floats  # (metrics, runs, bins)
 
 
 def decide(traffic: Traffic) -> Decisions:
-    """Looks every second for a failure and every minute for a pass."""
-    sums = [cumulated(traffic, index) for index in range(len(METRICS))]
+    """Looks for a failure at each reading and for a pass each minute."""
+    return _decided(traffic, [cumulated(traffic, index) for index in range(len(METRICS))])
+
+
+def _decided(traffic: Traffic, sums: list[Sums]) -> Decisions:
     logs = np.stack([evidence(traffic, index, sums[index]) for index in range(len(METRICS))])
     total = log_combined(np.moveaxis(logs, 0, -1), [metric.share for metric in SPEC.metrics])
-    over = total >= math.log(1 / SPEC.false_rollback_rate)
     units = _units(traffic)
     doubted = _mismatched(traffic, units)
-    over &= ~np.repeat(doubted, MINUTE_S, axis=-1)
-    failed = over.any(axis=-1)
-    first = over.argmax(axis=-1)
-    blamed = logs[:, np.arange(first.size), first].argmax(axis=0)
-    fail_s = np.where(failed, first + 1.0, np.inf)
-    return Decisions(fail_s, blamed, _pass_s(traffic, sums, units, doubted), logs)
+    over = total >= math.log(1 / SPEC.false_rollback_rate)
+    over &= ~np.repeat(doubted, MINUTE_S // traffic.plan.bin_s, axis=-1)
+    fail_s = np.where(over.any(axis=-1), (over.argmax(axis=-1) + 1.0) * traffic.plan.bin_s, np.inf)
+    return Decisions(fail_s, _pass_s(traffic, sums, units, doubted), logs)
 
 
-def cumulated(traffic: Traffic, index: int) -> tuple[Ints, Ints]:
-    """Bad units so far of canary and of stable in each epoch, (runs, seconds, epochs)."""
-    counts = traffic.bad_units[:, index]
-    if SPEC.metrics[index].latency and traffic.plan.warmup_s:
+def cumulated(traffic: Traffic, index: int) -> Sums:
+    """Bad units so far in each epoch, (epochs, runs, bins), of canary and of stable."""
+    plan, counts = traffic.plan, traffic.bad_units[:, index]
+    if SPEC.metrics[index].latency and plan.warmup_s:
         counts = counts.copy()
-        counts[..., : traffic.plan.warmup_s] = 0
-    canary, stable = (by_epoch(traffic, counts[side]) for side in (CANARY, STABLE))
-    return canary, stable
+        counts[..., : plan.warmup_s // plan.bin_s] = 0
+    return by_epoch(traffic, counts[CANARY], plan.bin_s), by_epoch(traffic, counts[STABLE], plan.bin_s)
 
 
-def by_epoch(traffic: Traffic, counts: Ints, step_s: int = 1) -> Ints:
-    """Running sums within each epoch, (runs, steps) to (runs, steps, epochs); a step is a second or a minute."""
-    # Each epoch lies in one piece of memory, as the sums over them want it.
+def by_epoch(traffic: Traffic, counts: Ints, step_s: int) -> Ints:
+    """Running sums within each epoch, (runs, steps) to (epochs, runs, steps)."""
     found = np.zeros((len(traffic.epochs), *counts.shape), dtype=np.int64)
     for epoch, (_, begin_s, end_s) in enumerate(traffic.epochs):
         begin, end = begin_s // step_s, end_s // step_s
         np.cumsum(counts[:, begin:end], axis=-1, out=found[epoch, :, begin:end])
         found[epoch, :, end:] = found[epoch, :, end - 1, None]
-    return np.moveaxis(found, 0, -1)
+    return found
 
 
-def evidence(traffic: Traffic, index: int, sums: tuple[Ints, Ints]) -> Floats:
-    """ln E of a metric at each second, (runs, seconds): computed where a count changed, and kept until the next."""
-    canary, stable = sums
-    changed = np.ones(canary.shape[:2], dtype=bool)
-    changed[:, 1:] = np.diff((canary + stable).sum(axis=-1), axis=-1) != 0
-    kc, ks = canary[changed], stable[changed]
-    found = judging.log_evidence(SPEC.metrics[index], judging.Tally(traffic.weights, kc, ks, kc, ks))
-    return found[np.cumsum(changed.ravel()) - 1].reshape(changed.shape)
+def evidence(traffic: Traffic, index: int, sums: Sums) -> Floats:
+    """ln E of a metric at each reading, (runs, bins): worked out where a count changed, and kept until the next."""
+    found = np.empty(sums[CANARY].shape[1:])
+    for epoch, (_, begin_s, end_s) in enumerate(traffic.epochs):
+        span = slice(begin_s // traffic.plan.bin_s, end_s // traffic.plan.bin_s)
+        # An epoch that has not begun is not in the status either.
+        kc, ks = (counts[: epoch + 1, :, span] for counts in sums)
+        changed = _changed(kc[epoch] + ks[epoch])
+        values = _log_evidence(index, traffic.weights[: epoch + 1], kc[:, changed], ks[:, changed])
+        found[:, span] = values[np.cumsum(changed.ravel()) - 1].reshape(changed.shape)
+    return found
 
 
-def _units(traffic: Traffic) -> tuple[Ints, Ints]:
-    """Units so far at the end of each minute, (runs, minutes, epochs), of canary and of stable."""
-    shape = (traffic.plan.runs, traffic.minutes, MINUTE_S)
+def _changed(counts: Ints) -> Flags:
+    """Where a running sum, (runs, bins), is not what it was one bin before; the first always counts."""
+    changed = np.ones(counts.shape, dtype=bool)
+    changed[:, 1:] = counts[:, 1:] != counts[:, :-1]
+    return changed
+
+
+def _log_evidence(index: int, weights: Floats, kc: Ints, ks: Ints) -> Floats:
+    """ln E at these counts, (epochs, points) to (points,)."""
+    # As floats they need no conversion for each alternative; below 2^53 the bits are the same.
+    canary, stable = kc.astype(np.float64), ks.astype(np.float64)
+    parts = [slice(begin, begin + POINTS) for begin in range(0, kc.shape[1], POINTS)]
+    found = [
+        judging.log_evidence(SPEC.metrics[index], _tally(weights, canary[:, part], stable[:, part])) for part in parts
+    ]
+    return np.concatenate(found)
+
+
+def _tally(
+    weights: Floats, bad_canary: npt.ArrayLike, bad_stable: npt.ArrayLike, units: Sums | None = None
+) -> judging.Tally:
+    """Counts (epochs, ...) as the judge wants them, (..., epochs); bad ones stand in for units where none are asked."""
+    kc, ks = (np.moveaxis(np.asarray(item), 0, -1) for item in (bad_canary, bad_stable))
+    nc, ns = (kc, ks) if units is None else (np.moveaxis(item, 0, -1) for item in units)
+    return judging.Tally(weights, nc, ns, kc, ks)
+
+
+def _units(traffic: Traffic) -> Sums:
+    """Units so far at the end of each minute, (epochs, runs, minutes), of canary and of stable."""
     canary, stable = (
-        by_epoch(traffic, traffic.units[side].reshape(shape).sum(axis=-1), MINUTE_S) for side in (CANARY, STABLE)
+        by_epoch(traffic, by_minute(traffic.units[side], traffic.plan.bin_s), MINUTE_S) for side in (CANARY, STABLE)
     )
     return canary, stable
 
 
-def _mismatched(traffic: Traffic, units: tuple[Ints, Ints]) -> npt.NDArray[np.bool_]:
+def _mismatched(traffic: Traffic, units: Sums) -> Flags:
     """Whether the split is doubted during each minute, from what its predecessor saw; (runs, minutes)."""
-    nc, ns = units
-    found = judging.mismatched(judging.Tally(traffic.weights, nc, ns, nc, ns))
+    found = judging.mismatched(_tally(traffic.weights, *units))
     return np.concatenate([np.zeros_like(found[:, :1]), found[:, :-1]], axis=-1)
 
 
-def _pass_s(
-    traffic: Traffic, sums: list[tuple[Ints, Ints]], units: tuple[Ints, Ints], doubted: npt.NDArray[np.bool_]
-) -> Floats:
-    at = slice(MINUTE_S - 1, None, MINUTE_S)
-    nc, ns = units
-    passed = ~doubted & (nc.sum(axis=-1) >= SPEC.min_samples.canary_requests)
+def _pass_s(traffic: Traffic, sums: list[Sums], units: Sums, doubted: Flags) -> Floats:
+    per_minute = MINUTE_S // traffic.plan.bin_s
+    at = slice(per_minute - 1, None, per_minute)
+    passed = ~doubted & (units[CANARY].sum(axis=0) >= SPEC.min_samples.canary_requests)
     passed &= (np.arange(1, traffic.minutes + 1) * MINUTE_S > traffic.plan.warmup_s)[None, :]
     for index, metric in enumerate(SPEC.metrics):
-        kc, ks = (counts[:, at] for counts in sums[index])
         weights = np.full_like(traffic.weights, 0.5) if index == DRIFT else traffic.weights
-        tally = judging.Tally(weights, nc, ns, kc, ks)
+        tally = _tally(weights, *(counts[..., at] for counts in sums[index]), units=units)
         passed &= judging.passes(metric, tally, SPEC.false_promote_rate)
     return np.where(passed.any(axis=-1), (passed.argmax(axis=-1) + 1.0) * MINUTE_S, np.inf)
 
 
+# -- a restart
+
+
 def restarted(rng: np.random.Generator, traffic: Traffic, before: Decisions) -> int:
-    """Runs whose evidence differs in any bit at any second after an operator lost all but its status at a random one.
+    """Runs of which anything differs in any bit after an operator lost all but its status, after a random reading.
 
-    What it kept goes through the very JSON of the status.
+    What it kept goes through the very JSON of the status; evidence at each reading and verdicts are compared.
     """
-    runs, seconds = traffic.units.shape[1:]
-    at = rng.integers(0, seconds, size=runs)
-    differ = np.zeros(runs, dtype=bool)
-    for index in range(len(METRICS)):
-        sums = cumulated(traffic, index)
-        kept = _through_json(traffic, index, sums, at)
-        resumed = [
-            np.where(np.arange(seconds)[None, :, None] > at[:, None, None], old[:, None, :] + (now - then), now)
-            for old, now, then in zip(kept, sums, (_then(item, at) for item in sums), strict=True)
-        ]
-        after = evidence(traffic, index, (resumed[0], resumed[1]))
-        differ |= (after.view(np.int64) != before.log_evidence[index].view(np.int64)).any(axis=-1)
-    return int(differ.sum())
+    runs, bins = traffic.units.shape[1:]
+    at = rng.integers(0, bins, size=runs)
+    after = _decided(traffic, [_resumed(traffic, index, at) for index in range(len(METRICS))])
+    differ = (after.log_evidence.view(np.int64) != before.log_evidence.view(np.int64)).any(axis=(0, 2))
+    return int((differ | (after.fail_s != before.fail_s) | (after.pass_s != before.pass_s)).sum())
 
 
-def _then(counts: Ints, at: Ints) -> Ints:
-    return counts[np.arange(at.size), at][:, None, :]
+def _resumed(traffic: Traffic, index: int, at: Ints) -> Sums:
+    """Sums as before up to these readings, (runs,), and then what was read again and what came since."""
+    before = cumulated(traffic, index)
+    then = [counts[:, np.arange(at.size), at] for counts in before]
+    kept = _through_json(traffic, METRICS[index], then[CANARY], then[STABLE])
+    later = np.arange(before[CANARY].shape[-1]) > at[:, None]
+    canary, stable = (
+        np.where(later, read[..., None] + (counts - once[..., None]), counts)
+        for read, counts, once in zip(kept, before, then, strict=True)
+    )
+    return canary, stable
 
 
-def _through_json(traffic: Traffic, index: int, sums: tuple[Ints, Ints], at: Ints) -> tuple[Ints, Ints]:
-    """Counts at these seconds, (runs, epochs), written to a status and read again."""
-    canary, stable = (counts[np.arange(at.size), at] for counts in sums)
+def _through_json(traffic: Traffic, metric: str, canary: Ints, stable: Ints) -> Sums:
+    """Counts, (epochs, runs), written to a status and read again."""
     kept: list[Counts] = []
-    for kc, ks in zip(canary.tolist(), stable.tolist(), strict=True):
+    for kc, ks in zip(canary.T.tolist(), stable.T.tolist(), strict=True):
         sides = zip(traffic.epochs, kc, ks, strict=True)
-        counts = Counts(METRICS[index], tuple(Epoch(weight, a, b, a, b) for (weight, _, _), a, b in sides))
+        counts = Counts(metric, tuple(Epoch(weight, a, b, a, b) for (weight, _, _), a, b in sides))
         kept.append(wire.from_json(Counts, json.loads(json.dumps(wire.to_json(counts)))))
     found = np.array([[(epoch.kc, epoch.ks) for epoch in counts.epochs] for counts in kept], dtype=np.int64)
-    return found[..., 0], found[..., 1]
+    return found[..., 0].T, found[..., 1].T

@@ -6,7 +6,7 @@ number of metrics, and no extra interval between a failed check and the rollback
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,27 +47,48 @@ def argo(traffic: Traffic, failure_limit: int) -> Floats:
     return _when(np.cumsum(bad & seen, axis=-1) > failure_limit, traffic)
 
 
-def kayenta_once(traffic: Traffic) -> Floats:
+def kayenta_once(traffic: Traffic, strengths: Floats) -> Floats:
     """Judged when the time is over, as Kayenta's statistics assume; all metrics critical."""
-    strengths = kayenta_strengths(traffic, [traffic.minutes])
-    return np.where(strengths[:, 0] > kayenta.Z_98, float(traffic.minutes * MINUTE_S), np.inf)
+    return np.where(strengths[:, -1] > kayenta.Z_98, float(traffic.minutes * MINUTE_S), np.inf)
 
 
-def kayenta_often(traffic: Traffic, z: float = kayenta.Z_98) -> Floats:
+def kayenta_often(traffic: Traffic, strengths: Floats, z: float = kayenta.Z_98) -> Floats:
     """Judged every five minutes on all points so far, as people configure it."""
-    looks = kayenta_looks(traffic)
-    over = kayenta_strengths(traffic, looks) > z
+    looks = _often(traffic)
+    over = strengths[:, : len(looks)] > z
     return np.where(over.any(axis=-1), np.array(looks)[over.argmax(axis=-1)] * float(MINUTE_S), np.inf)
 
 
-def kayenta_looks(traffic: Traffic) -> list[int]:
+def kayenta_strengths(traffic: Traffic) -> Floats:
+    """Strength of the worst metric at each look, every five minutes and at the end; (runs, looks)."""
+    begin = traffic.plan.warmup_s // MINUTE_S
+    looks = sorted({*_often(traffic), traffic.minutes})
+    worst = np.full((traffic.plan.runs, len(looks)), -np.inf)
+    for index in SEEN:
+        canary, stable = _points(traffic, index)
+        for column, minute in enumerate(looks):
+            found = kayenta.strength(canary[:, begin:minute], stable[:, begin:minute])
+            worst[:, column] = np.maximum(worst[:, column], found)
+    return worst
+
+
+def _often(traffic: Traffic) -> list[int]:
     begin = traffic.plan.warmup_s // MINUTE_S
     return list(range(begin + KAYENTA_EVERY_MIN, traffic.minutes + 1, KAYENTA_EVERY_MIN))
 
 
-def tuned_kayenta_z(traffic: Traffic, false_rollback_rate: float) -> float:
-    """The lowest confidence, as a normal quantile, with which looking every five minutes keeps to this rate."""
-    strongest = kayenta_strengths(traffic, kayenta_looks(traffic)).max(axis=-1)
+def strongest(traffic: Traffic, strengths: Floats) -> Floats:
+    """Of all looks every five minutes, (runs,)."""
+    return strengths[:, : len(_often(traffic))].max(axis=-1)
+
+
+def tuned_kayenta_z(strongest: Floats, false_rollback_rate: float) -> float:
+    """The lowest confidence, as a normal quantile, with which looking every five minutes keeps to this rate.
+
+    Args:
+        strongest: of healthy canaries, (runs,).
+        false_rollback_rate: of these, the part that may be rejected.
+    """
     return float(np.quantile(strongest, 1 - false_rollback_rate, method="higher"))
 
 
@@ -93,16 +114,22 @@ def msprt(traffic: Traffic) -> Floats:
     return _when(crossed, traffic)
 
 
-JUDGES: dict[str, Judge] = {
+ONCE, OFTEN = "Kayenta, judged once", "Kayenta, every 5 min"
+OTHERS: dict[str, Judge] = {
     "Flagger, threshold 5": partial(flagger, threshold=5),
     "Flagger, threshold 10": partial(flagger, threshold=10),
     "Argo, failureLimit 0": partial(argo, failure_limit=0),
     "Argo, failureLimit 3": partial(argo, failure_limit=3),
-    "Kayenta, judged once": kayenta_once,
-    "Kayenta, every 5 min": kayenta_often,
     "z test, every minute": z_test,
     "mSPRT, every minute": msprt,
 }
+JUDGES = (ONCE, OFTEN, *OTHERS)
+
+
+def judged(traffic: Traffic, strengths: Floats) -> dict[str, Floats]:
+    """Seconds until rollback of each of JUDGES, (runs,); `strengths` as of `kayenta_strengths`."""
+    both = {ONCE: kayenta_once(traffic, strengths), OFTEN: kayenta_often(traffic, strengths)}
+    return both | {name: judge(traffic) for name, judge in OTHERS.items()}
 
 
 # -- threshold rules that are tuned to a false-rollback rate
@@ -121,16 +148,16 @@ class Rule:
         return f"{self.tolerated} failures of {self.window_min} min tolerated"
 
 
-def tuned_rules(traffic: Traffic, rates: Floats, false_rollback_rate: float) -> list[Rule]:
+def tuned_rules(healthy: Mapping[int, Floats], false_rollback_rate: float) -> list[Rule]:
     """The family of threshold rules, each with the lowest limits that keep to this rate on healthy canaries.
 
     Args:
-        traffic: healthy canaries of the very configuration that the rules will be used in.
-        rates: stable's true rates of bad requests, (metrics,).
+        healthy: `deviations` of healthy canaries of the very configuration that the rules will be used in.
+        false_rollback_rate: of these, the part that may be rejected.
     """
     rules = []
-    for window in WINDOWS_MIN:
-        worst = np.sort(_deviations(traffic, rates, window), axis=-1)[:, ::-1]
+    for window, deviations in healthy.items():
+        worst = np.sort(deviations, axis=-1)[:, ::-1]
         for tolerated in TOLERATED:
             if tolerated < worst.shape[-1]:
                 limit = float(np.quantile(worst[:, tolerated], 1 - false_rollback_rate, method="higher"))
@@ -138,18 +165,26 @@ def tuned_rules(traffic: Traffic, rates: Floats, false_rollback_rate: float) -> 
     return rules
 
 
-def by_rule(rule: Rule, traffic: Traffic, rates: Floats) -> Floats:
-    """Seconds until a rule rolls back."""
-    failed = np.cumsum(_deviations(traffic, rates, rule.window_min) >= rule.limit, axis=-1) > rule.tolerated
+def by_rule(rule: Rule, deviations: Mapping[int, Floats]) -> Floats:
+    """Seconds until a rule rolls back, (runs,)."""
+    failed = np.cumsum(deviations[rule.window_min] >= rule.limit, axis=-1) > rule.tolerated
     return np.where(failed.any(axis=-1), (failed.argmax(axis=-1) + 1.0) * rule.window_min * MINUTE_S, np.inf)
 
 
-def _deviations(traffic: Traffic, rates: Floats, window_min: int) -> Floats:
-    """How far the worst metric of canary exceeds its known rate in each window, as a signed root of the deviance.
+def deviations(traffic: Traffic, rates: Floats) -> dict[int, Floats]:
+    """How far the worst metric of canary exceeds its known rate, by minutes of a window; each (runs, windows).
 
-    One limit on this scale is a limit for each metric's rate with about the same chance of being exceeded: no metric
-    of a rule is tuned better than another.
+    As a signed root of the deviance: one limit on this scale is a limit for each metric's rate with about the same
+    chance of being exceeded, so that no metric of a rule is tuned better than another.
+
+    Args:
+        traffic: canaries.
+        rates: stable's true rates of bad requests, (metrics,).
     """
+    return {window: _deviations(traffic, rates, window) for window in WINDOWS_MIN}
+
+
+def _deviations(traffic: Traffic, rates: Floats, window_min: int) -> Floats:
     windows = traffic.minutes // window_min
     shape = (traffic.plan.runs, windows, window_min)
     worst = np.full(shape[:2], -np.inf)
@@ -187,18 +222,6 @@ def _checks(traffic: Traffic) -> tuple[Flags, Flags]:
         bad |= k > n * np.maximum(OBJECTIVE, SLACK * rate)
     counted = np.arange(traffic.minutes) >= traffic.plan.warmup_s // MINUTE_S
     return bad & counted, (traffic.requests[CANARY, 0] > 0) | ~counted
-
-
-def kayenta_strengths(traffic: Traffic, looks: Sequence[int]) -> Floats:
-    """Strength of the worst metric at each look, (runs, looks)."""
-    begin = traffic.plan.warmup_s // MINUTE_S
-    worst = np.full((traffic.plan.runs, len(looks)), -np.inf)
-    for index in SEEN:
-        canary, stable = _points(traffic, index)
-        for column, minute in enumerate(looks):
-            found = kayenta.strength(canary[:, begin:minute], stable[:, begin:minute])
-            worst[:, column] = np.maximum(worst[:, column], found)
-    return worst
 
 
 def _points(traffic: Traffic, index: int) -> tuple[Floats, Floats]:

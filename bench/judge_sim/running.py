@@ -1,7 +1,8 @@
 """Runs of a cell: traffic in batches, every judge on each, and what came of it."""
 
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,14 +10,17 @@ import numpy.typing as npt
 
 from bench.judge_sim import cells, ours, peers
 from bench.judge_sim.cells import Alternative, Null
-from bench.judge_sim.traffic import CANARY, METRICS, MINUTE_S, Traffic, draw
+from bench.judge_sim.traffic import CANARY, METRICS, MINUTE_S, STABLE, Traffic, draw
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Told = Callable[[str, int, int], None]  # what, runs done, runs in all
 
 OURS, TUNED_KAYENTA, TUNED_RULE = "Slipway", "Kayenta, every 5 min, tuned", "best tuned threshold rule"
 BATCH = 72  # each combination of the factors once
 RESTART = "operator restart"
+Z_95 = 1.959964
+TAKEN, EARLY, REQUESTS, HARM = range(4)  # columns of what is measured of a run
 
 
 @dataclass
@@ -28,8 +32,9 @@ class NullResult:
     rollbacks: dict[str, int] = field(default_factory=dict)  # by judge
     passed: int = 0  # by ours, and not rejected before
     undecided: int = 0  # by ours
-    by_rate: dict[float, tuple[int, int]] = field(default_factory=dict)  # requests per second: rollbacks of ours, runs
+    by_rate: dict[str, list[int]] = field(default_factory=dict)  # requests per second: rollbacks of ours, runs
     differing: int = 0  # verdicts that a restart changed in any bit
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,12 @@ class Detection:
     detected: float  # part of the runs
     early: float  # rejected before anything was wrong
     median_s: float
+    median_low_s: float  # 95 % interval of the median
+    median_high_s: float
     p90_s: float
     requests: float  # median, to canary since the regression began
     harm: float  # mean of bad responses that canary served until it was rejected, or time was over
+    harm_error: float  # half of the 95 % interval of that
 
 
 @dataclass
@@ -52,128 +60,148 @@ class AlternativeResult:
     runs: int
     judges: dict[str, Detection]
     passed: float  # part of the runs that ours would have let pass first
-    most_requests: float  # to canary until ours rejected it, in 99 of 100 runs
     rule: str  # which of the tuned ones was best
+    evidence_requests: float | None  # dead ones: canary requests that suffice as evidence in 99 of 100 runs
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Limits that reject one of a hundred healthy canaries of a cell, and stable's rates, (metrics,), as known."""
+
+    rules: list[peers.Rule]
+    kayenta_z: float
+    rates: Floats
 
 
 def null_result(null: Null, runs: int, seed: int, told: Told) -> NullResult:
-    result = NullResult(null)
+    began, result = time.process_time(), NullResult(null)
     for rng, first, size in _batches(null.name, runs, seed):
         steps = cells.SCHEDULES[first // BATCH % len(cells.SCHEDULES)]
         traffic = draw(rng, cells.null_plan(rng, null, first, size, steps))
-        _add(result, traffic, cells.factors(first, size).rate)
+        mine = ours.decide(traffic)
+        _add(result, traffic, mine, cells.factors(first, size).rate)
         if null.name == RESTART:
-            result.differing += ours.restarted(rng, traffic, ours.decide(traffic))
+            result.differing += ours.restarted(rng, traffic, mine)
         told(null.name, first + size, runs)
+    result.cpu_s = time.process_time() - began
     return result
 
 
-def _add(result: NullResult, traffic: Traffic, rates: Floats) -> None:
-    mine = ours.decide(traffic)
+def _add(result: NullResult, traffic: Traffic, mine: ours.Decisions, rates: Floats) -> None:
     failed, passed = np.isfinite(mine.fail_s), np.isfinite(mine.pass_s)
     result.runs += failed.size
     result.passed += int((passed & (mine.pass_s <= mine.fail_s)).sum())
     result.undecided += int((~passed & ~failed).sum())
     for rate in np.unique(rates):
-        rollbacks, runs = result.by_rate.get(float(rate), (0, 0))
         here = rates == rate
-        result.by_rate[float(rate)] = (rollbacks + int(failed[here].sum()), runs + int(here.sum()))
-    found = {OURS: mine.fail_s, **{name: judge(traffic) for name, judge in peers.JUDGES.items()}}
+        sums = result.by_rate.setdefault(f"{rate:g}", [0, 0])
+        sums[0] += int(failed[here].sum())
+        sums[1] += int(here.sum())
+    found = {OURS: mine.fail_s} | peers.judged(traffic, peers.kayenta_strengths(traffic))
     for name, when in found.items():
         result.rollbacks[name] = result.rollbacks.get(name, 0) + int(np.isfinite(when).sum())
 
 
 def alternative_result(cell: Alternative, runs: int, seed: int, told: Told) -> AlternativeResult:
-    rules, kayenta_z, rates = _tuned(cell, runs, seed, told)
+    began, tuned = time.process_time(), _tuned(cell, runs, seed, told)
     gathered: dict[str, list[Floats]] = {}
-    passed: list[Floats] = []
+    passed: list[npt.NDArray[np.bool_]] = []
     for rng, first, size in _batches(cell.name, runs, seed):
         plan, begin = cells.alternative_plan(rng, cell, size, regressed=True)
         traffic = draw(rng, plan)
         mine = ours.decide(traffic)
         passed.append(mine.pass_s < mine.fail_s)
-        found = {OURS: mine.fail_s, **{name: judge(traffic) for name, judge in peers.JUDGES.items()}}
-        found[TUNED_KAYENTA] = peers.kayenta_often(traffic, kayenta_z)
-        found |= {rule.name: peers.by_rule(rule, traffic, rates) for rule in rules}
-        for name, when in found.items():
-            gathered.setdefault(name, []).append(_measures(traffic, cell, begin, when))
+        found = {OURS: mine.fail_s} | _others(traffic, tuned)
+        for name, measures in _measures(traffic, cell, begin, found).items():
+            gathered.setdefault(name, []).append(measures)
         told(cell.name, first + size, runs)
     measured = {name: np.concatenate(parts) for name, parts in gathered.items()}
-    best = min((rule.name for rule in rules), key=lambda name: measured[name][:, 3].mean())
-    kept = [OURS, *peers.JUDGES, TUNED_KAYENTA]
-    judges = {name: _detection(measured[name]) for name in kept} | {TUNED_RULE: _detection(measured[best])}
-    most = float(np.quantile(measured[OURS][:, 2], 0.99, method="higher"))
-    return AlternativeResult(cell, runs, judges, float(np.concatenate(passed).mean()), most, best)
+    best = min((rule.name for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
+    judges = {name: _detection(measured[name]) for name in (OURS, *peers.JUDGES, TUNED_KAYENTA)}
+    judges[TUNED_RULE] = _detection(measured[best])
+    enough = _evidence_requests(cell, runs, seed) if cell.dead else None
+    passed_first = float(np.concatenate(passed).mean())
+    return AlternativeResult(cell, runs, judges, passed_first, best, enough, time.process_time() - began)
 
 
-def _tuned(cell: Alternative, runs: int, seed: int, told: Told) -> tuple[list[peers.Rule], float, Floats]:
-    """Rules and Kayenta with the limits that reject one of a hundred healthy canaries of this very configuration.
+def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
+    """Seconds until rollback of everybody else, (runs,)."""
+    strengths, deviations = peers.kayenta_strengths(traffic), peers.deviations(traffic, tuned.rates)
+    found = peers.judged(traffic, strengths)
+    found[TUNED_KAYENTA] = peers.kayenta_often(traffic, strengths, tuned.kayenta_z)
+    return found | {rule.name: peers.by_rule(rule, deviations) for rule in tuned.rules}
 
-    All runs are needed at once for the quantiles, so this is one big batch, of minutes alone.
-    """
-    rng = _generator(f"{cell.name}, healthy", 0, seed)
-    parts = []
-    for first in range(0, runs, BATCH):
-        plan, _ = cells.alternative_plan(rng, cell, min(BATCH, runs - first), regressed=False)
-        parts.append(draw(rng, plan))
-        told(f"{cell.name}, tuning", min(first + BATCH, runs), runs)
-    healthy = _joined(parts)
-    rates = healthy.plan.bad[1, :, 0, 0]
+
+def _tuned(cell: Alternative, runs: int, seed: int, told: Told) -> Tuned:
+    """Rules and Kayenta with the limits that reject one of a hundred healthy canaries of this very configuration."""
+    rates = np.empty(0)
+    strongest: list[Floats] = []
+    deviations: dict[int, list[Floats]] = {}
+    for rng, first, size in _batches(f"{cell.name}, healthy", runs, seed):
+        plan, _ = cells.alternative_plan(rng, cell, size, regressed=False)
+        traffic, rates = draw(rng, plan), plan.bad[STABLE, :, 0, 0]
+        strongest.append(peers.strongest(traffic, peers.kayenta_strengths(traffic)))
+        for window, found in peers.deviations(traffic, rates).items():
+            deviations.setdefault(window, []).append(found)
+        told(f"{cell.name}, tuning", first + size, runs)
     alpha = ours.SPEC.false_rollback_rate
-    return peers.tuned_rules(healthy, rates, alpha), peers.tuned_kayenta_z(healthy, alpha), rates
+    rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, alpha)
+    return Tuned(rules, peers.tuned_kayenta_z(np.concatenate(strongest), alpha), rates)
 
 
-def _joined(parts: list[Traffic]) -> Traffic:
-    """Batches as one, with what is counted by minute; the seconds are left out."""
-    first = parts[0].plan
-    plan = cells.Plan(
-        first.steps,
-        np.concatenate([part.plan.load for part in parts], axis=1),
-        np.concatenate([part.plan.bad[..., :1] for part in parts], axis=2),
-        first.shift[..., :1],
-        np.concatenate([part.plan.spread for part in parts], axis=1),
-        np.concatenate([part.plan.icc for part in parts]),
-        first.session,
-        warmup_s=first.warmup_s,
-    )
-    nothing = np.zeros((2, plan.runs, 0), dtype=np.int64)
-    by_minute = [
-        np.concatenate([getattr(part, name) for part in parts], axis=2)
-        for name in ("requests", "bad_requests", "log_latency")
-    ]
-    return Traffic(plan, nothing, nothing, *by_minute, epochs=parts[0].epochs)
+def _evidence_requests(cell: Alternative, runs: int, seed: int) -> float:
+    """Canary requests after which, in 99 of 100 runs, a look would have rejected: one looks each second."""
+    parts = []
+    for rng, _, size in _batches(f"{cell.name}, each second", runs, seed):
+        plan, begin = cells.alternative_plan(rng, cell, size, regressed=True, fine=True)
+        traffic = draw(rng, plan)
+        found = _measures(traffic, cell, begin, {OURS: ours.decide(traffic).fail_s})
+        parts.append(found[OURS][:, REQUESTS])
+    return _quantile(np.concatenate(parts), 0.99)
 
 
-def _measures(traffic: Traffic, cell: Alternative, begin: Floats, when: Floats) -> Floats:
-    """Of each run: seconds to detection (infinite if missed, nan if early), weight of it, canary requests, harm."""
-    runs, seconds = traffic.units.shape[1:]
-    rows = np.arange(runs)
-    end = np.where(np.isfinite(when), when, seconds).astype(int)
-    begin_s = begin.astype(int)
+# -- what is measured of a run
 
-    def between(counts: npt.NDArray[np.int64]) -> Floats:
-        sums = np.concatenate([np.zeros((runs, 1)), np.cumsum(counts, axis=-1)], axis=-1)
-        return np.maximum(sums[rows, end] - sums[rows, np.minimum(begin_s, end)], 0.0)
 
-    index = METRICS.index(cell.metric)
-    early = when <= begin
-    taken = np.where(early, np.nan, when - begin)
-    requests = np.where(np.isfinite(when), between(traffic.units[CANARY]), np.inf)
-    return np.stack([taken, early, requests, between(traffic.bad_units[CANARY, index])], axis=-1)
+def _measures(traffic: Traffic, cell: Alternative, begin: Floats, found: Mapping[str, Floats]) -> dict[str, Floats]:
+    """By judge, of each run: seconds to detection (infinite if missed, nan if early), whether early, canary requests
+    (infinite if missed) and bad ones of these until then; (runs, 4)."""
+    served = _so_far(traffic.units[CANARY])
+    harmed = _so_far(traffic.bad_units[CANARY, METRICS.index(cell.metric)])
+    rows, last = np.arange(begin.size), traffic.plan.bins * traffic.plan.bin_s
+    measured = {}
+    for name, when in found.items():
+        end = (np.minimum(when, last) / traffic.plan.bin_s).astype(int)
+        start = np.minimum((begin / traffic.plan.bin_s).astype(int), end)
+        requests, harm = (sums[rows, end] - sums[rows, start] for sums in (served, harmed))
+        early = when <= begin
+        taken = np.where(early, np.nan, when - begin)
+        measured[name] = np.stack([taken, early, np.where(np.isfinite(when), requests, np.inf), harm], axis=-1)
+    return measured
+
+
+def _so_far(counts: Ints) -> Ints:
+    """(runs, bins) to running sums before each bin and after the last, (runs, bins + 1)."""
+    return np.concatenate([np.zeros_like(counts[:, :1]), np.cumsum(counts, axis=-1)], axis=-1)
 
 
 def _detection(measured: Floats) -> Detection:
-    early = measured[:, 1] > 0
-    seconds, requests = measured[~early, 0], measured[~early, 2]
+    early, harm = measured[:, EARLY] > 0, measured[:, HARM]
+    seconds, requests = measured[~early, TAKEN], measured[~early, REQUESTS]
     if not seconds.size:
-        return Detection(0.0, 1.0, np.inf, np.inf, np.inf, float(measured[:, 3].mean()))
+        seconds = requests = np.array([np.inf])
+    aside = Z_95 * 0.5 / np.sqrt(seconds.size)
     return Detection(
-        float(np.isfinite(seconds).sum() / early.size),
-        float(early.mean()),
-        _quantile(seconds, 0.5),
-        _quantile(seconds, 0.9),
-        _quantile(requests, 0.5),
-        float(measured[:, 3].mean()),
+        detected=float(np.isfinite(seconds).sum() / early.size),
+        early=float(early.mean()),
+        median_s=_quantile(seconds, 0.5),
+        median_low_s=_quantile(seconds, max(0.0, 0.5 - aside)),
+        median_high_s=_quantile(seconds, min(1.0, 0.5 + aside)),
+        p90_s=_quantile(seconds, 0.9),
+        requests=_quantile(requests, 0.5),
+        harm=float(harm.mean()),
+        harm_error=float(Z_95 * harm.std() / np.sqrt(harm.size)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Simulated traffic: counts of requests and bad ones, by second and by minute.
+"""Simulated traffic: counts of requests and bad ones, at each reading and by minute.
 
 Sessions start as a Poisson process, have a geometric number of requests and are assigned as wholes. With probability
 ICC all requests of a session share one fate, otherwise each has its own: two requests of a session correlate by ICC.
@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from slipway_operator.judging.epochs import clock_starts
+from slipway_operator.planning.analysis import READ_S
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-BIN_S, MINUTE_S = 10, 60
+MINUTE_S = 60
 CANARY, STABLE = 0, 1
 METRICS = ("errors", "ttft", "itl", "empty", "truncated", "stuck", "malformed", "drift")
 LATENCIES = ("ttft", "itl")  # with a time as well as a threshold
@@ -25,7 +26,7 @@ DRIFT = METRICS.index("drift")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a batch of runs goes through. Bins of BIN_S seconds; side 0 is canary, 1 is stable."""
+    """What a batch of runs goes through. Bins of `bin_s` seconds; side 0 is canary, 1 is stable."""
 
     steps: tuple[tuple[int, int], ...]  # weight in percent, minutes
     load: Floats  # requests per second as assigned, (2, runs, bins)
@@ -36,6 +37,8 @@ class Plan:
     session: float = 1.0  # mean requests; 1: each request is assigned by itself
     mirrored: float = 0.2  # share of prompts that the drift comparison sees
     warmup_s: int = 0
+    bin_s: int = READ_S  # a divisor of a minute; the operator reads counters at the end of each
+    slow_each: bool = False  # each slow request of a session is a bad unit, not the session
 
     @property
     def runs(self) -> int:
@@ -45,14 +48,18 @@ class Plan:
     def bins(self) -> int:
         return int(self.load.shape[2])
 
+    @property
+    def minutes(self) -> int:
+        return self.bins * self.bin_s // MINUTE_S
+
 
 @dataclass(frozen=True)
 class Traffic:
     """What was counted. Units are sessions, or requests where each is assigned by itself."""
 
     plan: Plan
-    bad_units: Ints  # (2, metrics, runs, seconds)
-    units: Ints  # (2, runs, seconds)
+    bad_units: Ints  # (2, metrics, runs, bins)
+    units: Ints  # (2, runs, bins)
     requests: Ints  # (2, metrics, runs, minutes)
     bad_requests: Ints  # (2, metrics, runs, minutes)
     log_latency: Floats  # sums, (2, latencies, runs, minutes)
@@ -67,34 +74,35 @@ class Traffic:
         return int(self.requests.shape[-1])
 
 
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions that began in each bin or minute, (runs, bins): those whose requests share one fate, and the others."""
+
+    alike: Ints
+    own: Ints
+    alike_bad: Ints  # with at least one bad request
+    own_bad: Ints
+
+    def by_minute(self, bin_s: int) -> "Sessions":
+        return Sessions(*(by_minute(item, bin_s) for item in (self.alike, self.own, self.alike_bad, self.own_bad)))
+
+
 def draw(rng: np.random.Generator, plan: Plan) -> Traffic:
     """One batch of runs."""
-    seconds, minutes = plan.bins * BIN_S, plan.bins * BIN_S // MINUTE_S
     shape = (2, len(METRICS), plan.runs)
-    bad_units = np.zeros((*shape, seconds), dtype=np.int32)
-    units = np.zeros((2, plan.runs, seconds), dtype=np.int32)
-    requests = np.zeros((*shape, minutes), dtype=np.int64)
-    bad_requests = np.zeros((*shape, minutes), dtype=np.int64)
-    log_latency = np.zeros((2, len(LATENCIES), plan.runs, minutes))
+    made = Traffic(
+        plan,
+        bad_units=np.zeros((*shape, plan.bins), dtype=np.int64),
+        units=np.zeros((2, plan.runs, plan.bins), dtype=np.int64),
+        requests=np.zeros((*shape, plan.minutes), dtype=np.int64),
+        bad_requests=np.zeros((*shape, plan.minutes), dtype=np.int64),
+        log_latency=np.zeros((2, len(LATENCIES), plan.runs, plan.minutes)),
+        epochs=epochs_of(plan.steps),
+    )
     for side in (CANARY, STABLE):
-        starts = rng.poisson(plan.load[side] * BIN_S / plan.session)
-        for index, metric in enumerate(METRICS):
-            if index == DRIFT:
-                continue
-            bad = plan.bad[side, index]
-            alike, own, alike_bad, own_bad = _sessions(rng, starts, bad, plan)
-            bad_units[side, index] = scatter(rng, alike_bad + own_bad)
-            counts = [by_minute(item) for item in (alike, own, alike_bad, own_bad)]
-            requests[side, index], bad_requests[side, index] = _requests(rng, counts, mean_by_minute(bad), plan.session)
-            if metric in LATENCIES:
-                row = LATENCIES.index(metric)
-                n = requests[side, index]
-                noise = rng.standard_normal(n.shape) * np.sqrt(n) * plan.spread[row][:, None]
-                log_latency[side, row] = n * mean_by_minute(plan.shift[side, row]) + noise
-            if index == 0:
-                units[side] = bad_units[side, 0] + scatter(rng, starts - alike_bad - own_bad)
-    _mirror(rng, plan, bad_units, requests, bad_requests)
-    return Traffic(plan, bad_units, units, requests, bad_requests, log_latency, epochs_of(plan.steps))
+        _serve(rng, made, side)
+    _mirror(rng, made)
+    return made
 
 
 def epochs_of(steps: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
@@ -110,14 +118,54 @@ def epochs_of(steps: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], .
     return tuple((weight, begin, end) for (begin, weight), end in zip(ordered, ends, strict=True))
 
 
-def _sessions(rng: np.random.Generator, starts: Ints, bad: Floats, plan: Plan) -> tuple[Ints, Ints, Ints, Ints]:
-    """Sessions whose requests share a fate, and the others; and those of each with at least one bad request."""
-    if plan.session == 1:
-        nothing = np.zeros_like(starts)
-        return nothing, starts, nothing, rng.binomial(starts, bad)
-    alike = rng.binomial(starts, plan.icc[:, None])
-    more = _one_more(bad, plan.session)
-    return alike, starts - alike, rng.binomial(alike, bad), rng.binomial(starts - alike, bad + (1 - bad) * more)
+def by_minute(counts: Ints, bin_s: int) -> Ints:
+    """(runs, bins) to sums, (runs, minutes)."""
+    return counts.reshape(counts.shape[0], -1, MINUTE_S // bin_s).sum(axis=-1)
+
+
+def mean_by_minute(values: Floats, bin_s: int) -> Floats:
+    return values.reshape(values.shape[0], -1, MINUTE_S // bin_s).mean(axis=-1)
+
+
+# -- what one side serves
+
+
+def _serve(rng: np.random.Generator, traffic: Traffic, side: int) -> None:
+    """Sessions of one side, and what became of them in each metric but the mirrored one."""
+    plan = traffic.plan
+    starts = rng.poisson(plan.load[side] * (plan.bin_s / plan.session))
+    traffic.units[side] = starts
+    alike = rng.binomial(starts, plan.icc[:, None]) if plan.session > 1 else np.zeros_like(starts)
+    for index in range(len(METRICS)):
+        if index == DRIFT:
+            continue
+        sessions = _sessions(rng, alike, starts - alike, plan.bad[side, index], plan.session)
+        _count(rng, traffic, side, index, sessions)
+        if METRICS[index] in LATENCIES:
+            _time(rng, traffic, side, index)
+
+
+def _sessions(rng: np.random.Generator, alike: Ints, own: Ints, bad: Floats, session: float) -> Sessions:
+    if session == 1:
+        return Sessions(alike, own, alike, rng.binomial(own, bad))
+    at_least_one = bad + (1 - bad) * _one_more(bad, session)
+    return Sessions(alike, own, rng.binomial(alike, bad), rng.binomial(own, at_least_one))
+
+
+def _count(rng: np.random.Generator, traffic: Traffic, side: int, index: int, sessions: Sessions) -> None:
+    """Bad units of each bin; requests, and bad ones, of each minute."""
+    plan = traffic.plan
+    bad, minutely = plan.bad[side, index], sessions.by_minute(plan.bin_s)
+    by_minutes = mean_by_minute(bad, plan.bin_s)
+    if plan.slow_each and METRICS[index] in LATENCIES:
+        alike, own = _bad_requests(rng, sessions, bad, plan.session)
+        traffic.bad_units[side, index] = alike + own
+        alike, own = by_minute(alike, plan.bin_s), by_minute(own, plan.bin_s)
+    else:
+        traffic.bad_units[side, index] = sessions.alike_bad + sessions.own_bad
+        alike, own = _bad_requests(rng, minutely, by_minutes, plan.session)
+    traffic.bad_requests[side, index] = alike + own
+    traffic.requests[side, index] = alike + own + _good_requests(rng, minutely, own, by_minutes, plan.session)
 
 
 def _one_more(bad: Floats, session: float) -> Floats:
@@ -126,18 +174,25 @@ def _one_more(bad: Floats, session: float) -> Floats:
     return go_on * bad / (1 - go_on * (1 - bad))
 
 
-def _requests(rng: np.random.Generator, counts: Sequence[Ints], bad: Floats, session: float) -> tuple[Ints, Ints]:
-    """Requests, and bad ones, of the sessions of each minute."""
-    alike, own, alike_bad, own_bad = counts
+def _bad_requests(rng: np.random.Generator, sessions: Sessions, bad: Floats, session: float) -> tuple[Ints, Ints]:
+    """Bad requests of sessions whose requests share a fate, and of the others."""
     if session == 1:
-        return own, own_bad
+        return sessions.alike_bad, sessions.own_bad
+    return (
+        sessions.alike_bad + _negative_binomial(rng, sessions.alike_bad, 1 / session),
+        sessions.own_bad + _negative_binomial(rng, sessions.own_bad, 1 - _one_more(bad, session)),
+    )
+
+
+def _good_requests(rng: np.random.Generator, sessions: Sessions, own_bad: Ints, bad: Floats, session: float) -> Ints:
+    """The other requests of all sessions; `own_bad` requests are bad of those that have a fate each."""
+    if session == 1:
+        return sessions.own - sessions.own_bad
     end = 1 / session
-    of_bad = alike_bad + _negative_binomial(rng, alike_bad, end)
-    of_good = (alike - alike_bad) + _negative_binomial(rng, alike - alike_bad, end)
-    bad_own = own_bad + _negative_binomial(rng, own_bad, 1 - _one_more(bad, session))
+    alike = sessions.alike - sessions.alike_bad
     # Between bad requests, and after the last, lie runs of good ones; a session without bad ones has one more at least.
-    good_own = _negative_binomial(rng, bad_own + own, 1 - (1 - bad) * (1 - end)) + (own - own_bad)
-    return of_bad + of_good + bad_own + good_own, of_bad + bad_own
+    own = _negative_binomial(rng, own_bad + sessions.own, 1 - (1 - bad) * (1 - end)) + sessions.own - sessions.own_bad
+    return alike + _negative_binomial(rng, alike, end) + own
 
 
 def _negative_binomial(rng: np.random.Generator, size: Ints, stop: Floats | float) -> Ints:
@@ -145,30 +200,22 @@ def _negative_binomial(rng: np.random.Generator, size: Ints, stop: Floats | floa
     return rng.poisson(rng.standard_gamma(size) * (1 - stop) / stop)
 
 
-def _mirror(rng: np.random.Generator, plan: Plan, bad_units: Ints, requests: Ints, bad_requests: Ints) -> None:
+def _time(rng: np.random.Generator, traffic: Traffic, side: int, index: int) -> None:
+    """Sums of log latency of each minute's requests."""
+    plan, row = traffic.plan, LATENCIES.index(METRICS[index])
+    n = traffic.requests[side, index]
+    noise = rng.standard_normal(n.shape) * np.sqrt(n) * plan.spread[row][:, None]
+    traffic.log_latency[side, row] = n * mean_by_minute(plan.shift[side, row], plan.bin_s) + noise
+
+
+def _mirror(rng: np.random.Generator, traffic: Traffic) -> None:
     """Mirrored prompts: only those where one side alone disagrees with stable count."""
-    prompts = rng.poisson(plan.load.sum(axis=0) * BIN_S * plan.mirrored)
+    plan = traffic.plan
+    prompts = rng.poisson(plan.load.sum(axis=0) * plan.bin_s * plan.mirrored)
     one, other = plan.bad[CANARY, DRIFT], plan.bad[STABLE, DRIFT]
     canary_only = rng.binomial(prompts, one * (1 - other))
     stable_only = rng.binomial(prompts - canary_only, other * (1 - one) / (1 - one * (1 - other)))
     for side, counts in ((CANARY, canary_only), (STABLE, stable_only)):
-        bad_units[side, DRIFT] = scatter(rng, counts)
-        requests[side, DRIFT], bad_requests[side, DRIFT] = by_minute(prompts), by_minute(counts)
-
-
-def scatter(rng: np.random.Generator, counts: Ints) -> npt.NDArray[np.int32]:
-    """Spreads what happened in each bin evenly at random over its seconds: (runs, bins) to (runs, seconds)."""
-    runs, bins = counts.shape
-    where = np.repeat(np.arange(runs * bins, dtype=np.int64), counts.ravel()) * BIN_S
-    where += rng.integers(0, BIN_S, size=where.size, dtype=np.int64)
-    found = np.bincount(where, minlength=runs * bins * BIN_S)
-    return found.reshape(runs, bins * BIN_S).astype(np.int32)
-
-
-def by_minute(counts: Ints) -> Ints:
-    """(runs, bins) to sums, (runs, minutes)."""
-    return counts.reshape(counts.shape[0], -1, MINUTE_S // BIN_S).sum(axis=-1)
-
-
-def mean_by_minute(values: Floats) -> Floats:
-    return values.reshape(values.shape[0], -1, MINUTE_S // BIN_S).mean(axis=-1)
+        traffic.bad_units[side, DRIFT] = counts
+        traffic.requests[side, DRIFT] = by_minute(prompts, plan.bin_s)
+        traffic.bad_requests[side, DRIFT] = by_minute(counts, plan.bin_s)

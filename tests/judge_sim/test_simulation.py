@@ -2,17 +2,30 @@
 
 import json
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from bench.judge_sim import __main__ as program
-from bench.judge_sim import cells, ours, peers, plot, report
+from bench.judge_sim import cells, kept, ours, peers, plot, report
 from bench.judge_sim.latencies import SLOW, Shape, slow
-from bench.judge_sim.running import OURS, TUNED_RULE, alternative_result, null_result
-from bench.judge_sim.traffic import CANARY, METRICS, STABLE, Plan, Traffic, draw
+from bench.judge_sim.running import (
+    OURS,
+    TUNED_KAYENTA,
+    TUNED_RULE,
+    AlternativeResult,
+    Detection,
+    alternative_result,
+    null_result,
+)
+from bench.judge_sim.traffic import CANARY, DRIFT, METRICS, STABLE, Plan, Traffic, draw
+from slipway_operator.judging import verdict as judging
+from slipway_operator.model.analysis import Epoch
+from slipway_operator.planning.analysis import READ_S
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -33,6 +46,13 @@ def test_requests_and_bad_ones_come_at_the_rates_of_the_plan(session: float, icc
     assert bad / requests == pytest.approx(0.05, rel=0.08)
     assert traffic.units.sum(axis=(1, 2)) == pytest.approx(expected / session, rel=0.02)
     assert (traffic.bad_requests <= traffic.requests)[:, :-1].all()
+
+
+def test_each_slow_request_counts_only_where_that_is_simulated() -> None:
+    each = draw(np.random.default_rng(1), replace(plan(6.0, 0.3), slow_each=True))
+    ttft = METRICS.index("ttft")
+    assert (each.bad_units[:, ttft].sum(axis=-1) == each.bad_requests[:, ttft].sum(axis=-1)).all()
+    assert (each.bad_units[:, 0].sum(axis=-1) < each.bad_requests[:, 0].sum(axis=-1)).all()
 
 
 @pytest.mark.parametrize("icc", [0.0, 0.3])
@@ -60,9 +80,9 @@ def test_latencies_exceed_the_p95_as_often_as_they_should() -> None:
 
 def test_every_null_keeps_both_sides_alike_but_those_that_are_not_gated() -> None:
     for null in cells.NULLS:
-        made = cells.null_plan(np.random.default_rng(4), null, 0, 72, cells.SCHEDULES[0])
-        after = made.bad[:, :, :, cells.WARMUP_S // 10 :]
-        assert np.allclose(after[CANARY], after[STABLE]) == null.gated
+        made = cells.null_plan(np.random.default_rng(4), null, 0, 24, cells.SCHEDULES[0])
+        after = made.bad[:, :, :, cells.WARMUP_S // READ_S :]
+        assert np.allclose(after[CANARY], after[STABLE]) == (null.gated or null.slow_each)
         assert made.bad.min() >= 0 and made.bad.max() < 1
 
 
@@ -73,7 +93,7 @@ def minutes(canary_bad: list[int], requests: int = 100) -> Traffic:
     counts, bad = np.full(shape, requests), np.zeros(shape, dtype=np.int64)
     bad[CANARY, 0, 0] = canary_bad
     base = replace(
-        plan(1.0, 0.0, runs=1), steps=((50, size),), bad=np.full((2, len(METRICS), 1, size * 6), 0.001), warmup_s=0
+        plan(1.0, 0.0, runs=1), steps=((50, size),), bad=np.full((2, len(METRICS), 1, size * 12), 0.001), warmup_s=0
     )
     empty = np.zeros((2, 1, 0), dtype=np.int64)
     return Traffic(base, empty, empty, counts, bad, np.zeros((2, 2, 1, size)))
@@ -96,9 +116,18 @@ def test_argo_tolerates_as_many_failures_as_its_limit_says() -> None:
 
 def test_kayenta_looks_every_five_minutes() -> None:
     traffic = minutes([30] * 12)
-    assert peers.kayenta_often(traffic)[0] == 5 * 60
-    assert peers.kayenta_once(traffic)[0] == 12 * 60
-    assert np.isinf(peers.kayenta_once(minutes([0] * 12))[0])
+    strengths = peers.kayenta_strengths(traffic)
+    assert strengths.shape == (1, 3)
+    assert peers.kayenta_often(traffic, strengths)[0] == 5 * 60
+    assert peers.kayenta_once(traffic, strengths)[0] == 12 * 60
+    healthy = minutes([0] * 12)
+    assert np.isinf(peers.kayenta_once(healthy, peers.kayenta_strengths(healthy))[0])
+
+
+def test_kayenta_is_tuned_by_its_looks_alone() -> None:
+    """The end of 12 minutes is no look of those every five."""
+    assert peers.strongest(minutes([0] * 12), np.array([[2.0, 1.0, 9.0]])) == 2.0
+    assert peers.tuned_kayenta_z(np.arange(100.0), 0.05) == 95.0
 
 
 def test_z_and_msprt_find_a_gross_difference() -> None:
@@ -110,11 +139,14 @@ def test_z_and_msprt_find_a_gross_difference() -> None:
 
 def test_tuned_rules_reject_as_many_healthy_canaries_as_they_were_told() -> None:
     cell = cells.ALTERNATIVES[1]
-    healthy, _ = cells.alternative_plan(np.random.default_rng(6), cell, 200, regressed=False)
+    healthy, _ = cells.alternative_plan(np.random.default_rng(6), cell, 100, regressed=False)
     traffic = draw(np.random.default_rng(7), healthy)
     rates = healthy.bad[STABLE, :, 0, 0]
-    for rule in peers.tuned_rules(traffic, rates, 0.05):
-        assert np.isfinite(peers.by_rule(rule, traffic, rates)).mean() <= 0.05
+    deviations = peers.deviations(traffic, rates)
+    rules = peers.tuned_rules(deviations, 0.05)
+    assert len(rules) == 18
+    for rule in rules:
+        assert 0 < np.isfinite(peers.by_rule(rule, deviations)).mean() <= 0.05
 
 
 def test_a_restart_changes_no_bit_and_a_lost_count_does() -> None:
@@ -122,8 +154,35 @@ def test_a_restart_changes_no_bit_and_a_lost_count_does() -> None:
     traffic = draw(rng, cells.null_plan(rng, cells.NULLS[0], 0, 24, cells.SCHEDULES[0]))
     before = ours.decide(traffic)
     assert ours.restarted(rng, traffic, before) == 0
-    traffic.bad_units[:, 1, :, 900] += 1
+    traffic.bad_units[:, 1, :, 180] += 1
     assert ours.restarted(rng, traffic, before) == 24
+
+
+def test_a_batch_has_the_bits_that_the_operator_computes() -> None:
+    """At some readings of some runs: one canary, and only those epochs that have begun."""
+    rng = np.random.default_rng(9)
+    traffic = draw(rng, cells.null_plan(rng, cells.NULLS[0], 0, 24, cells.SCHEDULES[0]))
+    for index in (0, 1, DRIFT):
+        sums = ours.cumulated(traffic, index)
+        found = ours.evidence(traffic, index, sums)
+        for run, reading in ((0, 0), (7, 23), (11, 24), (17, 130), (23, 359)):
+            begun = [place for place, (_, since, _) in enumerate(traffic.epochs) if since <= reading * READ_S]
+            epochs = [
+                Epoch(traffic.epochs[place][0], *(int(sums[side][place, run, reading]) for side in (0, 1, 0, 1)))
+                for place in begun
+            ]
+            assert (
+                float(judging.log_evidence(ours.SPEC.metrics[index], judging.Tally.of(epochs))) == found[run, reading]
+            )
+
+
+def test_rejections_come_at_readings_and_never_before_the_evidence() -> None:
+    cell = cells.ALTERNATIVES[0]
+    made, _ = cells.alternative_plan(np.random.default_rng(6), cell, 24, regressed=True)
+    found = ours.decide(draw(np.random.default_rng(7), made))
+    assert (found.fail_s % READ_S == 0).all()
+    logs = found.log_evidence[0, np.arange(24), (found.fail_s / READ_S).astype(int) - 1]
+    assert (logs >= math.log(100)).all()
 
 
 def test_wilsons_interval() -> None:
@@ -135,23 +194,76 @@ def test_wilsons_interval() -> None:
 def test_a_small_run_keeps_to_its_bars_and_a_spoilt_one_does_not() -> None:
     null = null_result(cells.NULLS[0], 72, 1, silent)
     dead = alternative_result(cells.ALTERNATIVES[0], 40, 1, silent)
-    outcome = report.Outcome([null], [dead], 1, 1.0)
+    outcome = report.Outcome([null], [dead], 1)
     made = report.bars(outcome)
     assert all(bar.ok for bar in made), [bar for bar in made if not bar.ok]
     assert dead.judges[OURS].median_s < 20
+    assert dead.judges[OURS].median_low_s <= dead.judges[OURS].median_s <= dead.judges[OURS].median_high_s
     assert dead.judges[OURS].harm < dead.judges[TUNED_RULE].harm
     page = report.markdown(outcome, made)
     assert "| canary is dead |" in page and "| nothing happens |" in page
     json.dumps(report.as_json(outcome, made, {}, "test"), allow_nan=False)
-    assert plot.points(outcome)[OURS][0] <= 1.4
+    assert plot.points(outcome)[OURS].percent <= 1.4
+    assert plot.points(outcome)[TUNED_RULE].percent == 1
     null.rollbacks[OURS] = 5
     assert not all(bar.ok for bar in report.bars(outcome))
 
 
-def test_the_command_runs_a_cell_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_regression_is_measured_against_those_that_do_not_know_the_rates() -> None:
+    late = next(cell for cell in cells.ALTERNATIVES if cell.late)
+    mine, theirs, best = (replace(NEVER, harm=harm) for harm in (5.0, 6.0, 4.0))
+    judges = {OURS: mine, TUNED_KAYENTA: theirs, TUNED_RULE: best} | dict.fromkeys(peers.JUDGES, NEVER)
+    for cell, held in ((late, True), (replace(late, late=False), False)):
+        result = AlternativeResult(cell, 1, judges, 0.0, "", None, 0.0)
+        harm = next(bar for bar in report.bars(report.Outcome([], [result], 1)) if bar.bar.startswith("bad responses"))
+        assert harm.ok is held
+
+
+NEVER = Detection(0.0, 0.0, math.inf, math.inf, math.inf, math.inf, math.inf, 9.0, 0.1)
+
+
+# -- what is kept, and the command
+
+
+def test_a_cell_that_is_done_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = kept.Kept(tmp_path, 1)
+    null = first.null(cells.NULLS[0], 24, silent)
+    bad = first.alternative(cells.ALTERNATIVES[0], 24, silent)
+
+    def anew(*_: object) -> None:
+        raise AssertionError("computed anew")
+
+    monkeypatch.setattr(kept, "null_result", anew)
+    monkeypatch.setattr(kept, "alternative_result", anew)
+    again = kept.Kept(tmp_path, 1)
+    assert again.null(cells.NULLS[0], 24, silent) == null
+    assert again.alternative(cells.ALTERNATIVES[0], 24, silent) == bad
+    for other, runs in ((again, 25), (kept.Kept(tmp_path, 2), 24)):
+        with pytest.raises(AssertionError, match="anew"):
+            other.null(cells.NULLS[0], runs, silent)
+
+
+def test_what_other_code_found_is_not_used_and_in_the_end_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for state in range(kept.STATES + 3):
+        monkeypatch.setattr(kept, "state_of_code", lambda state=state: f"state-{state}")
+        kept.Kept(tmp_path, 1)
+        os.utime(tmp_path / f"state-{state}", (state, state))
+    left = sorted(item.name for item in tmp_path.iterdir())
+    assert len(left) == kept.STATES and "state-0" not in left and f"state-{kept.STATES + 2}" in left
+
+
+def test_every_cell_has_a_file_of_its_own(tmp_path: Path) -> None:
+    names = [item.name for item in (*cells.NULLS, *cells.ALTERNATIVES)]
+    assert len({kept.file_name(name, 1, 10) for name in names}) == len(names)
+
+
+def test_the_command_runs_a_cell_and_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "QUICK_RUNS", 24)
+    monkeypatch.setattr(program, "KEPT", tmp_path)
     monkeypatch.setattr(program, "write", lambda made, root: root / "build" / "reports" / f"{made['name']}.json")
     done = CliRunner().invoke(program.main, ["--quick", "--only", "canary is dead"])
     assert done.exit_code == 0, done.output
-    assert "| canary is dead | 5 | 3 |" in done.output and "6 of 6 bars held" in done.output
+    assert "| canary is dead | 5 | 3 |" in done.output and "7 of 7 bars held" in done.output
     assert CliRunner().invoke(program.main, ["--quick", "--only", "no such cell"]).exit_code == 2
