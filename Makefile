@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces crash chaos soak bench-engine judge-sim \
+.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
 	demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
@@ -61,13 +61,13 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 	$(PY) -m devcluster build control-plane helm
 
 unit: setup ## what needs no other process
-	$(VENV)/bin/pytest tests -m "not integration and not e2e" -n 2
+	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 2
 
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
 integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
-	$(VENV)/bin/pytest tests -m integration -n 2 --dist loadfile --durations=12
+	$(VENV)/bin/pytest tests -m "integration and not extended" -n 2 --dist loadfile --durations=12
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
@@ -75,6 +75,9 @@ e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for ano
 
 traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
+
+gpu-kernels: setup ## the GPU's kernels, interpreted in all shapes and compiled for Hopper; needs no GPU (some minutes)
+	$(VENV)/bin/pytest tests/server/kernels -m extended -n 2
 
 crash: tools ## kill the operator before and after each of its API calls (QUICK=1: a sample)
 	$(PY) -m tests.crash
@@ -90,6 +93,9 @@ soak: setup ## random, broken and abandoned requests against the model server: n
 
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)
+
+bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
+	$(PY) -m bench.gpu $(ARGS)
 
 judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
 	$(PY) -m bench.judge_sim

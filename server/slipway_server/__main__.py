@@ -89,6 +89,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         prefix_cache=settings.prefix_caching == "on",
         revision=settings.model_version,
         trace=settings.step_trace,
+        gpu_memory=settings.gpu_memory_utilization,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_life = asyncio.create_task(

@@ -31,6 +31,7 @@ class Settings:
     max_step_s: float
     prefix_caching: str
     max_kv_tokens: int
+    gpu_memory_utilization: float
     max_queue_requests: int
     max_queue_tokens: int
     max_body_bytes: int
@@ -97,6 +98,10 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--prefix-caching", "on", "whether equal beginnings of prompts are computed once", choices=("on", "off"))
     add("--max-kv-tokens", 0, "tokens of all running requests together; 0: what fits into memory", type=_at_least(0))
+    add(
+        "--gpu-memory-utilization", 0.9, "share of the GPU's memory that may be used in all: what weights and steps "
+        "leave of it holds keys and values", type=_share,
+    )  # fmt: skip
     add("--max-queue-requests", 256, "requests that may wait; more get 429", type=_at_least(0))
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
@@ -129,6 +134,16 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and up to 1, such as 0.9")
+    return share
 
 
 def _device(text: str) -> str:

@@ -32,6 +32,8 @@ def test_debugging_is_switched_on_by_its_name_alone() -> None:
         (["--drain-timeout", "-1"], "not a number of seconds"),
         (["--drain-timeout", "nan"], "not a number of seconds"),
         (["--device", "tpu"], "not auto, cpu"),
+        (["--gpu-memory-utilization", "90"], "not a share above 0 and up to 1"),
+        (["--gpu-memory-utilization", "nan"], "not a share above 0 and up to 1"),
         (["--task", "paint"], "invalid choice"),
         (["--max-model", "5"], "unrecognized arguments"),
     ],

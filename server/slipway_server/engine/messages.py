@@ -25,6 +25,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     prefix_cache: bool = True
     revision: str = ""  # of the model: what is cached belongs to it alone
     trace: str = ""  # file that gets a line of JSON for each step
+    gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

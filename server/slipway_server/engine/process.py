@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -20,12 +21,14 @@ import torch
 from ..kernels.api import BLOCK_TOKENS, Kernels
 from ..machine import free_memory_bytes, settle_memory
 from ..models import checkpoint
+from ..models.decoder import Decoder
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
 from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
 from .budget import Budget
 from .engine import Engine
+from .memory import DeviceMemory, for_cache
 from .messages import (
     LENGTH_BYTES,
     Commands,
@@ -42,7 +45,7 @@ from .messages import (
 )
 from .profiler import Profiler
 from .runner import DecoderRunner
-from .scheduler import Limits, Scheduler
+from .scheduler import TOLD_TOKENS, Limits, Scheduler
 
 log = logging.getLogger("slipway.engine")
 
@@ -51,7 +54,9 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
 LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine
 # Of what is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.
-CPU_SHARE, GPU_SHARE = 0.5, 0.85
+CPU_SHARE = 0.5
+# Of what is free, for the steps of models of which no more is known than that they run.
+FOREIGN_STEP_SHARE = 0.15
 
 
 class HungUp(Exception):
@@ -137,7 +142,7 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
     )
     settle_memory()
     kernels = decoder.kernels
-    limits = limits_for(start, kernels.device, blocks_that_fit(kernels))
+    limits = limits_for(start, kernels.device, blocks_that_fit(decoder, start))
     runner = DecoderRunner(
         decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
     )
@@ -165,13 +170,10 @@ def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
 
 
 def limits_for(start: Start, device: torch.device, blocks: int) -> Limits:
-    suits = CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS
     wanted = start.kv_tokens or start.slots * start.context_tokens
-    # Every running sequence decodes in every step, so that a step holds one more at least: a prefill's.
-    step_tokens = max(start.step_tokens or suits, start.slots + 1)
     return Limits(
         slots=start.slots,
-        step_tokens=step_tokens,
+        step_tokens=step_tokens(start, device),
         kv_tokens=min(max(1, wanted // BLOCK_TOKENS), blocks) * BLOCK_TOKENS if blocks else 0,
         block_tokens=BLOCK_TOKENS,
         chunked=start.task == "generate",
@@ -179,13 +181,30 @@ def limits_for(start: Start, device: torch.device, blocks: int) -> Limits:
     )
 
 
-def blocks_that_fit(kernels: Kernels) -> int:
-    """In the memory that is left beside the weights. Pages are only taken when they are written to."""
-    if kernels.device.type == "cuda":
-        free_bytes = torch.cuda.mem_get_info()[0] * GPU_SHARE
-    else:
-        free_bytes = free_memory_bytes() * CPU_SHARE
-    return max(1, int(free_bytes) // kernels.bytes_per_block)
+def step_tokens(start: Start, device: torch.device) -> int:
+    """Every running sequence decodes in every step, so that a step holds one more at least: a prefill's."""
+    suits = CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS
+    return max(start.step_tokens or suits, start.slots + 1)
+
+
+def blocks_that_fit(decoder: Any, start: Start) -> int:
+    """In the memory that is left beside the weights. On a CPU pages are only taken when they are written to."""
+    kernels: Kernels = decoder.kernels
+    if kernels.device.type == "cpu":
+        return max(1, int(free_memory_bytes() * CPU_SHARE) // kernels.bytes_per_block)
+    torch.cuda.empty_cache()  # what loading left behind
+    free, total = torch.cuda.mem_get_info()
+    step_bytes = int(free * FOREIGN_STEP_SHARE)
+    if isinstance(decoder, Decoder):
+        rows = start.slots + TOLD_TOKENS
+        step_bytes = decoder.shape.step_bytes(step_tokens(start, kernels.device), rows, kernels.dtype.itemsize)
+    fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // kernels.bytes_per_block
+    if fit < 2:  # one of them is nobody's
+        raise LoadError(
+            f"The GPU has no room for keys and values beside the weights: of {total >> 20} MiB {free >> 20} are free, "
+            f"--gpu-memory-utilization is {start.gpu_memory}, and a step needs {step_bytes >> 20} MiB."
+        )
+    return fit - 1
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -7,10 +7,9 @@ import numpy
 import torch
 
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
+from .packing import Ints, Packed
 from .request import Sampled, Sequence, Work
 from .sampler import Sampler, prompt_logprobs
-
-Ints = numpy.ndarray
 
 
 class Model(Protocol):
@@ -28,22 +27,30 @@ class DecoderRunner:
 
     def __init__(self, model: Model, *, slots: int, context_tokens: int, blocks: int) -> None:
         self._model = model
-        self._device = model.kernels.device
         self._sampler = Sampler()
-        self._tables = _Tables(slots, -(-context_tokens // BLOCK_TOKENS))
-        model.kernels.reserve(blocks)
+        width = -(-context_tokens // BLOCK_TOKENS)
+        self._tables = _Tables(slots, width)
+        if model.kernels.device.type == "cuda":
+            from .cuda import CudaSteps
+
+            # One block more than are given out: rows that only fill up a step write there.
+            model.kernels.reserve(blocks + 1)
+            self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
+        else:
+            model.kernels.reserve(blocks)
+            self._logits = self._on_host
 
     def run(self, batch: list[Work]) -> list[Sampled]:
         """One result for each work that samples or was asked for its prompt, in order."""
         wanted = [_wanted_rows(work) for work in batch]
-        logits = self._model.logits(self._pack(batch, wanted))
+        logits = self._logits(self._pack(batch, wanted))
         return self._results(batch, wanted, logits) if any(wanted) else []
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing of what is in there is used again."""
         self._model.kernels.clear(blocks)
 
-    def _pack(self, batch: list[Work], wanted: list[list[int]]) -> Batch:
+    def _pack(self, batch: list[Work], wanted: list[list[int]]) -> Packed:
         counts = numpy.fromiter((work.tokens for work in batch), numpy.int32, len(batch))
         starts = numpy.fromiter((work.start for work in batch), numpy.int32, len(batch))
         first = numpy.cumsum(counts, dtype=numpy.int32) - counts
@@ -58,19 +65,20 @@ class DecoderRunner:
             for work, row, asked in zip(batch, first, wanted, strict=True)
             for position in asked
         ]
-        return Batch(
-            ids=self._tensor(numpy.array(ids, numpy.int64)),
-            positions=self._tensor(positions),
-            places=self._tensor(places),
-            first=self._tensor(first),
-            counts=self._tensor(counts),
-            starts=self._tensor(starts),
-            tables=self._tensor(tables),
-            rows=self._tensor(numpy.array(rows, numpy.int64)),
+        return Packed(
+            ids=numpy.array(ids, numpy.int64),
+            positions=positions,
+            places=places,
+            first=first,
+            counts=counts,
+            starts=starts,
+            tables=tables,
+            rows=numpy.array(rows, numpy.int64),
         )
 
-    def _tensor(self, values: Ints) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+    def _on_host(self, packed: Packed) -> torch.Tensor:
+        fields = {name: torch.from_numpy(values) for name, values in packed.fields()}
+        return self._model.logits(Batch(**fields, singles=packed.singles))
 
     def _results(self, batch: list[Work], wanted: list[list[int]], logits: torch.Tensor) -> list[Sampled]:
         ends = numpy.cumsum([len(asked) for asked in wanted])

@@ -1,6 +1,8 @@
 """Logits to token ids, each row by its own request's rules, whatever else is in the batch."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import torch
@@ -9,10 +11,14 @@ from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
 
 # Candidates to draw from are looked for among so many of the likeliest first; more are looked at when they do not do.
 CANDIDATES = 1024
+NOISE_THREADS = 8
 
 
 class Sampler:
-    """Stateless but for what it keeps of running sequences to save time: counts of their tokens."""
+    """Keeps nothing of rows. For logits on a GPU, several threads make the noise of a step while they come to be."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
         """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite.
@@ -22,14 +28,28 @@ class Sampler:
         if not sequences:
             return []
         params = [params_of(sequence) for sequence in sequences]
+        # While a GPU still computes the logits: whatever is asked of them waits for it. A CPU is done, and its caches
+        # hold one row's noise only.
+        ahead = dict(self._noises(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
         finite = _finite(logits)
         edited = _edit(logits, sequences, params)
-        tokens = edited.argmax(dim=-1).tolist()
+        chosen = edited.argmax(dim=-1)
         for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
             if not p.greedy and finite[row]:
-                tokens[row] = _draw(edited[row], p, len(sequence.output))
+                noise = ahead[row] if row in ahead else _noise(p.seed, len(sequence.output), logits.shape[-1])
+                chosen[row] = _draw(edited[row], p, noise)
+        tokens = chosen.tolist()
         told = _told_of_rows(logits, tokens, params)
         return [Sampled(token, None, told.get(row)) if finite[row] else Sampled() for row, token in enumerate(tokens)]
+
+    def _noises(
+        self, sequences: Rows[Sequence], params: Rows[SamplingParams], size: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Of each row that draws. NumPy's generators work without the interpreter's lock."""
+        self._pool = self._pool or ThreadPoolExecutor(NOISE_THREADS, "noise")
+        rows = [row for row, p in enumerate(params) if not p.greedy]
+        made = self._pool.map(lambda row: _noise(params[row].seed, len(sequences[row].output), size), rows)
+        return zip(rows, made, strict=True)
 
 
 def params_of(sequence: Sequence) -> SamplingParams:
@@ -87,14 +107,13 @@ def _penalise(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _draw(row: torch.Tensor, p: SamplingParams, position: int) -> int:
-    """Exponential race: argmax of probability / noise draws from the probabilities, and noise is the seed's own."""
+def _draw(row: torch.Tensor, p: SamplingParams, noise: torch.Tensor) -> torch.Tensor:
+    """Exponential race: argmax of probability / noise draws from the probabilities. A number, where the row is."""
+    noise = noise.to(row.device, non_blocking=True)
     if not (p.top_k or p.top_p < 1.0 or p.min_p):
-        weights = torch.softmax(row / p.temperature, dim=-1)
-        return int((weights / _noise(p.seed, position, len(row)).to(row.device)).argmax())
+        return (torch.softmax(row / p.temperature, dim=-1) / noise).argmax()
     tokens, weights = _candidates(row, p)
-    noise = _noise(p.seed, position, len(row))[tokens.cpu()].to(row.device)
-    return int(tokens[(weights / noise).argmax()])
+    return tokens[(weights / noise[tokens]).argmax()]
 
 
 def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:

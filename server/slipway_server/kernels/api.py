@@ -18,14 +18,15 @@ class Batch:
     T tokens, S spans, W blocks of the longest sequence, R rows to sample from.
     """
 
-    ids: torch.Tensor  # [T] int64
+    ids: torch.Tensor  # [T] int64 or int32
     positions: torch.Tensor  # [T] int32, of each token in its sequence
     places: torch.Tensor  # [T] int32, where its key and value go: block * BLOCK_TOKENS + place in the block
     first: torch.Tensor  # [S] int32, row of each span's first token
     counts: torch.Tensor  # [S] int32, tokens of each span
     starts: torch.Tensor  # [S] int32, position of each span's first token
     tables: torch.Tensor  # [S, W] int32, blocks of each sequence
-    rows: torch.Tensor  # [R] int64, tokens whose logits are wanted
+    rows: torch.Tensor  # [R] int64 or int32, tokens whose logits are wanted
+    singles: int = 0  # spans in front of one token each: kernels may take another way for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class AttentionSpec:
 
 class Linear(Protocol):
     def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, inputs] to [T, outputs], plus `add`."""
+        """[T, inputs] to [T, outputs], plus `add`, which may be written over."""
         ...
 
 
@@ -71,6 +72,7 @@ class Kernels(Protocol):
     name: str
     dtype: torch.dtype
     device: torch.device
+    replays: bool  # nothing waits for the device: a step can be captured there and replayed
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """weight [outputs, inputs]."""

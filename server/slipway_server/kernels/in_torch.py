@@ -10,6 +10,7 @@ from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map, Rot
 
 class TorchKernels:
     name = "torch"
+    replays = False
 
     def __init__(self, dtype: torch.dtype, device: str) -> None:
         self.dtype, self.device = dtype, torch.device(device)
@@ -38,11 +39,11 @@ class TorchKernels:
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
-        table = weight.to(self.device, self.dtype, copy=True)
+        table = weight.to(self.device, self.dtype, copy=weight.device.type == "cpu")
         return lambda ids: table[ids]
 
     def tied(self, weight: torch.Tensor) -> tuple[Map, Map]:
-        table = weight.to(self.device, self.dtype, copy=True)
+        table = weight.to(self.device, self.dtype, copy=weight.device.type == "cpu")
         return (lambda ids: table[ids]), self.head(table)
 
     def head(self, weight: torch.Tensor) -> Map:

@@ -84,6 +84,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 class NativeKernels:
     name = "native"
+    replays = False
     dtype = torch.bfloat16
     device = torch.device("cpu")
 

@@ -10,11 +10,17 @@ class LoadError(Exception):
 
 
 def pick_device(wanted: str) -> str:
+    """`cpu`, or `cuda:N` of a GPU that is there. Raises LoadError."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise LoadError(f"--device {wanted} was asked for, and there is no GPU here.")
-    return wanted
+        return "cuda:0" if count else "cpu"
+    if not wanted.startswith("cuda"):
+        return wanted
+    index = int(wanted.partition(":")[2] or 0)
+    if index >= count:
+        there = f"{count} of them" if count else "no GPU"
+        raise LoadError(f"--device {wanted} was asked for, and there is {there} here.")
+    return f"cuda:{index}"
 
 
 def pick_dtype(wanted: str, stored: torch.dtype, device: str) -> torch.dtype:

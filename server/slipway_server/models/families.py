@@ -54,6 +54,17 @@ class DecoderShape:
     packed_names: bool = False  # qkv_proj and gate_up_proj lie in one tensor each
     ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # tensors of old checkpoints that say nothing
 
+    def step_bytes(self, tokens: int, rows: int, number_bytes: int) -> int:
+        """At most, while a step of so many tokens is computed and so many rows of it are sampled from.
+
+        Alive at a time: the residual stream and its norm beside a layer's widest part, which is q, k, v, the turned
+        queries and their answer, or gate and up with their product; then the logits in float32, as the model told
+        them, as the rules changed them, and as probabilities with their noise.
+        """
+        attention = 3 * self.heads * self.head_size + 2 * self.kv_heads * self.head_size
+        widest = 2 * self.hidden + max(attention, 3 * self.inner)
+        return tokens * widest * number_bytes + rows * self.vocabulary * (number_bytes + 4 * 4)
+
 
 def shape_of(config: Config, context_tokens: int) -> DecoderShape:
     """The decoder that a config describes, for positions below `context_tokens`.

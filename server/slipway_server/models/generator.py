@@ -32,6 +32,8 @@ def load_generator(
 ) -> Any:
     """A decoder with `logits(batch)` and `kernels`. Raises LoadError."""
     device = pick_device(device)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)  # Triton launches where the process is
     try:
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "float32", torch.float32)
@@ -65,11 +67,29 @@ def _our_own(
             if quantization == "int8":
                 raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
+    if device.startswith("cuda"):
+        return _build(folder, shape, _on_gpu(dtype, device, context_tokens), context_tokens)
     return _build(folder, shape, TorchKernels(dtype, device), context_tokens)
 
 
+def _on_gpu(dtype: torch.dtype, device: str, context_tokens: int) -> Kernels:
+    """Where Triton cannot start kernels, torch computes: GPUs are no reason to serve nothing."""
+    try:
+        # Here and not above: to import Triton takes a second, and CPUs do without.
+        from ..kernels.in_triton import TritonKernels
+
+        kernels = TritonKernels(dtype, device, context_tokens)
+        kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=dtype, device=device))
+    # Whatever it is: Triton compiles its launcher when the first kernel starts, and says what it lacks in many ways.
+    except Exception as error:
+        hint = "it needs a C compiler and Python's headers: install gcc, or set CC"
+        log.warning("torch computes the model, several times slower than it could be: Triton: %s (%s)", error, hint)
+        return TorchKernels(dtype, device)
+    return kernels
+
+
 def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: int) -> Decoder:
-    with Weights(folder) as weights:
+    with Weights(folder, str(kernels.device)) as weights:
         try:
             decoder = Decoder(shape, weights, kernels, context_tokens)
         except MissingWeight as missing:
@@ -87,7 +107,8 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: 
 
 
 def self_test(decoder: Any, vocabulary: int) -> None:
-    """A short text in two parts must give the logits that it gives in one: positions, cache and masks agree.
+    """A short text in two parts must give the logits that it gives in one, and those that it gives when its last token
+    is decoded alone: positions, cache and masks agree, and so do kernels for either kind of step.
 
     Uses the first blocks of the cache, which must be reserved and unused. A model of transformers is held against its
     own stock attention too. Raises LoadError.
@@ -96,7 +117,8 @@ def self_test(decoder: Any, vocabulary: int) -> None:
     middle = SELF_TEST_TOKENS // 2
     decoder.logits(_part(prompt, 0, middle, decoder.kernels.device))
     ours = decoder.logits(_part(prompt, middle, SELF_TEST_TOKENS, decoder.kernels.device))[0]
-    others = [decoder.logits(_part(prompt, 0, SELF_TEST_TOKENS, decoder.kernels.device))[0]]
+    others = [decoder.logits(_part(prompt, SELF_TEST_TOKENS - 1, SELF_TEST_TOKENS, decoder.kernels.device))[0]]
+    others.append(decoder.logits(_part(prompt, 0, SELF_TEST_TOKENS, decoder.kernels.device))[0])
     if hasattr(decoder, "reference"):
         others.append(decoder.reference(prompt))
     if not torch.isfinite(ours).all():
@@ -121,4 +143,5 @@ def _part(prompt: tuple[int, ...], start: int, end: int, device: torch.device) -
         starts=ints(start),
         tables=ints(*blocks)[None],
         rows=ints(end - start - 1, kind=torch.int64),
+        singles=int(end - start == 1),
     )

@@ -18,11 +18,12 @@ class MissingWeight(Exception):
 class Weights:
     """Use as a context manager: leaving it closes the files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        """Tensors are read to `device`, without a stop in the host's memory on their way to a GPU."""
         self._files = ExitStack()
         self._where: dict[str, Any] = {}  # name → the open file that has it
         for name in weight_files(folder):
-            file = self._files.enter_context(safe_open(folder / name, framework="pt"))
+            file = self._files.enter_context(safe_open(folder / name, framework="pt", device=device))
             self._where |= dict.fromkeys(file.keys(), file)
 
     def __enter__(self) -> "Weights":

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from slipway_server.kernels import native
-from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
+from slipway_server.kernels.api import AttentionSpec, Rotary
 from slipway_server.kernels.in_torch import TorchKernels
+
+from .batches import POSITIONS, a_batch, made, width_of
 
 pytestmark = [pytest.mark.integration]
 
@@ -118,8 +120,6 @@ def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
 
 # --- attention --------------------------------------------------------------------------------------------------------
 
-POSITIONS = 300
-
 
 def rotary(rotated: int) -> Rotary:
     angles = torch.arange(POSITIONS)[:, None] * torch.rand(rotated // 2, generator=SPECS_RANDOM)
@@ -132,35 +132,6 @@ def norm_weight(size: int) -> torch.Tensor:
 
 def a_spec(heads: int = 4, kv_heads: int = 2, size: int = 64, **more: Any) -> AttentionSpec:
     return AttentionSpec(heads, kv_heads, size, scale=size**-0.5, rotary=rotary(size), **more)
-
-
-def a_batch(spans: list[tuple[int, int]], width: int = POSITIONS // BLOCK_TOKENS + 1) -> Batch:
-    """Spans of (start, count), each of a sequence whose blocks lie anywhere."""
-    tables = torch.randperm(len(spans) * width, generator=torch.Generator().manual_seed(3)).int().view(-1, width)
-    counts = torch.tensor([count for _, count in spans])
-    positions = torch.cat([torch.arange(start, start + count) for start, count in spans])
-    owner = torch.repeat_interleave(torch.arange(len(spans)), counts)
-    places = tables[owner, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-    return Batch(
-        ids=torch.zeros(len(positions), dtype=torch.int64),
-        positions=positions.int(),
-        places=places.int(),
-        first=(counts.cumsum(0) - counts).int(),
-        counts=counts.int(),
-        starts=torch.tensor([start for start, _ in spans]).int(),
-        tables=tables,
-        rows=torch.empty(0, dtype=torch.int64),
-    )
-
-
-def width_of(spec: AttentionSpec) -> int:
-    return (spec.heads + 2 * spec.kv_heads) * spec.size
-
-
-def made(kernels: Any, spec: AttentionSpec, blocks: int = 100) -> Any:
-    layer = kernels.attention(spec)
-    kernels.reserve(blocks)
-    return layer
 
 
 SPECS = {

@@ -1,0 +1,141 @@
+"""Our engine on random weights that are made where they are used: no folder, no disk."""
+
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.engine.shapes import Shape
+from bench.gpu.roofline import config_of
+from slipway_server.engine.engine import Engine
+from slipway_server.engine.request import Request, SamplingParams
+from slipway_server.engine.runner import DecoderRunner
+from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
+from slipway_server.kernels.in_triton import TritonKernels
+from slipway_server.models.decoder import Decoder
+from slipway_server.models.families import DecoderShape, shape_of
+
+STEP_TOKENS = 8192
+WARM_STEPS, STEPS = 4, 32
+SCALE = 0.02  # of weights: as models are initialised
+
+
+class RandomWeights:
+    """In place of `models.weights.Weights`: any name is there, in the shape that the decoder gives it."""
+
+    def __init__(self, shape: DecoderShape, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._random = torch.Generator(device).manual_seed(0)
+        self._shapes = _shapes(shape)
+
+    def take(self, name: str) -> torch.Tensor:
+        size = self._shapes[name.removesuffix(".weight").rsplit(".", 1)[-1]]
+        if len(size) == 1:
+            return torch.ones(size, dtype=self._dtype, device=self._device)
+        made = torch.empty(size, dtype=self._dtype, device=self._device)
+        return made.normal_(std=SCALE, generator=self._random)
+
+    def take_if_there(self, name: str) -> None:
+        """Of biases: there are none."""
+
+
+def _shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    hidden, queries, cached = shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    norms = ("input_layernorm", "post_attention_layernorm", "norm")
+    return {
+        **dict.fromkeys(norms, (hidden,)),
+        **dict.fromkeys(("q_norm", "k_norm"), (shape.head_size,)),
+        **dict.fromkeys(("k_proj", "v_proj"), (cached, hidden)),
+        **dict.fromkeys(("gate_proj", "up_proj"), (shape.inner, hidden)),
+        "q_proj": (queries, hidden),
+        "o_proj": (hidden, queries),
+        "down_proj": (hidden, shape.inner),
+        "embed_tokens": (shape.vocabulary, hidden),
+        "lm_head": (shape.vocabulary, hidden),
+    }
+
+
+def decoder_of(config: dict[str, Any], kernels: Kernels, context_tokens: int) -> Decoder:
+    shape = shape_of(config, context_tokens)
+    weights: Any = RandomWeights(shape, kernels.dtype, kernels.device)
+    return Decoder(shape, weights, kernels, context_tokens)
+
+
+def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> Engine:
+    kernels = TritonKernels(torch.bfloat16, device, context_tokens)
+    decoder = decoder_of(config_of(shape), kernels, context_tokens)
+    blocks = slots * -(-context_tokens // BLOCK_TOKENS)
+    limits = Limits(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)
+    runner = DecoderRunner(decoder, slots=slots, context_tokens=context_tokens, blocks=blocks)
+    return Engine(Scheduler(limits), runner)
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """Medians of steps in which all sequences decode; and how fast their prompts went in."""
+
+    step_s: float  # of the whole engine: scheduling, model, sampling, and the tokens on the host
+    model_s: float  # of the captured graph alone
+    context_tokens: float
+    prefill_tokens_per_s: float
+
+
+def decodes(engine: Engine, batch: int, prompt_tokens: int) -> Decodes:
+    """Prompts of so many tokens for `batch` sequences, then steps in which each of them goes on by one token."""
+    names = submit(engine, batch, prompt_tokens, WARM_STEPS + STEPS + batch + 8)
+    began, prefilled = time.perf_counter(), 0
+    while prefilled < batch * prompt_tokens:
+        # Those whose prompts are in decode beside the others already.
+        prefilled = sum(min(prompt_tokens, item.computed) for item in engine.scheduler.running.values())
+        engine.step()
+    prefill_s = time.perf_counter() - began
+    for _ in range(WARM_STEPS):
+        engine.step()
+    times = [_timed(engine.step) for _ in range(STEPS)]
+    context = sum(item.length for item in engine.scheduler.running.values()) / batch - STEPS / 2
+    model_s = _replays(engine, batch)
+    for name in names:
+        engine.cancel(name)
+    engine.step()
+    return Decodes(median(times), model_s, context, batch * prompt_tokens / prefill_s)
+
+
+def submit(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> list[str]:
+    """Greedy requests that end by length alone, each with a prompt of its own."""
+    names = [f"{batch}-{number}" for number in range(batch)]
+    for number, name in enumerate(names):
+        prompt = tuple(600 + (number * 31 + place * 7) % 4000 for place in range(prompt_tokens))
+        engine.submit(Request(name, prompt, SamplingParams(new_tokens, temperature=0.0)))
+    return names
+
+
+def closed(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> float:
+    """Output tokens per second of `batch` requests that come at once, to the last token of the last one."""
+    submit(engine, batch, prompt_tokens, new_tokens)
+    began, tokens = time.perf_counter(), 0
+    while engine.scheduler.busy:
+        tokens += sum(event.token is not None for event in engine.step().events)
+    assert tokens == batch * new_tokens, f"{tokens} tokens came of {batch * new_tokens}"
+    return tokens / (time.perf_counter() - began)
+
+
+def _replays(engine: Engine, batch: int) -> float:
+    """Seconds of the graph that the last steps replayed, by the device's own clock."""
+    steps: Any = engine._runner._logits.__self__  # type: ignore[attr-defined]
+    graph = steps._graphs[min(size for size in steps._graphs if size >= batch)]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(STEPS):
+        graph.logits()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / STEPS
+
+
+def _timed(step: Any) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began

@@ -1,0 +1,23 @@
+"""How much of a GPU's memory is left for keys and values. Pure: what is free was measured by the caller."""
+
+from dataclasses import dataclass
+
+# Beside what is counted: the libraries' workspaces, captured graphs, and what the allocator cannot use of its pieces.
+SLACK_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """In bytes, once the weights are there."""
+
+    total: int
+    free: int
+
+
+def for_cache(memory: DeviceMemory, share: float, step_bytes: int) -> int:
+    """Bytes of keys and values when `share` of the device's memory may be used in all, by whomever it is used.
+
+    `step_bytes`: what the largest step needs while it is computed. 0 where nothing is left.
+    """
+    used = memory.total - memory.free
+    return max(0, int(memory.total * share) - used - step_bytes - SLACK_BYTES)

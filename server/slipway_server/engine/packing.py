@@ -1,0 +1,114 @@
+"""A step's tokens as arrays of the host: packed into one row, padded to a captured size, laid out in one buffer. Pure.
+
+One buffer, because each copy to a device costs as much as thousands of these numbers do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+Ints = NDArray[numpy.integer[Any]]
+
+ALIGNED = 4  # int32 numbers of 16 bytes: kernels read whole ones where a field begins
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """As `kernels.api.Batch`, whose fields these are: T tokens, S spans, W blocks, R rows."""
+
+    ids: Ints
+    positions: Ints
+    places: Ints
+    first: Ints
+    counts: Ints
+    starts: Ints
+    tables: Ints
+    rows: Ints
+
+    @property
+    def singles(self) -> int:
+        """Spans in front that have one token each."""
+        longer = numpy.flatnonzero(self.counts != 1)
+        return int(longer[0]) if len(longer) else len(self.counts)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is one token of each sequence and one is sampled after each: such steps look all alike."""
+        return len(self.ids) == len(self.counts) == len(self.rows)
+
+    def fields(self) -> Iterator[tuple[str, Ints]]:
+        return ((name, getattr(self, name)) for name in self.__slots__)
+
+
+def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: int) -> Packed:
+    """A step of decodes as one of `size` of them, with tables of `width` blocks.
+
+    Rows that are too many write to the block `scratch`, which no sequence has, and read what they wrote there.
+    """
+    count, more = len(packed.ids), size - len(packed.ids)
+    tables = numpy.full((size, width), scratch, numpy.int32)
+    tables[:count, : packed.tables.shape[1]] = packed.tables
+    return Packed(
+        ids=numpy.pad(packed.ids, (0, more)),
+        positions=numpy.pad(packed.positions, (0, more)),
+        places=numpy.pad(packed.places, (0, more), constant_values=scratch * block_tokens),
+        first=numpy.arange(size, dtype=numpy.int32),
+        counts=numpy.ones(size, numpy.int32),
+        starts=numpy.pad(packed.starts, (0, more)),
+        tables=tables,
+        rows=numpy.arange(size, dtype=numpy.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each field of a step lies in one buffer of int32, by the step's shapes."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, packed: Packed) -> "Layout":
+        return cls(tuple((name, values.shape) for name, values in packed.fields()))
+
+    @property
+    def ints(self) -> int:
+        return sum(_aligned(prod(shape)) for _, shape in self.shapes)
+
+    def places(self) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
+        """Each field's name, its part of the buffer, and the shape to see it in."""
+        begin = 0
+        for name, shape in self.shapes:
+            yield name, slice(begin, begin + prod(shape)), shape
+            begin += _aligned(prod(shape))
+
+    def fill(self, buffer: Ints, packed: Packed) -> None:
+        for name, part, _ in self.places():
+            buffer[part] = getattr(packed, name).reshape(-1)
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNED) * ALIGNED
+
+
+# --- captured sizes ---------------------------------------------------------------------------------------------------
+
+
+def sizes(most: int) -> tuple[int, ...]:
+    """Numbers of decodes that are captured, up to `most`: 1, 2, 4, 8, 16, 24, 32, then ever longer strides.
+
+    From 32 on no step has more than a quarter of its rows for nothing, and there are few enough of them to keep.
+    """
+    found, size = [1, 2, 4, 8], 16
+    while size < most:
+        found.append(size)
+        size += max(8, (1 << (size.bit_length() - 1)) // 4)
+    return (*(each for each in found if each < most), most)
+
+
+def size_for(count: int, captured: tuple[int, ...]) -> int:
+    """The least of them that has room."""
+    return next(size for size in captured if size >= count)

@@ -1,0 +1,72 @@
+"""What is computed number by number, in Triton, one pass each: norms, gates, rotation with the write to the cache."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm(x, weight, y, epsilon, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """Program (row): RMSNorm (arXiv 1910.07467) of x [rows, SIZE] with a float32 weight [SIZE]."""
+    columns = tl.arange(0, WIDTH)
+    inside = columns < SIZE
+    at = tl.program_id(0).to(tl.int64) * SIZE + columns
+    wide = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    wide = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + epsilon)
+    wide = wide * tl.load(weight + columns, mask=inside, other=0.0)
+    tl.store(y + at, wide.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gate(both, y, SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr):
+    """Program (row, part): activation(gate) * up, of [rows, 2 * SIZE] with the gates in front."""
+    row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < SIZE
+    g = tl.load(both + row * 2 * SIZE + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * SIZE + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
+    # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+    slope = 1.5957691216057308 * (g + 0.044715 * g * g * g) if GELU else g
+    g = g * tl.sigmoid(slope)
+    tl.store(y + row * SIZE + columns, (g * up).to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def turn(
+    qkv, norms, cos, sin, positions, places, q, keys, values, epsilon,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """Program (token, head of q, k or v): its norm, its rotation, and its place in q or in the paged cache.
+
+    qkv [tokens, HEADS + 2 * KV_HEADS, SIZE]; norms [2, SIZE], of queries and of keys; cos and sin [positions, HALF].
+    Rotary embedding (arXiv 2104.09864) of the first 2 * HALF numbers, in pairs (i, i + HALF).
+    """
+    token, slot = tl.program_id(0), tl.program_id(1)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < SIZE
+    head = qkv + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + slot) * SIZE
+    x = tl.load(head + columns, mask=inside, other=0.0).to(tl.float32)
+    if slot < HEADS + KV_HEADS:
+        partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
+        turns = columns < 2 * HALF
+        other = tl.load(head + partner, mask=turns, other=0.0).to(tl.float32)
+        if NORMED:
+            norm = norms + (slot >= HEADS).to(tl.int32) * SIZE
+            shrink = tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
+            x = x * shrink * tl.load(norm + columns, mask=inside, other=0.0)
+            other = other * shrink * tl.load(norm + partner, mask=turns, other=0.0)
+        if HALF > 0:
+            angle = tl.load(positions + token).to(tl.int64) * HALF + columns % HALF
+            side = tl.where(columns < HALF, -1.0, 1.0)
+            x = x * tl.load(cos + angle, mask=turns, other=1.0)
+            x = x + side * other * tl.load(sin + angle, mask=turns, other=0.0)
+    if slot < HEADS:
+        at = q + (token.to(tl.int64) * HEADS + slot) * SIZE + columns
+        tl.store(at, x.to(q.dtype.element_ty), mask=inside)
+    else:
+        place = tl.load(places + token).to(tl.int64)
+        row = (place // BLOCK * KV_HEADS + (slot - HEADS) % KV_HEADS) * BLOCK + place % BLOCK
+        kept = x.to(keys.dtype.element_ty)
+        if slot < HEADS + KV_HEADS:
+            tl.store(keys + row * SIZE + columns, kept, mask=inside)
+        else:
+            tl.store(values + row * SIZE + columns, kept, mask=inside)

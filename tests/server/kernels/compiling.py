@@ -1,0 +1,95 @@
+"""Compiles every Triton kernel that a set of attention layers launches, for a Hopper GPU, on a machine without one.
+
+    python -m tests.server.kernels.compiling
+
+The launches are the real ones; in place of running, each is compiled down to machine code by Triton's own compiler and
+assembler. Prints one line of JSON for each: kernel, registers of a thread, bytes spilled, bytes of shared memory.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from slipway_server.kernels.api import AttentionSpec, Rotary
+from slipway_server.kernels.in_triton import TritonKernels
+
+from .batches import POSITIONS, a_batch, made, width_of
+
+HOPPER = GPUTarget("cuda", 90, 32)
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}
+# dtype, heads, heads of keys and values, their size, window, cap.
+LAYERS: list[tuple[torch.dtype, int, int, int, int, float]] = [
+    (torch.bfloat16, 16, 8, 128, 0, 0.0),
+    (torch.bfloat16, 32, 8, 128, 0, 0.0),
+    (torch.float16, 14, 2, 64, 0, 0.0),
+    (torch.bfloat16, 8, 4, 256, 512, 50.0),
+    (torch.float32, 8, 4, 96, 0, 0.0),
+    (torch.float32, 4, 1, 256, 100, 0.0),
+]
+told: set[str] = set()
+
+
+def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
+    """In place of JITFunction.run."""
+    options = {name: named.pop(name) for name in list(named) if name not in self.arg_names}
+    values = self.signature.bind(*arguments, **named).arguments
+    signature, constants, attributes = {}, {}, {}
+    for parameter in self.params:
+        value = values[parameter.name]
+        if parameter.is_constexpr:
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = "*" + TYPES[value.dtype]
+            attributes[(parameter.num,)] = [["tt.divisibility", 16]]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+    source = ASTSource(self, signature, constants, attributes)
+    made_of = {name: constants[name] for name in constants if name in ("SIZE", "ROWS", "TILE", "WINDOW", "CAP")}
+    types = sorted({kind for kind in signature.values() if kind.startswith("*")})
+    compiled = triton.compile(source, target=HOPPER, options=options)
+    report = {"kernel": self.__name__, "types": types, **made_of, **usage(compiled), "shared": compiled.metadata.shared}
+    line = json.dumps(report)
+    if line not in told:
+        told.add(line)
+        print(line, flush=True)
+
+
+def usage(compiled: Any) -> dict[str, int]:
+    """Registers of a thread and bytes that it keeps elsewhere, as the assembler counted them."""
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        dump = subprocess.run([str(program), "-res-usage", file.name], capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", dump.stdout + dump.stderr)
+    assert found, dump.stdout
+    return {"registers": int(found[1]), "spilled": int(found[2])}
+
+
+def main() -> None:
+    JITFunction.run = compile_only
+    for dtype, heads, kv_heads, size, window, cap in LAYERS:
+        kernels = TritonKernels(dtype, "cpu", POSITIONS)
+        norm, angles = torch.ones(size), torch.zeros(POSITIONS, size // 2)
+        normed = {"q_norm": norm, "k_norm": norm} if heads == 16 else {}
+        spec = AttentionSpec(heads, kv_heads, size, 1.0, Rotary(angles, angles), window=window, cap=cap, **normed)
+        layer = made(kernels, spec, blocks=40)
+        batch = a_batch([(40, 1), (3, 2)])
+        layer(torch.zeros(3, width_of(spec), dtype=dtype), batch)
+        x = torch.zeros(2, 32, dtype=dtype)
+        kernels.norm(torch.ones(32), 1e-6)(x)
+        for activation in ("silu", "gelu_tanh"):
+            kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)(x)
+
+
+if __name__ == "__main__":
+    main()

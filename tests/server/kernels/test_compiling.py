@@ -1,0 +1,27 @@
+"""Every Triton kernel compiles to Hopper's machine code with what the launches hand it; no GPU is needed for that."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[3]
+SHARED_BYTES = 227 * 1024  # that a block of threads may use on Hopper
+
+
+def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.server.kernels.compiling"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {kernel["kernel"] for kernel in kernels} == {"decode", "combine", "chunk", "turn", "rms_norm", "gate"}
+    assert all(kernel["shared"] <= SHARED_BYTES for kernel in kernels)
+    # What the two common kinds of heads need stays in registers.
+    common = [kernel for kernel in kernels if kernel.get("SIZE", 0) <= 128 and "*bf16" in kernel["types"]]
+    assert common and all(kernel["spilled"] == 0 for kernel in common)

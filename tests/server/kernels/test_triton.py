@@ -1,0 +1,185 @@
+"""The Triton kernels against torch, in Triton's interpreter: the CPU's own run of the very code that GPUs compile.
+
+On a GPU: TRITON_INTERPRET=0 pytest tests/server/kernels/test_triton.py
+"""
+
+import os
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+
+from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
+from slipway_server.kernels.in_torch import TorchKernels
+from slipway_server.kernels.in_triton import INTERPRETED, TritonKernels, split_tokens
+
+from .batches import POSITIONS, a_batch, made, width_of
+
+DEVICE = "cpu" if INTERPRETED else "cuda:0"
+BLOCKS = 100
+# Of the largest value: sums in another order; one rounding of half precision. The interpreter cuts bfloat16 off where
+# hardware rounds.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SPECS_RANDOM = torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def kernels(dtype: torch.dtype = torch.float32) -> TritonKernels:
+    return TritonKernels(dtype, DEVICE, POSITIONS)
+
+
+def exact_kernels() -> TorchKernels:
+    return TorchKernels(torch.float32, DEVICE)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape).to(DEVICE, dtype)
+
+
+def near(ours: torch.Tensor, exact: torch.Tensor) -> None:
+    exact = exact.float()
+    error = (ours.float() - exact).abs().max() / exact.abs().max()
+    assert error <= TOLERANCE[ours.dtype], f"off by {error:.1e} of the largest value"
+
+
+def test_it_is_the_interpreter_that_runs_where_there_is_no_gpu() -> None:
+    assert (os.environ["TRITON_INTERPRET"] == "1") is INTERPRETED
+
+
+# --- number by number -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 16), (3, 96), (5, 130)])
+def test_norms(rows: int, size: int) -> None:
+    weight, x = torch.rand(size) + 0.5, random(rows, size)
+    near(kernels().norm(weight, 1e-6)(x), exact_kernels().norm(weight, 1e-6)(x))
+    half = x.to(torch.float16)
+    near(kernels(torch.float16).norm(weight, 1e-6)(half), exact_kernels().norm(weight, 1e-6)(half.float()))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # a sigmoid of what is far out is 0, as it should be
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_products(activation: str) -> None:
+    gate, up, x = random(1030, 8), random(1030, 8), random(2, 8)
+    near(kernels().gated(gate, up, activation)(x), exact_kernels().gated(gate, up, activation)(x))
+
+
+def test_products_are_added_where_they_end() -> None:
+    weight, bias, x, other = random(7, 8), random(7), random(3, 8), random(3, 7)
+    ours, exact = (each.linear(weight, bias) for each in (kernels(), exact_kernels()))
+    near(ours(x), exact(x))
+    near(ours(x, other.clone()), exact(x, other))
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def rotary(rotated: int) -> Rotary:
+    angles = (torch.arange(POSITIONS)[:, None] * torch.rand(rotated // 2, generator=SPECS_RANDOM)).to(DEVICE)
+    return Rotary(angles.cos(), angles.sin())
+
+
+def a_spec(heads: int = 4, kv_heads: int = 2, size: int = 16, **more: Any) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, size, scale=size**-0.5, **({"rotary": rotary(size)} | more))
+
+
+def norm_weight(size: int) -> torch.Tensor:
+    return (torch.rand(size, generator=SPECS_RANDOM) + 0.5).to(DEVICE)
+
+
+SMALL = {
+    "grouped": a_spec(),
+    "three to a group, normed": a_spec(3, 1, 24, q_norm=norm_weight(24), k_norm=norm_weight(24)),
+    "windowed": a_spec(2, 1, window=20),
+    "capped, not turned": a_spec(2, 1, cap=2.0, rotary=None),
+}
+LARGE = {
+    "heads of 64": a_spec(8, 2, 64),
+    "heads of 96": a_spec(4, 2, 96),
+    "heads of 128, normed": a_spec(4, 2, 128, q_norm=norm_weight(128), k_norm=norm_weight(128)),
+    "heads of 256": a_spec(4, 1, 256),
+    "one head each": a_spec(3, 3, 32),
+    "many to a group": a_spec(40, 1, 32),
+    "seven to a group": a_spec(14, 2, 64),
+    "partly turned": a_spec(4, 2, 64, rotary=rotary(24)),
+    "a window over splits": a_spec(4, 2, 32, window=150),
+    "windowed and capped": a_spec(4, 2, 32, window=33, cap=5.0),
+}
+# Starts at the edges of blocks and of splits, the first and the last position; then spans of several tokens.
+SINGLES = [(0, 1), (31, 1), (32, 1), (127, 1), (128, 1), (298, 1)]
+CHUNKS = [(0, 2), (30, 3), (126, 1), (250, 2)]
+
+
+def filled(dtype: torch.dtype, spec: AttentionSpec, batch: Batch) -> tuple[Any, Any]:
+    """Our layer and torch's in float32 with the same random cache. What is not written yet is no number in ours."""
+    ours, exact = made(kernels(dtype), spec, BLOCKS), made(exact_kernels(), spec, BLOCKS)
+    for own, plain in ((ours._keys, exact._keys), (ours._values, exact._values)):
+        numbers = random(*plain.shape, dtype=dtype)
+        plain.copy_(numbers)
+        unwritten = torch.ones(len(plain), dtype=torch.bool, device=DEVICE)
+        for table, start in zip(batch.tables, batch.starts.tolist(), strict=True):
+            places = table.long()[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=DEVICE)
+            unwritten[places.flatten()[:start]] = False
+        numbers[unwritten] = torch.nan
+        own.copy_(numbers.view(BLOCKS, BLOCK_TOKENS, *plain.shape[1:]).transpose(1, 2))
+    return ours, exact
+
+
+def there(batch: Batch) -> Batch:
+    tensors = [field.name for field in fields(batch) if field.name != "singles"]
+    return replace(batch, **{name: getattr(batch, name).to(DEVICE) for name in tensors})
+
+
+def compare(spec: AttentionSpec, spans: list[tuple[int, int]], dtype: torch.dtype = torch.float32) -> None:
+    batch = there(a_batch(spans))
+    ours, exact = filled(dtype, spec, batch)
+    qkv = random(len(batch.ids), width_of(spec), dtype=dtype)
+    near(ours(qkv, batch), exact(qkv.float(), batch))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_attention_is_that_of_torch(name: str) -> None:
+    """A step of decodes and chunks together: both ways at once, and rows that must not touch each other."""
+    compare(SMALL[name], SINGLES[1::2] + CHUNKS[1:3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_in_half_precision(dtype: torch.dtype) -> None:
+    compare(SMALL["windowed"], [(40, 1), (9, 2)], dtype)
+
+
+HALVES = ("heads of 64", "heads of 128, normed", "heads of 256", "windowed and capped")
+SHAPES = [(name, torch.float32) for name in SMALL | LARGE]
+SHAPES += [(name, dtype) for name in HALVES for dtype in (torch.float16, torch.bfloat16)]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("name", "dtype"), SHAPES)
+def test_attention_is_that_of_torch_in_all_shapes(name: str, dtype: torch.dtype) -> None:
+    """Decodes and chunks together, and a chunk of several tiles in front of single tokens."""
+    spec = (SMALL | LARGE)[name]
+    for spans in (SINGLES + CHUNKS[1:], [(3, 35), (0, 1), (200, 1)]):
+        compare(spec, spans, dtype)
+
+
+def test_a_decode_is_bitwise_the_same_in_any_batch_and_any_width_of_tables() -> None:
+    spec = SMALL["grouped"]
+    together = there(a_batch([(5, 1), (140, 1), (260, 1)]))
+    ours, _ = filled(torch.float32, spec, together)
+    qkv = random(3, width_of(spec))
+    answer = ours(qkv, together)
+    for row, blocks in ((1, 5), (2, 9)):
+        alone = there(a_batch([(int(together.starts[row]), 1)]))
+        table, place = together.tables[row : row + 1, :blocks].contiguous(), together.places[row, None]
+        alone = replace(alone, tables=table, places=place)
+        assert torch.equal(ours(qkv[row, None], alone)[0], answer[row])
+
+
+@pytest.mark.parametrize(("context", "tokens"), [(1, 128), (4096, 128), (4097, 256), (131072, 4096)])
+def test_long_contexts_have_longer_splits_and_never_more_than_32(context: int, tokens: int) -> None:
+    assert split_tokens(context) == tokens and -(-context // tokens) <= 32
