@@ -67,7 +67,8 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
 async def run(settings: Settings) -> int:
     metrics = Metrics(_version())
     rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
-    backends = Backends(metrics, Failsafe(rule, settings.failsafe_ttl_s))
+    failsafe = Failsafe(rule, settings.failsafe_ttl_s)
+    backends = Backends(metrics, failsafe, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         source = _source(settings, backends, metrics)

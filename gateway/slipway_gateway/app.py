@@ -183,7 +183,14 @@ class Edge:
         sent = headers.to_upstream(request.headers, record.request_id, tenant)
         preferred = by_headers(route, request.headers) if route.header_routes else ""
         call = Call(
-            model, key, request.rel_url.raw_path_qs, sent, body, preferred=preferred, stream=asked.stream is True
+            model,
+            key,
+            request.rel_url.raw_path_qs,
+            sent,
+            body,
+            preferred=preferred,
+            stream=asked.stream is True,
+            wants_json=asked.wants_json,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call

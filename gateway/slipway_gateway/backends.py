@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from .table import Route, RouteTable
 from .telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+# A whole answer is silent while it is written, a stream only before it and when something is wrong.
+WHOLE_PATIENCE = 5
 _EXPIRED = "nobody renewed its weights in time: they go back to the stable revision as far as its pods can carry them"
 
 
@@ -52,7 +55,7 @@ class Lease:
         """`body`: of an answer whose status says so."""
         # Retries hide a bad revision from clients; they must not hide it from the operator's judgement.
         if self.fate:
-            self.fate.failed(body)
+            self.fate.failed(self._owner.now(), body)
         if not self._failed:
             self._failed = True
             self._tally.failures += self._first
@@ -73,15 +76,25 @@ class Failsafe:
 
 
 class Backends:
-    """The published table with the counts that routing and the operator need."""
+    """The published table with the counts that routing and the operator need.
+
+    `hung_after_s`: how long the server of a stream may be silent until the judge hears of it; 0: however long.
+    `clock`: the event loop's, which is `time.monotonic`.
+    """
 
     def __init__(
-        self, metrics: Metrics, failsafe: Failsafe | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        metrics: Metrics,
+        failsafe: Failsafe | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        hung_after_s: float = 60.0,
     ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
         self._failsafe = failsafe or Failsafe()
         self._clock = clock
+        self._hung_after_s = hung_after_s or math.inf
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
         self._samples = Samples()
@@ -199,23 +212,41 @@ class Backends:
         self._tell(self.table.routes[target.route])
         return noted
 
-    def fate(self, target: Target, key: str, stratum: str, now_s: float, *, by_split: bool) -> Fate:
+    def fate(
+        self, target: Target, key: str, stratum: str, now_s: float, *, by_split: bool, stream: bool = False
+    ) -> Fate:
         """Of a first attempt that begins: its end is a metric, and a sample for the judge if the split chose it.
 
-        `by_split` False: a header or a pin chose the revision. An endpoint elsewhere than the split wanted, for want
-        of one there, says nothing of either revision; nor do weights that are not those that were published.
+        `by_split` False: a header or a pin chose the revision. Weights that are not those that were published tell
+        nothing. An endpoint elsewhere than the split wanted, for want of one there, tells whose request it was, and of
+        neither revision how it fares. `stream`: the client asked for one.
         """
         route = self.table.routes.get(target.route) if self.table else None
         published = route is not None and not self._watches[route.name].cut and self._in_force(route) is route
-        chosen = by_split and route is not None and published and assigned(route, key) == target.revision
-        epoch = self._samples.epoch(route) if route and chosen else None
+        own = assigned(route, key) if by_split and route is not None and published else ""
+        epoch = self._samples.epoch(route) if route and own else None
+        if epoch:
+            epoch.assign(own)
+        here = epoch if own == target.revision else None
 
         def tell(outcome: Outcome) -> None:
             self._metrics.first_attempt(target.model, target.revision, outcome)
-            if epoch:
-                epoch.count(target.revision, key, stratum, outcome)
+            if here:
+                here.count(target.revision, key, stratum, outcome)
 
-        return Fate(now_s, tell)
+        def close(waited: Mapping[str, float]) -> None:
+            if here:
+                here.close(fate, waited)
+
+        patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
+        fate = Fate(now_s, tell, close, streams=stream, patience_s=patience_s)
+        if here:
+            here.open(target.revision, stratum, fate)
+        return fate
+
+    def now(self) -> float:
+        """Seconds of the clock that fates go by."""
+        return self._clock()
 
     def lease(self, target: Target, *, first: bool, fate: Fate | None = None) -> Lease:
         tally = self._tallies.setdefault((target.route, target.revision), Tally())
@@ -259,5 +290,5 @@ class Backends:
             "generation": route.generation,
             "revisions": revisions,
             "failsafe": failsafe,
-            "samples": self._samples.report(route),
+            "samples": self._samples.report(route, self._clock()),
         }

@@ -20,7 +20,7 @@ class Call:
     """What is asked of an endpoint; the same bytes for every attempt.
 
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
-    `stream`: the client asked for one.
+    `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON.
     """
 
     model: str
@@ -31,6 +31,7 @@ class Call:
     revision: str = ""
     preferred: str = ""
     stream: bool = False
+    wants_json: bool = False
 
     @property
     def path(self) -> str:

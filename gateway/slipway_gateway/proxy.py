@@ -55,13 +55,15 @@ class Proxy:
         except TimeoutError:
             if relay is None:
                 if effort.fate and not self._cut:
-                    effort.fate.failed()
+                    effort.fate.failed(self._clock())
                 raise (errors.draining() if self._cut else errors.timed_out()) from None
             return await relay.end("drained" if self._cut else "timeout")
         finally:
             self._limits.discard(limit)
             if relay:
                 relay.close()
+            if effort.fate:
+                effort.fate.left(self._clock())
 
     def _hold_s(self, call: Call) -> float:
         route = self._backends.find(call.model)
@@ -90,14 +92,17 @@ class Proxy:
             record.revision = target.revision
             first = not (effort.attempts or effort.resumes)
             if first:
-                by_split = call.by_split
-                effort.fate = self._backends.fate(target, call.key, call.stratum, self._clock(), by_split=by_split)
+                effort.fate = self._fate(call, target)
             result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):
                 return result
             effort.note(target.url, result)
             self._metrics.retried(target.model, target.revision, result.reason)
         return self._give_up(call, effort)
+
+    def _fate(self, call: Call, target: Target) -> Fate:
+        now_s = self._clock()
+        return self._backends.fate(target, call.key, call.stratum, now_s, by_split=call.by_split, stream=call.stream)
 
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
@@ -167,7 +172,7 @@ class Proxy:
         if status >= 500:
             lease.failed(start)
         elif status != 200 and lease.fate:
-            lease.fate.refused()
+            lease.fate.refused(self._clock())
         if status in RETRIED_STATUSES:
             return Fault(str(status), answer=answer)
         if status < 500:

@@ -85,12 +85,16 @@ class Relay:
 
     async def _copy(self) -> str:
         """Passes the answer on up to its end; why it broke off when it did."""
-        chunk, rest = self._answer.start, self._answer.rest
+        chunk, rest, fate = self._answer.start, self._answer.rest, self._answer.fate
         while chunk:
+            if fate:
+                fate.heard(self._proxy.now())
             if ready := self._ready(chunk):
                 await self._send(self._out.write(ready))
             if rest is None:
                 break
+            if fate:
+                fate.waits(self._proxy.now())
             try:
                 chunk = await rest.content.readany()
             except aiohttp.ServerTimeoutError:
@@ -103,11 +107,12 @@ class Relay:
         answer = self._answer
         if answer.fate is None:
             return
+        now_s, wants_json = self._proxy.now(), self._call.wants_json
         if self._aligner:
-            answer.fate.streamed(self._proxy.now())
+            answer.fate.streamed(now_s, wants_json=wants_json)
         else:
             readable = answer.rest is None and self._call.writes_text
-            answer.fate.whole(answer.start if readable else None, self._proxy.now())
+            answer.fate.whole(answer.start if readable else None, now_s, wants_json=wants_json)
 
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:

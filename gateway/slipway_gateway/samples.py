@@ -1,7 +1,8 @@
 """What the operator judges a revision by: first attempts that the split chose, counted by generation (pure).
 
 Counts only grow. A request belongs to the generation at whose weights it was assigned, however long it takes: the
-share of bad events of a revision is compared with the share of requests that these weights gave it.
+share of bad events of a revision is compared with the share of requests that these weights gave it. One that has not
+ended is counted by what is known of it: that it was assigned, and how long it takes at least.
 """
 
 from bisect import bisect_left
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .fate import E2E, ITL, MEASURES, TTFT, Outcome
+from .fate import E2E, ITL, MEASURES, TTFT, Fate, Outcome
 from .table import Route
 from .wire.answers import KINDS
 
@@ -37,17 +38,45 @@ def stratum(size_bytes: int, *, stream: bool) -> str:
     return f"{size},{'stream' if stream else 'whole'}"
 
 
+class Times:
+    """Seconds by measure and stratum, in buckets."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[int]]] = {measure: {} for measure in MEASURES}
+
+    def add(self, measure: str, at: str, seconds: float) -> None:
+        bounds = BOUNDS[measure]
+        self._found[measure].setdefault(at, [0] * (len(bounds) + 1))[bisect_left(bounds, seconds)] += 1
+
+    def copy(self) -> "Times":
+        made = Times()
+        made._found = self.report()
+        return made
+
+    def report(self) -> dict[str, dict[str, list[int]]]:
+        return {name: {at: list(counts) for at, counts in strata.items()} for name, strata in self._found.items()}
+
+
 @dataclass(slots=True)
 class Counts:
-    """First attempts of one revision that ended, their bad events, and how long the good ones took."""
+    """Requests that were assigned to one revision, those whose first attempt ended, their bad events, and times."""
 
+    assigned: int = 0
     requests: int = 0
     events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    slow: dict[str, dict[str, list[int]]] = field(default_factory=lambda: {measure: {} for measure in MEASURES})
+    slow: Times = field(default_factory=Times)
+    late: Times = field(default_factory=Times)  # of those that are over without a time: what they took at least
 
-    def report(self) -> dict[str, Any]:
-        slow = {name: {at: list(counts) for at, counts in strata.items()} for name, strata in self.slow.items()}
-        return {"requests": self.requests, "events": dict(self.events), "slow": slow}
+    def report(self, late: Times) -> dict[str, Any]:
+        return {
+            "assigned": self.assigned,
+            "requests": self.requests,
+            "events": dict(self.events),
+            "slow": self.slow.report(),
+            "late": late.report(),
+        }
 
 
 class Epoch:
@@ -58,6 +87,22 @@ class Epoch:
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._seen: set[int] = set()
+        self._open: dict[Fate, tuple[str, str]] = {}  # revision and stratum
+
+    def assign(self, revision: str) -> None:
+        """The split gave a request to this revision, whether it has an endpoint for it or not."""
+        self._revisions[revision].assigned += 1
+
+    def open(self, revision: str, at: str, fate: Fate) -> None:
+        """A first attempt began. Where there is nothing to compare with, nobody waits for what does not end."""
+        if len(self._revisions) > 1:
+            self._open[fate] = (revision, at)
+
+    def close(self, fate: Fate, waited: Mapping[str, float]) -> None:
+        """It is over, and these measures have no value but what they took at least."""
+        if found := self._open.pop(fate, None):
+            revision, at = found
+            _add_late(self._revisions[revision].late, at, waited)
 
     def count(self, revision: str, key: str, at: str, outcome: Outcome) -> None:
         """`key`: of the session; `at`: the stratum."""
@@ -66,9 +111,7 @@ class Epoch:
         for kind in outcome.bad:
             counts.events[kind] += self._first_of(key, kind)
         for measure, seconds in outcome.seconds.items():
-            bounds = BOUNDS[measure]
-            histogram = counts.slow[measure].setdefault(at, [0] * (len(bounds) + 1))
-            histogram[bisect_left(bounds, seconds)] += 1
+            counts.slow.add(measure, at, seconds)
 
     def _first_of(self, key: str, kind: str) -> bool:
         """One session with a poisoned prompt is one event, not a hundred; it has one revision in a generation.
@@ -83,9 +126,21 @@ class Epoch:
             self._seen.add(event)
         return True
 
-    def report(self) -> dict[str, Any]:
-        revisions = {revision: counts.report() for revision, counts in self._revisions.items()}
+    def report(self, now_s: float) -> dict[str, Any]:
+        """Counts as they are now, with what is known of attempts that have not ended."""
+        late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
+        for fate, (revision, at) in self._open.items():
+            fate.look(now_s)
+            _add_late(late[revision], at, fate.waited(now_s))
+        revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
         return {"generation": self.generation, "weights": dict(self._weights), "revisions": revisions}
+
+
+def _add_late(late: Times, at: str, waited: Mapping[str, float]) -> None:
+    for measure, seconds in waited.items():
+        # Of one below the first bound nothing is known yet.
+        if seconds > BOUNDS[measure][0]:
+            late.add(measure, at, seconds)
 
 
 class Samples:
@@ -108,6 +163,6 @@ class Samples:
         for gone in self._epochs.keys() - kept:
             del self._epochs[gone]
 
-    def report(self, route: Route) -> list[dict[str, Any]]:
+    def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
         """The oldest first; the shape is in docs/contracts.md."""
-        return [epoch.report() for epoch in self._epochs.get((route.name, route.uid), ())]
+        return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]

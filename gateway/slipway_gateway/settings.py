@@ -45,6 +45,9 @@ class Settings:
     request_timeout_s: float = _setting(3600.0, "a whole request")
     body_timeout_s: float = _setting(60.0, "to receive a request body")
     stall_timeout_s: float = _setting(60.0, "a client may leave its answer unread")
+    hung_after_s: float = _setting(
+        60.0, "silence of a stream's server that is an error to the judge; of a whole answer's, five times; 0: never"
+    )
     cut_off_failures: int = _setting(10, "failed tries in a row that cut a revision under test off; 0: never")
     cut_off_after_s: float = _setting(5.0, "how long it must fail like that; a dead pod is out of the table by then")
     cut_off_cooldown_s: float = _setting(60.0, "until a revision that was cut off is tried again")

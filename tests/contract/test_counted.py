@@ -16,9 +16,11 @@ NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
 ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 10), Backend("bbb", 90)))
 SIDE = {
+    "assigned": 125,
     "requests": 120,
-    "events": {"errors": 3, "empty": 0, "truncated": 1, "repetition": 0, "non_finite": 0},
+    "events": {"errors": 3, "empty": 0, "truncated": 1, "repetition": 0, "non_finite": 0, "invalid_json": 0, "hung": 0},
     "slow": {"ttft": {"b<4k,stream": [95, 20, 5]}, "itl": {}, "e2e": {}},
+    "late": {"ttft": {"b<4k,stream": [0, 2, 0]}, "itl": {}, "e2e": {}},
 }
 
 
@@ -26,6 +28,7 @@ def answer(requests: int, generation: int = 19) -> str:
     """As it comes over the wire, with this many requests more to canary, all of them errors and slow."""
     canary = json.loads(json.dumps(SIDE))
     canary["requests"] += requests
+    canary["assigned"] += requests + (2 if requests else 0)
     canary["events"]["errors"] += requests
     canary["slow"]["ttft"]["b<4k,stream"][2] += requests
     sample = {"generation": generation, "weights": {"aaa": 10, "bbb": 90}, "revisions": {"aaa": canary, "bbb": SIDE}}
@@ -45,12 +48,13 @@ def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() 
     assert spec
     run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, heard(answer(0)), PAIR)
     assert [(item.metric, item.seconds) for item in run.thresholds] == [("ttft", 0.2)], "p95 of 95 + 20 + 5"
-    run = counting.add(run, spec, heard(answer(7)), PAIR, warm=True, seconds=60.0)
+    run = counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0)
     epochs = {item.metric: item.epochs[0] for item in run.counts}
     assert (epochs["errors"].w, epochs["errors"].nc, epochs["errors"].kc, epochs["errors"].ns) == (10, 7, 7, 0)
     assert (epochs["ttft"].nc, epochs["ttft"].kc) == (7, 7)
+    assert (run.assigned[0].w, run.assigned[0].nc, run.assigned[0].ns) == (10, 9, 0)
     assert (epochs["empty"].nc, epochs["empty"].kc) == (7, 0)
-    assert counting.add(run, spec, heard(answer(7)), PAIR, warm=True, seconds=60.0).counts == run.counts, (
+    assert counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0).counts == run.counts, (
         "nothing twice"
     )
 
@@ -61,7 +65,9 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
     incarnation = "i1"
 
     def told() -> list:
-        routes = {"default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE)}}
+        routes = {
+            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
+        }
         text = json.dumps({"incarnation": incarnation, "bounds": gateway_samples.BOUNDS, "routes": routes})
         return heard(text)
 
@@ -72,7 +78,7 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
     run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, told(), PAIR)
     epoch.count("aaa", "slow", at, Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
     epoch.count("aaa", "failed", at, Outcome(("errors",)))
-    run = counting.add(run, spec, told(), PAIR, warm=True, seconds=60.0)
+    run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
     assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1)
     assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1)

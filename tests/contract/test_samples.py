@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from slipway_gateway import samples
-from slipway_gateway.backends import Backends
-from slipway_gateway.fate import Outcome
+from slipway_gateway.backends import WHOLE_PATIENCE, Backends
+from slipway_gateway.fate import Fate, Outcome
 from slipway_gateway.router import assigned
 from slipway_gateway.samples import BOUNDS, GENERATIONS, MAX_SEEN, Samples, stratum
+from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, build
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire import answers
@@ -43,11 +44,15 @@ def test_bounds_are_the_documented_ones() -> None:
 def test_samples_have_the_documented_shape() -> None:
     counters = Samples()
     at = stratum(100, stream=True)
-    counters.epoch(ROUTE).count("9d04aa31c2", "k", at, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
-    (reported,) = counters.report(ROUTE)
+    epoch = counters.epoch(ROUTE)
+    epoch.count("9d04aa31c2", "k", at, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
+    epoch.open("9d04aa31c2", at, Fate(0.0, lambda outcome: None, streams=True))
+    (reported,) = counters.report(ROUTE, 1.0)
     revision = "9d04aa31c2"
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
     assert set(reported) == set(documented())
+    for kind, strata in documented()["revisions"][revision]["late"].items():
+        assert all(len(histogram) == len(BOUNDS[kind]) + 1 for histogram in strata.values())
     for measure, bounds in BOUNDS.items():
         for one in (reported, documented()):
             ((name, histogram),) = one["revisions"][revision]["slow"][measure].items()
@@ -55,11 +60,11 @@ def test_samples_have_the_documented_shape() -> None:
 
 
 async def test_the_report_has_them() -> None:
-    backends = Backends(Metrics("test"))
+    backends = Backends(Metrics("test"), clock=lambda: 0.0)
     backends.publish(build([ROUTE], [Endpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
     target = backends.pick("chat", "k1", ())
     assert target and target.revision == assigned(ROUTE, "k1") == "s"
-    backends.fate(target, "k1", stratum(0, stream=False), 0.0, by_split=True).failed()
+    backends.fate(target, "k1", stratum(0, stream=False), 0.0, by_split=True).failed(0.0)
     (reported,) = backends.report()["default/chat"]["samples"]
     assert (reported["generation"], reported["revisions"]["s"]["events"]["errors"]) == (41, 1)
 
@@ -71,6 +76,9 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     assert f"last {answers.TAIL_BYTES >> 10} KiB of a stream" in said
     assert f"the last {answers.LOOP_BYTES >> 10} KiB of the text (at least {answers.LOOP_MIN_BYTES} bytes)" in said
     assert f"compresses {answers.LOOP_RATIO:g} times" in said
+    assert f"over {answers.JSON_CHARS >> 10} KiB or" in said
+    assert f"for {Settings().hung_after_s:g} s (`--hung-after`)" in said
+    assert f"for {WHOLE_PATIENCE} times as long" in said
 
 
 def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:

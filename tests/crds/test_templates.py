@@ -47,16 +47,22 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(metric(event=event)) for event in ("", "Errors", "Slower(ttft, stable.p0)", "Slower(tpot, stable.p95)")],
         [
             spec(metric(event=event))
-            for event in ("NonFiniteLogits", "Slower(itl,stable.p5)", "Slower(e2e, stable.p99)")
+            for event in (
+                "NonFiniteLogits",
+                "InvalidJSON",
+                "HungAnswer",
+                "Slower(itl,stable.p5)",
+                "Slower(e2e, stable.p99)",
+            )
         ],
     ),
     "each veto stands in spec.vetoes once": (
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "PodCrashLoop", "limit": 2}])],
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "CanaryCutOff"}])],
     ),
-    "a veto is PodCrashLoop or CanaryCutOff in this release": (
+    "a veto is PodCrashLoop, CanaryCutOff or CanaryUnavailable in this release": (
         [spec(vetoes=[{"name": name}]) for name in ("SelfTestFailed", "NonFiniteLogits", "")],
-        [spec(vetoes=[{"name": "PodCrashLoop", "limit": 3}])],
+        [spec(vetoes=[{"name": "PodCrashLoop", "limit": 3}, {"name": "CanaryUnavailable"}])],
     ),
 }
 REFUSED_BY_THE_SCHEMA = [

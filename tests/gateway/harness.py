@@ -126,7 +126,7 @@ class NoSource:
 async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     settings = Settings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
     metrics = Metrics("test")
-    backends = Backends(metrics)
+    backends = Backends(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         admin = Admin(edge, backends, metrics, NoSource(), "incarnation")

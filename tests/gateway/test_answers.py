@@ -8,6 +8,8 @@ import pytest
 from slipway_gateway.wire.answers import (
     EMPTY,
     ERRORS,
+    INVALID_JSON,
+    JSON_CHARS,
     LOOP_BYTES,
     NON_FINITE,
     REPETITION,
@@ -146,3 +148,64 @@ def test_loops_of_many_lengths_are_found(period: int) -> None:
         of_whole(json.dumps(chat(unit * (LOOP_BYTES // period + 1) + PROSE + PROSE[::-1] + PROSE.upper())).encode())
         == ()
     )
+
+
+# -- JSON
+
+
+CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+BROKEN = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": '}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (chat('{"a": [1, 2.5, null]}'), ()),
+        (chat(" [] "), ()),
+        (chat("12"), ()),
+        (chat('```json\n{"a": 1}\n```'), (INVALID_JSON,)),
+        (chat('{"a": 1} and more'), (INVALID_JSON,)),
+        (chat('{"a": NaN}'), (INVALID_JSON,)),
+        # Another trouble, or none.
+        (chat(""), (EMPTY,)),
+        (chat('{"a": "b', "length"), (TRUNCATED,)),
+        (chat(None, refusal="No."), ()),
+        (chat('{"a": 1}', reasoning_content="Let me see"), ()),
+        (chat("I call it:", "tool_calls", tool_calls=CALLS), ()),
+        (chat(None, "tool_calls", tool_calls=[*CALLS, *BROKEN]), (INVALID_JSON,)),
+        (chat(None, "function_call", function_call={"name": "f", "arguments": "{"}), (INVALID_JSON,)),
+        (chat(None, "tool_calls", tool_calls=[{"function": {"name": "f", "arguments": ""}}]), ()),
+        (chat(None, "tool_calls", tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}, 5, {}]), ()),
+        (text("{"), (INVALID_JSON,)),
+        ({"text": "{", "finish_reason": "stop"}, (INVALID_JSON,)),
+        # Too long or too deep to look at.
+        (chat("{" + " " * JSON_CHARS), ()),
+        (chat("[" * 20_000), ()),
+    ],
+)
+def test_what_was_to_be_json(body: dict, kinds: tuple[str, ...]) -> None:
+    found = of_whole(json.dumps(body).encode(), wants_json=True)
+    assert tuple(kind for kind in found if kind != REPETITION) == kinds
+
+
+def test_arguments_of_tools_are_json_whoever_asks_and_text_is_where_asked() -> None:
+    assert of_whole(json.dumps(chat(None, "tool_calls", tool_calls=BROKEN)).encode()) == (INVALID_JSON,)
+    assert of_whole(json.dumps(chat("Hello.")).encode()) == ()
+
+
+def piece(**said: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": said}]}).encode() + b"\n\n"
+
+
+def call(index: int, arguments: str) -> dict:
+    return {"index": index, "function": {"arguments": arguments}}
+
+
+def test_pieces_of_a_stream_are_put_together() -> None:
+    said = piece(content='{"a"') + piece(content=": 1}")
+    assert of_stream(said, complete=True, wants_json=True) == ()
+    assert of_stream(said[: len(said) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
+    assert of_stream(said + piece(content="}"), complete=False, wants_json=True) == (), "not all of it is there"
+    calls = piece(tool_calls=[call(0, '{"a":')]) + piece(tool_calls=[call(1, "{")]) + piece(tool_calls=[call(0, "1}")])
+    assert of_stream(calls, complete=True) == (INVALID_JSON,)
+    assert of_stream(calls + piece(tool_calls=[call(1, "}")]), complete=True) == ()

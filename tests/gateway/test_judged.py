@@ -239,6 +239,44 @@ async def test_answers_that_take_too_long(handler: Handler, limit: dict[str, flo
         assert judged(gate) == (1, {"errors": 1})
 
 
+def side(gate: Gateway, revision: str) -> dict[str, Any]:
+    return gate.backends.report()["default/chat"]["samples"][-1]["revisions"][revision]
+
+
+@pytest.mark.parametrize("handler", [saying(WORD, first_s=30), saying(WORD, WORD, gap_s=30)])
+async def test_streams_that_hang_are_errors_while_they_do(handler: Handler) -> None:
+    async with upstream(handler) as bad, upstream(echo) as good, gateway(hung_after_s=0.2) as gate:
+        gate.route(("c", 99, [bad.url]), ("s", 1, [good.url]))
+        asking = asyncio.create_task(ask(gate, headers={"X-Session-Id": "1"}))
+        await until(lambda: bad.bodies)
+        await until(lambda: judged(gate, "c") == (1, {"errors": 1, "hung": 1}))
+        assert not asking.done() and side(gate, "c")["assigned"] == 1
+        late = side(gate, "c")["late"]
+        assert sum(late["e2e"]["b<4k,stream"]) == 1
+        asking.cancel()
+        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        assert judged(gate, "c") == (1, {"errors": 1, "hung": 1})
+        before = side(gate, "c")["late"]
+        assert sum(before["e2e"]["b<4k,stream"]) == 1
+        route = gate.backends.find("chat")
+        assert route and not gate.backends._samples.epoch(route)._open, "what is over is waited for no more"
+
+
+JSON_ASKED = {"model": "chat", "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("text", "kinds"), [('{"a": 1}', {}), ("Sure! Here it is", {"invalid_json": 1})])
+async def test_an_answer_that_was_to_be_json(text: str, kinds: dict[str, int], stream: bool) -> None:
+    pieces = [{"choices": [{"delta": {"content": piece}}]} for piece in (text[:3], text[3:])]
+    answer = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+    async with served(saying(*pieces, end("stop")) if stream else whole(answer)) as (gate, _):
+        assert await ask(gate, JSON_ASKED | {"stream": stream}) == 200
+        assert judged(gate) == (1, kinds)
+        assert await ask(gate, {"model": "chat", "stream": stream}) == 200
+        assert judged(gate) == (2, kinds), "nobody asked for JSON"
+
+
 # -- what is not counted
 
 

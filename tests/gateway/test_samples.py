@@ -29,7 +29,7 @@ def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
 
 
 def events(epoch: samples.Epoch, revision: str = "c") -> dict[str, int]:
-    return {kind: count for kind, count in epoch.report()["revisions"][revision]["events"].items() if count}
+    return {kind: count for kind, count in epoch.report(0.0)["revisions"][revision]["events"].items() if count}
 
 
 # -- one first attempt
@@ -96,12 +96,12 @@ def test_a_whole_answer_has_one_time(told: Told) -> None:
 
 
 def test_it_is_told_once_and_the_first_word_holds(told: Told) -> None:
-    told.fate.failed()
+    told.fate.failed(103.0)
     told.fate.saw(EVENT, 101.0)
     told.fate.streamed(102.0)
     told.fate.whole(b"{}", 102.0)
-    told.fate.failed()
-    told.fate.refused()
+    told.fate.failed(103.0)
+    told.fate.refused(103.0)
     assert told.only == ERROR
 
 
@@ -112,7 +112,7 @@ def test_a_failure_has_no_time(told: Told) -> None:
 
 
 def test_a_refusal_says_why(told: Told) -> None:
-    told.fate.failed(b'{"error": {"code": "non_finite", "type": "server_error"}}')
+    told.fate.failed(103.0, b'{"error": {"code": "non_finite", "type": "server_error"}}')
     assert told.only == Outcome(("errors", "non_finite"))
 
 
@@ -138,7 +138,152 @@ def test_a_long_stream_is_not_called_empty(told: Told) -> None:
     assert told.only.bad == ()
 
 
+# -- what does not end, and what ends without a time
+
+
+class Kept(Told):
+    """One that a judge looks at: a stream whose server may be silent for 60 s."""
+
+    def __init__(self, *, streams: bool = True) -> None:
+        self.outcomes: list[Outcome] = []
+        self.closed: list[dict[str, float]] = []
+        self.fate = Fate(
+            100.0, self.outcomes.append, lambda waited: self.closed.append({**waited}), streams=streams, patience_s=60.0
+        )
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+HUNG = Outcome(("errors", "hung"))
+
+
+def test_what_it_takes_at_least_is_known_at_any_time(kept: Kept) -> None:
+    assert kept.fate.waited(103.0) == {TTFT: 3.0, E2E: 3.0}
+    kept.fate.saw(EVENT, 104.0)
+    assert kept.fate.waited(109.0) == {TTFT: 4.0, E2E: 9.0}, "the first event has come"
+    assert Kept(streams=False).fate.waited(103.0) == {E2E: 3.0}, "a whole answer has none"
+
+
+def test_a_good_end_leaves_nothing_open(kept: Kept) -> None:
+    kept.fate.saw(EVENT, 104.0)
+    kept.fate.streamed(105.0)
+    kept.fate.left(106.0)
+    assert kept.only.seconds == {TTFT: 4.0, E2E: 5.0} and kept.closed == [{}]
+
+
+@pytest.mark.parametrize("end", ["failed", "left", "refused"])
+def test_an_end_without_a_time_says_how_long_it_took_at_least(kept: Kept, end: str) -> None:
+    kept.fate.saw(EVENT, 104.0)
+    getattr(kept.fate, end)(110.0)
+    kept.fate.left(120.0)
+    assert kept.closed == [{TTFT: 4.0, E2E: 10.0}]
+    assert [outcome.bad for outcome in kept.outcomes] == {"failed": [("errors",)], "left": [], "refused": [()]}[end]
+
+
+def test_a_stream_that_was_asked_for_and_came_whole_has_no_first_event(kept: Kept) -> None:
+    kept.fate.whole(b'{"text": "x"}', 105.0)
+    assert kept.only.seconds == {E2E: 5.0} and kept.closed == [{TTFT: 5.0}]
+
+
+def test_silence_is_told_when_it_is_too_long_and_once(kept: Kept) -> None:
+    kept.fate.look(160.0)
+    assert not kept.outcomes
+    kept.fate.look(160.5)
+    kept.fate.look(170.0)
+    assert kept.only == HUNG
+    # It goes on for all that: how long it takes is not known yet.
+    assert not kept.closed and kept.fate.waited(200.0) == {TTFT: 100.0, E2E: 100.0}
+    kept.fate.heard(201.0)
+    kept.fate.saw(EVENT, 201.0)
+    kept.fate.streamed(202.0)
+    assert kept.only == HUNG and kept.closed == [{TTFT: 101.0, E2E: 102.0}]
+
+
+@pytest.mark.parametrize("end", ["heard", "left", "failed", "streamed"])
+def test_silence_that_nobody_looked_at_is_told_at_its_end(kept: Kept, end: str) -> None:
+    getattr(kept.fate, end)(161.0)
+    assert kept.only == HUNG
+
+
+def test_silence_counts_between_events_too_and_never_while_a_client_reads(kept: Kept) -> None:
+    kept.fate.heard(110.0)
+    kept.fate.look(400.0)
+    assert not kept.outcomes, "the client takes its time"
+    kept.fate.waits(400.0)
+    kept.fate.look(460.0)
+    assert not kept.outcomes
+    kept.fate.look(461.0)
+    assert kept.only == HUNG
+
+
 # -- counters
+
+
+def late(epoch: samples.Epoch, now_s: float, revision: str = "c") -> dict[str, list[int]]:
+    """What is known of those without a time, in one stratum, by measure."""
+    found = epoch.report(now_s)["revisions"][revision]["late"]
+    return {measure: strata[AT] for measure, strata in found.items() if strata}
+
+
+def above(histogram: list[int], measure: str, limit: float) -> int:
+    return sum(histogram[BOUNDS[measure].index(limit) + 1 :])
+
+
+def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
+    """In `slow` and `late` together: what an operator adds up."""
+    epoch, fates = Samples().epoch(route()), []
+    for number in range(6):
+        fate = Fate(
+            0.0,
+            lambda outcome, number=number: epoch.count("c", f"k{number}", AT, outcome),  # type: ignore[misc]
+            lambda waited, number=number: epoch.close(fates[number], waited),  # type: ignore[misc]
+            streams=True,
+            patience_s=60.0,
+        )
+        fates.append(fate)
+        epoch.open("c", AT, fate)
+    limits = {TTFT: BOUNDS[TTFT][10], E2E: BOUNDS[E2E][8]}  # 0.577 s, 0.859 s
+    ends = {
+        1.0: lambda: fates[0].failed(1.0),
+        2.0: lambda: (fates[1].saw(EVENT, 2.0), fates[1].streamed(2.0)),
+        3.0: lambda: fates[2].left(3.0),
+        4.0: lambda: fates[3].saw(EVENT, 4.0),
+        5.0: lambda: fates[4].refused(5.0),
+        70.0: lambda: fates[3].streamed(70.0),
+        80.0: lambda: fates[5].left(80.0),
+    }
+    seen = {TTFT: 0, E2E: 0}
+    for now_s in (0.3, 0.7, 1.0, 2.0, 3.0, 4.0, 5.0, 61.0, 70.0, 80.0, 90.0):
+        ends.get(now_s, lambda: None)()
+        report = epoch.report(now_s)["revisions"]["c"]
+        for measure, limit in limits.items():
+            found = sum(
+                above(report[kind][measure][AT], measure, limit)
+                for kind in ("slow", "late")
+                if AT in report[kind][measure]
+            )
+            assert found >= seen[measure]
+            seen[measure] = found
+    assert seen == {TTFT: 6, E2E: 6}
+    assert not epoch._open
+    # Told are those that failed, ended well and were refused, and the two that were silent for too long.
+    assert (report["requests"], events(epoch)) == (5, {"errors": 3, "hung": 2})
+
+
+def test_below_the_first_bound_nothing_is_known() -> None:
+    epoch = Samples().epoch(route())
+    epoch.open("c", AT, Fate(0.0, lambda outcome: None, streams=True))
+    assert late(epoch, 0.01) == {}
+    assert late(epoch, 0.02) == {TTFT: [0, 0, 1, *[0] * 22]}
+
+
+def test_without_a_second_revision_nobody_waits() -> None:
+    epoch = Samples().epoch(route(canary=100))
+    epoch.open("c", AT, Fate(0.0, lambda outcome: None, streams=True))
+    assert not epoch._open and late(epoch, 50.0) == {}
 
 
 def test_events_and_times_are_counted_for_their_revision() -> None:
@@ -146,7 +291,7 @@ def test_events_and_times_are_counted_for_their_revision() -> None:
     epoch.count("c", "k1", AT, ERROR)
     epoch.count("c", "k2", AT, Outcome(("empty", "truncated"), {E2E: 1.0}))
     epoch.count("s", "k3", AT, Outcome())
-    report = epoch.report()
+    report = epoch.report(0.0)
     assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
     assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
     assert events(epoch) == {"errors": 1, "empty": 1, "truncated": 1} and events(epoch, "s") == {}
@@ -157,7 +302,7 @@ def test_a_session_is_one_event_of_a_kind() -> None:
     epoch = Samples().epoch(route())
     for outcome in (ERROR, ERROR, Outcome(("empty",)), Outcome(("empty",))):
         epoch.count("c", "same", AT, outcome)
-    assert epoch.report()["revisions"]["c"]["requests"] == 4
+    assert epoch.report(0.0)["revisions"]["c"]["requests"] == 4
     assert events(epoch) == {"errors": 1, "empty": 1}
     epoch.count("c", "other", AT, ERROR)
     assert events(epoch) == {"errors": 2, "empty": 1}
@@ -167,7 +312,7 @@ def test_another_generation_takes_an_event_of_the_same_session() -> None:
     counters = Samples()
     for generation in (1, 2):
         counters.epoch(route(generation)).count("c", "same", AT, ERROR)
-    assert [epoch["revisions"]["c"]["events"]["errors"] for epoch in counters.report(route())] == [1, 1]
+    assert [epoch["revisions"]["c"]["events"]["errors"] for epoch in counters.report(route(), 0.0)] == [1, 1]
 
 
 def test_a_full_memory_counts_unknown_sessions_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +328,7 @@ def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
     bounds = BOUNDS[TTFT]
     for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
         epoch.count("c", "k", AT, Outcome((), {TTFT: seconds}))
-    slow = epoch.report()["revisions"]["c"]["slow"]
+    slow = epoch.report(0.0)["revisions"]["c"]["slow"]
     counts = slow[TTFT][AT]
     assert len(counts) == len(bounds) + 1
     assert (counts[0], counts[1], counts[-2], counts[-1], sum(counts)) == (2, 1, 1, 2, 6)
@@ -216,7 +361,7 @@ def test_the_last_generations_are_kept_oldest_first() -> None:
     late = counters.epoch(route(1))
     for generation in range(2, GENERATIONS + 3):
         assert counters.epoch(route(generation)) is counters.epoch(route(generation))
-    assert [epoch["generation"] for epoch in counters.report(route())] == [3, 4, 5, 6]
+    assert [epoch["generation"] for epoch in counters.report(route(), 0.0)] == [3, 4, 5, 6]
     # A request that began under one that is forgotten ends without harm.
     late.count("c", "k", AT, ERROR)
 
@@ -226,7 +371,7 @@ def test_a_request_counts_where_it_was_assigned() -> None:
     begun = counters.epoch(route(1, canary=10))
     counters.epoch(route(2, canary=50))
     begun.count("c", "k", AT, ERROR)
-    first, second = counters.report(route())
+    first, second = counters.report(route(), 0.0)
     assert (first["weights"]["c"], first["revisions"]["c"]["requests"]) == (10, 1)
     assert (second["weights"]["c"], second["revisions"]["c"]["requests"]) == (50, 0)
 
@@ -235,11 +380,11 @@ def test_another_object_of_that_name_starts_anew() -> None:
     counters = Samples()
     counters.epoch(route(7)).count("c", "k", AT, ERROR)
     counters.epoch(route(1, uid="later"))
-    assert [epoch["generation"] for epoch in counters.report(route(1, uid="later"))] == [1]
+    assert [epoch["generation"] for epoch in counters.report(route(1, uid="later"), 0.0)] == [1]
     counters.keep({"default/chat": route(1, uid="later")})
-    assert counters.report(route(7)) == []
+    assert counters.report(route(7), 0.0) == []
     counters.keep({})
-    assert counters.report(route(1, uid="later")) == []
+    assert counters.report(route(1, uid="later"), 0.0) == []
 
 
 # -- which requests are counted
@@ -285,13 +430,46 @@ async def test_requests_count_when_they_end(clock: Clock) -> None:
     fates = [ask(backends, f"k{n}") for n in range(20)]
     assert requests(backends) == {"c": 0, "s": 0}
     for fate in fates:
-        fate.refused()
+        fate.refused(0.0)
     assert sum(requests(backends).values()) == 20 and min(requests(backends).values()) > 2
+
+
+def given(backends: Backends) -> dict[str, int]:
+    (epoch,) = backends.report()["default/chat"]["samples"]
+    return {revision: counts["assigned"] for revision, counts in epoch["revisions"].items()}
+
+
+async def test_requests_are_assigned_before_they_end_and_whatever_ends_them(clock: Clock) -> None:
+    backends = backends_of(clock)
+    fates = [ask(backends, f"k{n}") for n in range(20)]
+    at_first = given(backends)
+    assert sum(at_first.values()) == 20 and min(at_first.values()) > 2
+    for fate in fates:
+        fate.left(1.0)
+    assert given(backends) == at_first and requests(backends) == {"c": 0, "s": 0}
+
+
+async def test_a_request_that_hangs_is_seen_when_the_operator_asks(clock: Clock) -> None:
+    backends = Backends(Metrics("test"), None, clock, hung_after_s=30.0)
+    backends.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
+    target = backends.pick("chat", "k", ())
+    assert target
+    stream = backends.fate(target, "k", AT, 0.0, by_split=True, stream=True)
+    whole = backends.fate(target, "k", "b<4k,whole", 0.0, by_split=True)
+    told = []
+    for clock.now_s in (30.0, 31.0, 150.0, 151.0, 500.0):
+        told.append(sum(requests(backends).values()))
+    assert told == [0, 1, 1, 2, 2], "a whole answer is silent while it is written"
+    stream.left(500.0)
+    whole.left(500.0)
+    assert sum(requests(backends).values()) == 2 and not backends._samples.epoch(backends.find("chat"))._open  # type: ignore[arg-type]
+    page = backends._metrics.render().decode()
+    assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{target.revision}"}} 2.0' in page
 
 
 async def test_what_the_split_did_not_choose_is_not_counted(clock: Clock) -> None:
     backends = backends_of(clock)
-    ask(backends, "k", by_split=False).failed()
+    ask(backends, "k", by_split=False).failed(0.0)
     assert backends.report()["default/chat"]["samples"] == []
     assert 'kind="errors"' in backends._metrics.render().decode()
 
@@ -301,10 +479,12 @@ async def test_a_failover_counts_for_nobody(clock: Clock) -> None:
     backends = backends_of(clock)
     backends.publish(table(2, ("c", 50, []), ("s", 50, [URLS["s"]])))
     for n in range(40):
-        ask(backends, f"k{n}").failed()
+        ask(backends, f"k{n}").failed(0.0)
     (epoch,) = backends.report()["default/chat"]["samples"]
     assert epoch["revisions"]["c"]["requests"] == 0
     assert 10 < epoch["revisions"]["s"]["requests"] < 30
+    # Whose they were is no secret: the split was as it should be.
+    assert given(backends)["c"] == 40 - epoch["revisions"]["s"]["requests"]
 
 
 async def test_nothing_counts_while_a_revision_is_cut_off(clock: Clock) -> None:
@@ -315,7 +495,7 @@ async def test_nothing_counts_while_a_revision_is_cut_off(clock: Clock) -> None:
         backends.failed(target, None)
     assert backends.report()["default/chat"]["failsafe"]["cut_off"] == "c"
     for n in range(20):
-        ask(backends, f"k{n}").refused()
+        ask(backends, f"k{n}").refused(0.0)
     assert requests(backends) == {}
 
 
@@ -323,10 +503,10 @@ async def test_nothing_counts_while_weights_are_stale(clock: Clock) -> None:
     backends = backends_of(clock, ttl_s=10.0)
     clock.now_s = 11.0
     for n in range(20):
-        ask(backends, f"k{n}").refused()
+        ask(backends, f"k{n}").refused(0.0)
     assert requests(backends) == {}
     backends.renew()
-    ask(backends, "k").refused()
+    ask(backends, "k").refused(0.0)
     assert sum(requests(backends).values()) == 1
 
 
@@ -335,8 +515,8 @@ async def test_a_route_that_is_gone_while_a_request_runs(clock: Clock) -> None:
     target = Target("default/chat", "chat", "c", URLS["c"])
     fate = ask(backends, "k")
     backends.publish(table(1, ("x", 100, []), model="other"))
-    fate.failed()
-    backends.fate(target, "k", AT, 0.0, by_split=True).failed()
+    fate.failed(0.0)
+    backends.fate(target, "k", AT, 0.0, by_split=True).failed(0.0)
     assert backends.report()["default/other"]["samples"] == []
     # Its memory is free again.
     assert not backends._samples._epochs

@@ -34,6 +34,23 @@ def test_foreign_fields_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "wants"),
+    [
+        ("", False),
+        (',"response_format":{"type":"json_object"}', True),
+        (',"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object"}}}', True),
+        (',"response_format":{"type":"text"}', False),
+        (',"response_format":{"type":["json_object"]}', False),
+        (',"response_format":null', False),
+        (',"response_format":"json_object"', False),
+        (',"response_format":[]', False),
+    ],
+)
+def test_whether_json_was_asked_for(given: str, wants: bool) -> None:
+    assert envelope.parse(f'{{"model":"m"{given}}}'.encode()).wants_json is wants
+
+
+@pytest.mark.parametrize(
     ("sent", "body", "key"),
     [
         ({"X-Session-Id": "a", "Authorization": "Bearer k"}, {"user": "u"}, "session:a"),

@@ -7,7 +7,7 @@ invariants of a rollout (I1-I7) on every write.
 import copy
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -51,7 +51,19 @@ class Pods:
 
 
 BOUNDS = {"ttft": (0.1, 0.2, 0.4, 0.8, 1.6)}
+STRATUM = "b<4k,stream"
+HUNG_AFTER_S = 60
 _INCARNATIONS = count(1)
+
+
+@dataclass
+class Attempt:
+    """A request that never ends."""
+
+    generation: int
+    revision: str
+    begun: datetime
+    told: bool = False  # that its silence is too long
 
 
 @dataclass
@@ -65,6 +77,7 @@ class ModelGateway:
     cut_off: str = ""
     incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
     samples: dict[int, Sample] = field(default_factory=dict)  # by generation
+    open: list[Attempt] = field(default_factory=list)
 
     def ask(self, table: Traffic, requests: int, world: "ModelCluster", chance: Random) -> None:
         """So many requests come, are split by weight, answered and counted."""
@@ -76,13 +89,40 @@ class ModelGateway:
             before = sample.revisions.get(chosen, Side())
             errors = before.events.get("errors", 0) + (chance.random() < world.error_rate(chosen))
             seconds = chance.lognormvariate(-1.6, 0.5) * (3 if world.is_among(chosen, world.slow) else 1)
-            buckets = [*before.slow.get("ttft", {}).get("b<4k,stream", (0,) * 6)]
+            hangs = chance.random() < world.hangs.get(world.uri(chosen), 0.0)
+            if hangs:
+                self.open.append(Attempt(table.generation, chosen, world.now))
+                sample.revisions[chosen] = replace(before, assigned=before.assigned + 1)
+                continue
+            buckets = [*before.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
             buckets[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
-            slow = {"ttft": {"b<4k,stream": tuple(buckets)}}
-            sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow)
+            slow = {"ttft": {STRATUM: tuple(buckets)}}
+            sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow, assigned=before.assigned + 1)
         self.samples = dict(sorted(self.samples.items())[-4:])
 
-    def seen(self, inflight: dict[str, int]) -> Gateway:
+    def look(self, now: datetime) -> None:
+        """What takes too long is counted as an error, once."""
+        for one in self.open:
+            sample = self.samples.get(one.generation)
+            if sample and not one.told and (now - one.begun).total_seconds() > HUNG_AFTER_S:
+                one.told = True
+                side = sample.revisions[one.revision]
+                events = side.events | {"errors": side.events.get("errors", 0) + 1}
+                sample.revisions[one.revision] = replace(side, requests=side.requests + 1, events=events)
+
+    def _late(self, sample: Sample, now: datetime) -> Sample:
+        """With what is known of requests that have not ended."""
+        sides = dict(sample.revisions)
+        for one in self.open:
+            age_s = (now - one.begun).total_seconds()
+            if one.generation == sample.generation and age_s > BOUNDS["ttft"][0]:
+                side = sides[one.revision]
+                buckets = [*side.late.get("ttft", {}).get(STRATUM, (0,) * 6)]
+                buckets[bisect_left(BOUNDS["ttft"], age_s)] += 1
+                sides[one.revision] = replace(side, late={"ttft": {STRATUM: tuple(buckets)}})
+        return replace(sample, revisions=sides)
+
+    def seen(self, inflight: dict[str, int], now: datetime) -> Gateway:
         """As the operator sees it."""
         if not self.reachable:
             return Gateway(self.name, self.ready, reachable=False)
@@ -95,7 +135,7 @@ class ModelGateway:
             self.incarnation,
             self.cut_off,
             BOUNDS,
-            copy.deepcopy(tuple(self.samples.values())),
+            copy.deepcopy(tuple(self._late(sample, now) for sample in self.samples.values())),
         )
 
 
@@ -118,6 +158,8 @@ class ModelCluster:
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
     slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
+    hangs: dict[str, float] = field(default_factory=dict)  # how often an answer never ends, by model URI
+    crashed: set[str] = field(default_factory=set)  # model URIs whose pods are not ready any more
     restarts: dict[str, int] = field(default_factory=dict)  # of the first pod, by model URI
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)  # specs of AnalysisTemplates by name
     events: list[Event] = field(default_factory=list)
@@ -180,7 +222,9 @@ class ModelCluster:
         self._place()
         for revision, item in self.pods.items():
             item.ready = min(item.ready, item.placed)
-            if pods and not self.is_broken(revision):
+            if self.is_among(revision, self.crashed):
+                item.ready = 0
+            elif pods and not self.is_broken(revision):
                 item.ready = item.placed
         if gateways:
             for gateway in self.gateways:
@@ -230,15 +274,19 @@ class ModelCluster:
 
     def is_broken(self, revision: str) -> bool:
         """Whether pods of this revision never get ready."""
-        return self.snapshots[revision].inputs.model.uri in self.broken
+        return self.uri(revision) in self.broken
+
+    def uri(self, revision: str) -> str:
+        """The model of a revision."""
+        return self.snapshots[revision].inputs.model.uri
 
     def error_rate(self, revision: str) -> float:
         """How often an answer of this revision fails."""
-        return self.bad.get(self.snapshots[revision].inputs.model.uri, 0.01)
+        return self.bad.get(self.uri(revision), 0.01)
 
     def is_among(self, revision: str, uris: set[str]) -> bool:
         """Whether a revision's model is one of these."""
-        return self.snapshots[revision].inputs.model.uri in uris
+        return self.uri(revision) in uris
 
     def observed(self) -> Observed:
         """What the operator sees."""
@@ -246,7 +294,7 @@ class ModelCluster:
             snapshots=dict(self.snapshots),
             workloads={name: self._workload(name, item) for name, item in self.pods.items()},
             services=frozenset(self.services),
-            gateways=tuple(item.seen(self.inflight) for item in self.gateways),
+            gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
             hooks=dict(self._answers),
             templates={name: found(name, spec) for name, spec in self.templates.items()},
         )
@@ -271,6 +319,7 @@ class ModelCluster:
         for index, gateway in enumerate(self.gateways):
             if table and self.rate and gateway.ready and gateway.generation == table.generation:
                 gateway.ask(table, self.rate * seconds, self, Random(f"{self.now}/{index}"))
+            gateway.look(self.now)
 
     # --- the world's side ---------------------------------------------------------------------------------------------
 
@@ -311,7 +360,8 @@ class ModelCluster:
         unplaced = PodTrouble(
             f"chat-{name}-y", "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         )
-        troubles = (*((broken,) if self.is_broken(name) else ()), *((unplaced,) if waiting else ()))
+        fails = self.is_broken(name) or self.is_among(name, self.crashed)
+        troubles = (*((broken,) if fails else ()), *((unplaced,) if waiting else ()))
         restarts = self.restarts.get(self.snapshots[name].inputs.model.uri, 0)
         pods = tuple(
             Pod(f"chat-{name}-{n}", made, n < item.ready, 0 if n else restarts) for n, made in enumerate(item.made)

@@ -25,6 +25,7 @@ PLACEHOLDER_KEYS = frozenset(
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
+JSON_FORMATS = ("json_object", "json_schema")
 
 
 class Envelope(msgspec.Struct):
@@ -35,9 +36,24 @@ class Envelope(msgspec.Struct):
     user: Any = None
     prompt_cache_key: Any = None
     conversation: Any = None
+    # As it was written: the schema in it may be long, and only its type is looked at.
+    response_format: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the text of the answer is to be JSON."""
+        try:
+            return _FORMAT.decode(self.response_format).type in JSON_FORMATS
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+
+
+class _Format(msgspec.Struct):
+    type: Any = None
 
 
 _DECODER = msgspec.json.Decoder(Envelope)
+_FORMAT = msgspec.json.Decoder(_Format)
 
 
 def parse(body: bytes) -> Envelope:

@@ -16,6 +16,7 @@ from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_bel
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
+from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis import (
     AnalysisSpec,
     Counts,
@@ -30,6 +31,7 @@ from slipway_operator.model.analysis import (
     Symptom,
     Verdict,
 )
+from slipway_operator.model.template import UNITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
-    compared = [row for row in deciding if row.finding not in (Finding.NO_DATA, Finding.NOT_COMPARED)]
+    compared = [row for row in deciding if row.finding is not Finding.NO_DATA]
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
 
@@ -94,7 +96,7 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
         return _with_forecast(spec, reading, verdict)
 
     if veto := _veto(spec, reading.symptoms):
-        text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}"
+        text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{_unit(veto)}"
         return say(Outcome.FAIL, Reason.VETOED, text, veto.veto)
     if doubt := _doubt_of_all(spec, reading, deciding):
         return say(Outcome.INCONCLUSIVE, *doubt)
@@ -112,16 +114,20 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     sums = {name: sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks")}
     threshold = math.log(1 / spec.false_rollback_rate)
+    differs = metric.latency and _load_differs(spec, reading)
     if not sums["nc"] or not sums["ns"]:
-        return MetricVerdict(metric.name, Finding.NO_DATA, **sums, log_threshold=threshold)
+        # With more to do than stable's its latencies are not counted at all.
+        none = Finding.NOT_COMPARED if differs and reading.canary_load > 1 else Finding.NO_DATA
+        return MetricVerdict(metric.name, none, **sums, log_threshold=threshold)
     tally = Tally.of(epochs)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
     _, upper = ratio_interval(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
-    if metric.latency and _load_differs(spec, reading):
-        finding = Finding.NOT_COMPARED
-    elif evidence >= threshold:
+    if evidence >= threshold:
+        # What was counted was counted with as much to do as stable's, or less: that excuses nobody.
         finding = Finding.WORSE
+    elif differs:
+        finding = Finding.NOT_COMPARED
     elif bool(passes(metric, tally, spec.false_promote_rate)):
         finding = Finding.NOT_WORSE
     end = forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate)
@@ -136,23 +142,19 @@ def _doubt_of_all(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
     """What makes every comparison meaningless: neither pass nor fail."""
-    if all(row.finding is Finding.NO_DATA for row in rows):
+    if not any(row.nc and row.ns for row in rows):
         if reading.seconds < spec.min_samples.warmup_seconds:
             return Reason.WARM_UP, _warming(spec, reading), ""
-        return Reason.NO_DATA, "no metric has requests on both canary and stable", ""
+        return Reason.NO_DATA, _nothing(reading, rows), ""
     if reading.age_seconds > spec.stale_seconds:
         text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
         return Reason.STALE, text, ""
-    # How many answers have a latency depends on the revision: an empty one has none. Requests are what is split.
-    split = {metric.name for metric in spec.gating if not metric.latency}
-    for counts in reading.counts:
-        if counts.metric in split and counts.epochs and bool(mismatched(Tally.of(counts.epochs))):
-            nc, ns = (sum(getattr(epoch, name) for epoch in counts.epochs) for name in ("nc", "ns"))
-            return (
-                Reason.SAMPLE_RATIO_MISMATCH,
-                f"canary got {nc} of {nc + ns} requests, which its weight does not explain",
-                counts.metric,
-            )
+    # How many requests end, and how many have a latency, depends on the revision: a slow one ends fewer. What was
+    # decided before is what the split gave it.
+    if reading.assigned and bool(mismatched(Tally.of(reading.assigned))):
+        nc, ns = _given(reading)
+        text = f"canary was given {nc} of {nc + ns} requests, which its weight does not explain"
+        return Reason.SAMPLE_RATIO_MISMATCH, text, ""
     return None
 
 
@@ -165,14 +167,13 @@ def _doubt_of_passing(
         return Reason.WARM_UP, _warming(spec, reading), ""
     waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
     if waiting[Finding.NOT_COMPARED]:
-        text = (
-            f"pods of canary carry {reading.canary_load:.2f} times the load of stable's; latencies are not compared "
-            f"beyond {spec.max_load_difference:.0%} of difference"
-        )
-        return Reason.LOAD_MISMATCH, text, waiting[Finding.NOT_COMPARED][0].name
+        return Reason.LOAD_MISMATCH, _unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
     if waiting[Finding.NO_DATA]:
         name = waiting[Finding.NO_DATA][0].name
-        return Reason.NO_DATA, f"{name} has no requests on canary, or none on stable", name
+        text = f"{name} has no requests on canary, or none on stable"
+        if any(metric.name == name and metric.latency for metric in spec.metrics):
+            text = f"{text}, of a size and kind that stable has {LEAST_SAMPLES} of to say what is slow"
+        return Reason.NO_DATA, text, name
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
         slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
@@ -231,6 +232,38 @@ def _wait(row: MetricVerdict) -> str:
         "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
     )
     return f"{row.name}: n={row.nc}, {rest}"
+
+
+def _given(reading: Reading) -> tuple[int, int]:
+    """Requests that the split gave canary and stable."""
+    return sum(epoch.nc for epoch in reading.assigned), sum(epoch.ns for epoch in reading.assigned)
+
+
+def _nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
+    """What is missing where nothing can be compared yet."""
+    for side, given, ended in zip(
+        ("canary", "stable"), _given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
+    ):
+        if given and not ended:
+            return f"{side} was given {given} requests, and none of them has ended yet"
+    return "no metric has requests on both canary and stable"
+
+
+def _unequal(spec: AnalysisSpec, reading: Reading) -> str:
+    """Which difference of load keeps latencies from being compared, and what to do about it."""
+    more = reading.canary_load > 1
+    what = "that they are slower says nothing" if more else "that they are as fast says nothing"
+    pods = "more" if more else "fewer"
+    return (
+        f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
+        f"{spec.max_load_difference:.0%} of difference {what}; give it {pods} pods by setCanaryScale, another weight, "
+        "or the template another maxLoadDifference"
+    )
+
+
+def _unit(symptom: Symptom) -> str:
+    unit = UNITS.get(symptom.veto)
+    return f" ({unit})" if unit else ""
 
 
 def _warming(spec: AnalysisSpec, reading: Reading) -> str:

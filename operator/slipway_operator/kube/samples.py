@@ -50,8 +50,15 @@ def _side(side: Json, known: Bounds) -> Side:
     return Side(
         requests=_count(side["requests"]),
         events={_name(name): _count(count) for name, count in _few(side.get("events") or {}, MOST_EVENTS).items()},
-        slow={kind: _strata((side.get("slow") or {}).get(kind) or {}, len(known[kind]) + 1) for kind in known},
+        slow=_times(side.get("slow") or {}, known),
+        late=_times(side.get("late") or {}, known),
+        # A gateway of a former release knows those that ended and no others.
+        assigned=_count(side.get("assigned", side["requests"])),
     )
+
+
+def _times(times: Json, known: Bounds) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {kind: _strata(times.get(kind) or {}, len(known[kind]) + 1) for kind in known}
 
 
 def _strata(strata: Json, buckets: int) -> dict[str, tuple[int, ...]]:

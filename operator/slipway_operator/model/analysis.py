@@ -62,8 +62,9 @@ class MetricSpec:
 
     Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
-    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, and not compared
-    while the load of the two differs. `dry_run` metrics are shown and decide nothing.
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up nor while canary's
+    pods have more to do than stable's, and pass nobody while the load of the two differs. `dry_run` metrics are shown
+    and decide nothing.
 
     Raises:
         ValueError: in words for the author of the template.
@@ -202,8 +203,9 @@ class Reading:
     counts: tuple[Counts, ...]
     seconds: float  # since the canary got its first request
     age_seconds: float = 0.0  # since all counters were last read
-    canary_load: float = 1.0  # requests in progress per ready pod of canary, divided by stable's
+    canary_load: float = 1.0  # what a ready pod of canary is given, divided by what one of stable's is
     symptoms: tuple[Symptom, ...] = ()
+    assigned: tuple[Epoch, ...] = ()  # requests that the split gave each side, ended or not
 
     @property
     def by_metric(self) -> Mapping[str, Counts]:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from slipway_operator.model.analysis import Counts, Outcome, Reason, Symptom
+from slipway_operator.model.analysis import Counts, Epoch, Outcome, Reason, Symptom
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One gateway process's counters for one generation as they were when last added: four for each metric of the
-    template, in its order: requests of canary and of stable, bad ones of canary and of stable."""
+    """One gateway process's counters for one generation as they were when last added: requests that were assigned to
+    canary and to stable, then four for each metric of the template, in its order: requests of canary and of stable, bad
+    ones of canary and of stable."""
 
     incarnation: str
     generation: int
@@ -27,11 +28,16 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests in progress per ready pod, in thousandths, summed over readings."""
+    """What a ready pod is given, summed over readings, in thousandths: of a percent of the requests by the published
+    weights, and `busy`, how many are in progress at a pod of stable.
+
+    What is in progress at canary is no measure of its load: a slow one has more of it by being slow.
+    """
 
     readings: int = 0
     canary: int = 0
     stable: int = 0
+    busy: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +93,20 @@ class AnalysisRun:
     template_hash: str  # another one begins the run anew
     started_at: datetime
     read_at: datetime  # when counters were last written down
-    first_request_at: datetime | None = None  # when canary was first seen to have answered something
+    first_request_at: datetime | None = None  # when canary was first seen to have been given a request
     missing_since: datetime | None = None  # since when a ready gateway does not answer; None while all do
     stale: bool = False  # for longer than the template allows
     warm: bool = False  # the warm-up is over
     thresholds: tuple[Threshold, ...] = ()
     timed: tuple[str, ...] = ()  # kinds of latency that answers of either revision were seen to have
     counts: tuple[Counts, ...] = ()  # of every metric, in the same epochs
+    assigned: tuple[Epoch, ...] = ()  # requests that the split gave each side, ended or not, in these epochs too
     clocks: tuple[int, ...] = ()  # number of the clock's epoch, for each of those; see judging/epochs.py
     seen: tuple[Seen, ...] = ()
     load: Load = Load()
     restarts: tuple[int, ...] = ()  # of canary's and of stable's pods when the run began
+    canary_away_since: datetime | None = None  # since when it has no ready pod, for a fault of its own
+    stable_away_since: datetime | None = None  # since when it has none, whatever the reason
     symptoms: tuple[Symptom, ...] = ()  # of the template's vetoes, now
     verdict: RunVerdict | None = None
     decisions: tuple[VerdictChange, ...] = ()  # the last ones, newest last

@@ -16,10 +16,18 @@ BAD_EVENTS = {
     "TruncatedAnswer": "truncated",
     "RepetitiveAnswer": "repetition",
     "NonFiniteLogits": "non_finite",
+    "InvalidJSON": "invalid_json",
+    "HungAnswer": "hung",
 }
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
-POD_CRASH_LOOP, CANARY_CUT_OFF = "PodCrashLoop", "CanaryCutOff"
-VETOES = (POD_CRASH_LOOP, CANARY_CUT_OFF)
+POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
+# What each veto counts, for people.
+UNITS = {
+    POD_CRASH_LOOP: "restarts",
+    CANARY_CUT_OFF: "gateways that send it nothing more",
+    CANARY_UNAVAILABLE: "minutes without a ready pod",
+}
+VETOES = tuple(UNITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +115,15 @@ LLM_DEFAULT: Json = {
         {"name": "e2e", "event": "Slower(e2e, stable.p95)", "tolerateRatio": 1.25, "maxRatio": 2.0, "dryRun": True},
         {"name": "empty", "event": "EmptyAnswer", "share": 0.1, "okBelow": 0.005},
         {"name": "truncated", "event": "TruncatedAnswer", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
-        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
-        {"name": "non-finite", "event": "NonFiniteLogits", "share": 0.1, "okBelow": 0.005},
+        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.05, "tolerateRatio": 1.25, "okBelow": 0.01},
+        {"name": "non-finite", "event": "NonFiniteLogits", "share": 0.05, "okBelow": 0.005},
+        {"name": "invalid-json", "event": "InvalidJSON", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
     ],
-    "vetoes": [{"name": POD_CRASH_LOOP, "limit": 3}, {"name": CANARY_CUT_OFF, "limit": 1}],
+    "vetoes": [
+        {"name": POD_CRASH_LOOP, "limit": 3},
+        {"name": CANARY_CUT_OFF, "limit": 1},
+        {"name": CANARY_UNAVAILABLE, "limit": 5},
+    ],
 }
 BUILT_IN: Mapping[str, Template] = {"llm-default": parse("llm-default", LLM_DEFAULT)}
 

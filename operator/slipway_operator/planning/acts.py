@@ -9,7 +9,7 @@ from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Abort, Mode, Rollout, State
 from slipway_operator.model.strategy import Analysis, Pause
 from slipway_operator.planning import analysis, canary, capacity, findings, hooks
-from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT
+from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT, LOST, has_none
 from slipway_operator.planning.replicas import needed_replicas, room_for_target
 from slipway_operator.planning.revision import in_window, steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -162,7 +162,7 @@ def _mismatch(one: analysis.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     before, now = one.run and one.run.verdict, run.verdict
     if now is None or now.reason is not Reason.SAMPLE_RATIO_MISMATCH or (before and before.reason is now.reason):
         return ()
-    return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.metric}: {now.message}"),)
+    return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
 
 
 def _with_run(course: Course, one: analysis.Ongoing, run: AnalysisRun) -> Course:
@@ -186,7 +186,10 @@ def fail_analysis(course: Course, at: Situation) -> Outcome:
 def failure_sentence(course: Course, at: Situation) -> str:
     found = analysis.failed(course, at)
     assert found, "the guard saw to it"
-    return f"analysis {found[0].template}: {found[1].message}"
+    one, verdict = found
+    # What a pod says of its end is worth more than that it was counted.
+    why = at.trouble(rollout_of(course).revision) if verdict.reason is Reason.VETOED else ""
+    return f"analysis {one.template}: {verdict.message}" + (f"; {why}" if why else "")
 
 
 def pass_analysis(course: Course, at: Situation) -> Outcome:
@@ -290,12 +293,14 @@ def _entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
 
 
 def note_progress(course: Course, at: Situation) -> Course:
-    """The progress clock starts anew with every further ready pod, and when a hold ends."""
+    """The progress clock starts anew with every further ready pod, when a hold ends, and when an analysis loses all."""
     rollout = course.rollout
     if rollout is None or rollout.state not in IN_FLIGHT | FIRST:
         return course
     best = int(rollout.progress) if rollout.progress.isdigit() else -1
     noted = HELD if _held(course, at) else str(max(best, at.ready(rollout.revision)))
+    if noted != HELD and rollout.state is State.ANALYZING and has_none(course, at):
+        noted = LOST
     if noted == rollout.progress:
         return course
     return replace(course, rollout=replace(rollout, progress=noted, progress_at=at.now))

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model import wire
@@ -15,13 +16,19 @@ from slipway_operator.model.analysis import AnalysisSpec, Outcome, Reading, Symp
 from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
 from slipway_operator.model.status import Rollout, State
 from slipway_operator.model.strategy import Analysis
-from slipway_operator.model.template import CANARY_CUT_OFF, POD_CRASH_LOOP, Template, found
+from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.planning import counting, findings
 from slipway_operator.planning.situation import Course, Situation
 
 READ_S = 5  # between two readings; each one that tells something new is a write of the status
 MOST_CHANGES = 10
-BUSY = 1000  # thousandths of a request in progress per pod: below, load explains no latency
+THOUSANDTHS = 1000
+BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
+MINUTE_S = 60
+# What a run remembers is of this kind: another number begins every run anew, as another template does.
+COUNTED = 2
+
+Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> An
         age_seconds=at.elapsed_s(read.missing_since or at.now),
         canary_load=_load_ratio(load),
         symptoms=read.symptoms,
+        assigned=read.assigned,
     )
     asked = counting.applicable(read, _its_part(at, spec))
     said = findings.told(judge(asked, reading), read.verdict, at.now)
@@ -144,23 +152,50 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
     complete = bool(ready) and all(gateway.reachable for gateway in ready)
     first = run.first_request_at or (at.now if counting.has_requests(gateways, pair) else None)
     missing = None if complete else run.missing_since or at.now
+    away = _away(at, run, pair)
     facts = replace(
         run,
         first_request_at=first,
         missing_since=missing,
         stale=missing is not None and at.elapsed_s(missing) > spec.stale_seconds,
         warm=first is not None and at.elapsed_s(first) >= spec.min_samples.warmup_seconds,
-        symptoms=tuple(_symptoms(at, run, spec, pair)),
+        canary_away_since=away[0],
+        stable_away_since=away[1],
+        symptoms=tuple(_symptoms(at, run, spec, pair, away)),
     )
     # By the warm-up as it was at the last reading: what was counted since then came after it.
-    return counting.add(facts, spec, gateways, pair, warm=run.warm, seconds=at.elapsed_s(run.started_at))
+    comparable = run.warm and not _has_more_to_do(course, at, run, spec)
+    return counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
 
 
-def _symptoms(at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str]) -> Iterator[Symptom]:
+def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
+    """Since when canary and stable have no ready pod; None where they have."""
+    canary, stable = pair
+    return (
+        (run.canary_away_since or at.now) if _has_failed(at, run, canary) else None,
+        (run.stable_away_since or at.now) if at.ready(stable) == 0 else None,
+    )
+
+
+def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
+    """Whether no pod is ready for a fault of the revision's own: one was started again, or was up when the run began.
+
+    Pods that wait for a node, and fresh ones in the place of those that a node lost, have done nothing wrong yet.
+    """
+    workload = at.workload(revision)
+    if workload is None or workload.ready or workload.unschedulable:
+        return False
+    return any(pod.restarts or pod.created_at <= run.started_at for pod in workload.pods)
+
+
+def _symptoms(
+    at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str], away: Away
+) -> Iterator[Symptom]:
     """What the operator itself sees of the template's vetoes, where canary shows any of it."""
     restarts = [max(0, at.observed.restarts(name) - before) for name, before in zip(pair, run.restarts, strict=True)]
     cut = [sum(gateway.cut_off == name for gateway in at.observed.gateways if gateway.ready) for name in pair]
-    shown = {POD_CRASH_LOOP: restarts, CANARY_CUT_OFF: cut}
+    minutes = [int(at.elapsed_s(since or at.now)) // MINUTE_S for since in away]
+    shown = {POD_CRASH_LOOP: restarts, CANARY_CUT_OFF: cut, CANARY_UNAVAILABLE: minutes}
     for veto in spec.vetoes:
         on_canary, on_stable = shown.get(veto.name, (0, 0))
         if on_canary:
@@ -168,19 +203,31 @@ def _symptoms(at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[s
 
 
 def _loaded(course: Course, at: Situation, load: Load) -> Load:
-    """One more look at how busy the pods of both sides are; none where a side has no ready pod."""
-    busy = [(at.observed.inflight(name), at.ready(name)) for name in _pair(course)]
-    if any(count is None or pods == 0 for count, pods in busy):
+    """One more look at what the pods of both sides are given; none where a side has no ready pod or no weight."""
+    pair = _pair(course)
+    pods, weights = [at.ready(name) for name in pair], [at.weight(name) for name in pair]
+    inflight = at.observed.inflight(pair[1])
+    if inflight is None or not all((*pods, *weights)):
         return load
-    canary, stable = (BUSY * (count or 0) // pods for count, pods in busy)
-    return Load(load.readings + 1, load.canary + canary, load.stable + stable)
+    canary, stable = (THOUSANDTHS * weight // count for weight, count in zip(weights, pods, strict=True))
+    busy = THOUSANDTHS * inflight // pods[1]
+    return Load(load.readings + 1, load.canary + canary, load.stable + stable, load.busy + busy)
 
 
 def _load_ratio(load: Load) -> float:
-    """Load of a pod of canary over one of stable; 1 while neither has anything to do beside a single request."""
-    if max(load.canary, load.stable) <= BUSY * load.readings:
-        return 1.0
-    return load.canary / max(load.stable, 1)
+    """Load of a pod of canary over one of stable; 1 while those of stable have little to do."""
+    return load.canary / load.stable if _is_busy(load) else 1.0
+
+
+def _is_busy(load: Load) -> bool:
+    return load.busy > BUSY * load.readings
+
+
+def _has_more_to_do(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
+    """Whether a pod of canary is given so much more than one of stable that its latencies say nothing."""
+    now = _loaded(course, at, Load())
+    differs = now.canary > (1 + spec.max_load_difference) * now.stable
+    return differs and _is_busy(_loaded(course, at, run.load))
 
 
 def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
@@ -207,4 +254,4 @@ def _is_of(run: AnalysisRun | None, spec: AnalysisSpec) -> bool:
 
 
 def _hash(spec: AnalysisSpec) -> str:
-    return hashlib.sha256(json.dumps(wire.to_json(spec), sort_keys=True).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps([COUNTED, wire.to_json(spec)], sort_keys=True).encode()).hexdigest()[:10]

@@ -24,6 +24,7 @@ MOST_GONE = 32  # counters of processes that do not answer any more, kept in cas
 
 Thresholds = tuple[Threshold, ...]
 Totals = tuple[int, ...]
+SPLIT = 2  # counters before those of the metrics: requests assigned to canary and to stable
 PER_METRIC = 4
 
 
@@ -41,12 +42,12 @@ def add(
     gateways: Iterable[Gateway],
     pair: tuple[str, str],
     *,
-    warm: bool,
+    comparable: bool,
     seconds: float,
 ) -> AnalysisRun:
     """The run with what was counted since it was last written down, `seconds` after its start.
 
-    Latencies of a canary that is not `warm` are left out.
+    Latencies that are not `comparable`, of a canary that is cold or has more to do, are left out.
     """
     known = tuple(gateways)
     former = {(item.incarnation, item.generation): item.totals for item in run.seen}
@@ -55,7 +56,7 @@ def add(
         before = former.get(key) or (0,) * len(totals)
         sums = added.setdefault(weight, [0] * len(totals))
         for place, (now, then) in enumerate(zip(totals, before, strict=True)):
-            left_out = spec.metrics[place // PER_METRIC].latency and not warm
+            left_out = not comparable and place >= SPLIT and spec.metrics[(place - SPLIT) // PER_METRIC].latency
             sums[place] += 0 if left_out else max(0, now - then)
     run = replace(run, timed=timed(run, known, pair))
     for weight, sums in sorted(added.items()):
@@ -70,8 +71,8 @@ def add(
 
 
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
-    """Whether canary answered anything that was split between the two."""
-    return any(sample.revisions[pair[0]].requests for _, sample, _ in _splits(gateways, pair))
+    """Whether canary was given any request that was split between the two."""
+    return any(sample.revisions[pair[0]].assigned for _, sample, _ in _splits(gateways, pair))
 
 
 def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
@@ -112,7 +113,8 @@ def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums:
     """
     names = [metric.name for metric in spec.metrics]
     epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
-    weights = [epoch.w for epoch in epochs[names[0]]]
+    split = run.assigned
+    weights = [epoch.w for epoch in split]
     places = [place for place, known in enumerate(weights) if known == weight]
     at = next((place for place in places if run.clocks[place] == clock), None)
     if at is None and places and len(weights) >= MOST_EPOCHS:
@@ -120,11 +122,16 @@ def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums:
     if at is None:
         run, at = replace(run, clocks=(*run.clocks, clock)), len(weights)
         epochs = {name: (*epochs[name], Epoch(weight)) for name in names}
+        split = (*split, Epoch(weight))
     counts = []
     for index, name in enumerate(names):
-        more, items = sums[index * PER_METRIC : (index + 1) * PER_METRIC], epochs[name]
-        counts.append(Counts(name, (*items[:at], _epoch(items[at], more), *items[at + 1 :])))
-    return replace(run, counts=tuple(counts))
+        begin = SPLIT + index * PER_METRIC
+        counts.append(Counts(name, _with(epochs[name], at, sums[begin : begin + PER_METRIC])))
+    return replace(run, counts=tuple(counts), assigned=_with(split, at, [*sums[:SPLIT], 0, 0]))
+
+
+def _with(epochs: tuple[Epoch, ...], at: int, more: list[int]) -> tuple[Epoch, ...]:
+    return (*epochs[:at], _epoch(epochs[at], more), *epochs[at + 1 :])
 
 
 def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
@@ -147,9 +154,9 @@ def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tupl
 def _totals(
     spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str], thresholds: Thresholds
 ) -> Iterator[tuple[tuple[str, int], int, Totals]]:
-    """(incarnation, generation), weight, and four counters for each metric."""
+    """(incarnation, generation), weight, and the counters as `Seen` has them."""
     for gateway, sample, weight in _splits(gateways, pair):
-        totals: list[int] = []
+        totals = [sample.revisions[name].assigned for name in pair]
         for metric in spec.metrics:
             found = [_bad(metric, sample.revisions[name], gateway, thresholds) for name in pair]
             totals += [requests for requests, _ in found] + [bad for _, bad in found]
@@ -157,17 +164,22 @@ def _totals(
 
 
 def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
-    """Requests that the metric compares, and bad ones among them."""
+    """Requests that the metric compares, and bad ones among them.
+
+    One that has not ended is bad as soon as it takes longer than its limit, and none of both before: each request
+    counts when it is known on which side of the limit it is.
+    """
     latency = slower(metric.event)
     if latency is None:
         return side.requests, side.events.get(BAD_EVENTS[metric.event], 0)
-    bounds, strata = gateway.bounds.get(latency.kind, ()), side.slow.get(latency.kind, {})
-    limits = {item.stratum: item.seconds for item in thresholds if item.metric == metric.name}
-    compared = [(counts, limits[name]) for name, counts in strata.items() if name in limits]
-    return (
-        sum(sum(counts) for counts, _ in compared),
-        sum(sum(counts[bisect_right(bounds, limit) :]) for counts, limit in compared),
-    )
+    bounds, kind = gateway.bounds.get(latency.kind, ()), latency.kind
+    known = bad = 0
+    for limit in (item for item in thresholds if item.metric == metric.name):
+        above = bisect_right(bounds, limit.seconds)
+        ended = side.slow.get(kind, {}).get(limit.stratum, ())
+        late = sum(side.late.get(kind, {}).get(limit.stratum, ())[above:])
+        known, bad = known + sum(ended) + late, bad + sum(ended[above:]) + late
+    return known, bad
 
 
 def _thresholds(run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], stable: str) -> Thresholds:

@@ -108,6 +108,7 @@ def _paused(course: Course, at: Situation) -> str:
     rollout = rollout_of(course)
     step_now = at.spec.strategy.steps[rollout.step_index] if rollout.step_index < len(at.spec.strategy.steps) else None
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
+    share += _without(course, at)
     if isinstance(step_now, Pause) and step_now.duration_s is not None:
         return f"{share}; pausing until {wire.format_time(pause_ends(rollout, at))}"
     undecided = f"; no verdict: {_last_words(rollout)}" if analysis.step_of(rollout, at) else ""
@@ -122,14 +123,29 @@ def _last_words(rollout: Rollout) -> str:
 def _analyzing(course: Course, at: Situation) -> str:
     rollout = rollout_of(course)
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
+    share += _without(course, at) + _cut_off(at, rollout.revision)
     until = f"until {wire.format_time(analysis_ends(rollout, at))}"
-    if not capacity.stable_healthy(course, at):
+    if at.replicas > 0 and not capacity.stable_healthy(course, at):
         return f"{share}; {_stable_sentence(course, at)}"
     if why := analysis.problem(course, at):
         return f"{share}; the analysis waits {until}: {why}"
     step = analysis.step_of(rollout, at)
     name = step.template if step else ""
     return f"{share}; analysis {name}, {until}: {findings.sentence(analysis.verdict_of_step(course, at))}"
+
+
+def _without(course: Course, at: Situation) -> str:
+    """What the revision under test lacks where its step needs pods; empty when it has what it needs."""
+    if at.replicas == 0:
+        return "; scaled to zero: the rollout goes on when spec.replicas is raised"
+    target, needed = rollout_of(course).revision, needed_replicas(course, at)
+    return "" if at.ready(target) >= needed else f"; {_pods(target, needed, at)}"
+
+
+def _cut_off(at: Situation, revision: str) -> str:
+    """Gateways that send the revision nothing: as long as they do, nothing counts there."""
+    cut = sum(gateway.cut_off == revision for gateway in at.observed.gateways if gateway.ready)
+    return f"; {cut} of {at.acknowledged[1]} gateways send it nothing, for it fails hard" if cut else ""
 
 
 def _promoting(course: Course, at: Situation) -> str:

@@ -12,6 +12,7 @@ from slipway_operator.planning.situation import Course, Situation, rollout_of
 from slipway_operator.planning.traffic import asked_weight
 
 HELD = "held"  # noted as progress while others are waited for
+LOST = "lost"  # the same while an analysis has no ready pod to judge
 
 IDLE = frozenset({None})
 FIRST = frozenset({State.INITIALIZING})
@@ -57,6 +58,18 @@ def deadline_passed(course: Course, at: Situation) -> bool:
     rollout = rollout_of(course)
     waiting = at.ready(rollout.revision) < needed_replicas(course, at) and rollout.progress not in ("", HELD)
     return waiting and at.elapsed_s(rollout.progress_at) >= at.spec.progress_deadline_s
+
+
+def analysis_lost(course: Course, at: Situation) -> bool:
+    """Whether there was nothing to judge for as long as pods may take to come up."""
+    rollout = rollout_of(course)
+    lost = rollout.progress == LOST and has_none(course, at)
+    return lost and at.elapsed_s(rollout.progress_at) >= at.spec.progress_deadline_s
+
+
+def has_none(course: Course, at: Situation) -> bool:
+    """Whether the revision under test needs pods and has no ready one."""
+    return at.ready(rollout_of(course).revision) == 0 < needed_replicas(course, at)
 
 
 def no_node(course: Course, at: Situation) -> bool:

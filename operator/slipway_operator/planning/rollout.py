@@ -122,6 +122,13 @@ TABLE: tuple[Row, ...] = (
         acts.abort_because("ProgressDeadlineExceeded", "RolloutAborted", acts.deadline_sentence),
     ),
     Row(
+        "analysis-lost",
+        "No pod was ready during an analysis for spec.progressDeadlineSeconds: the revision is rejected as above.",
+        frozenset({State.ANALYZING}),
+        guards.analysis_lost,
+        acts.abort_because("ProgressDeadlineExceeded", "RolloutAborted", acts.deadline_sentence),
+    ),
+    Row(
         "capacity-deadline",
         "No node took the pods for spec.strategy.capacity.deadlineSeconds: the revision is rejected.",
         WAITING,

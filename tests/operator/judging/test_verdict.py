@@ -41,6 +41,9 @@ BROKEN = (
 )
 
 
+GIVEN = (Epoch(w=5, nc=12, ns=228),)
+
+
 def reading(counts: tuple[Counts, ...] = HEALTHY, seconds: float = 600.0, **more: object) -> Reading:
     return Reading(counts=counts, seconds=seconds, **more)  # type: ignore[arg-type]
 
@@ -85,7 +88,12 @@ def test_two_metrics_that_are_each_a_little_short_fail_together() -> None:
         (reading(age_seconds=90), Reason.STALE, "90 s old; 60 s are allowed"),
         (reading(BROKEN, age_seconds=90), Reason.STALE, "90 s old"),
         (reading(canary_load=1.5), Reason.LOAD_MISMATCH, "1.50 times the load"),
+        (reading(canary_load=1.5), Reason.LOAD_MISMATCH, "give it more pods by setCanaryScale"),
         (reading(canary_load=0.5), Reason.LOAD_MISMATCH, "0.50 times the load"),
+        (reading(canary_load=0.5), Reason.LOAD_MISMATCH, "give it fewer pods"),
+        (reading(HEALTHY[:1], canary_load=2.0), Reason.LOAD_MISMATCH, "2.00 times the load"),
+        (reading((), canary_load=2.0), Reason.NO_DATA, "no metric has requests"),
+        (reading((), assigned=GIVEN), Reason.NO_DATA, "canary was given 12 requests, and none of them has ended yet"),
     ],
 )
 def test_doubt_is_inconclusive_and_has_a_name(given: Reading, reason: Reason, words: str) -> None:
@@ -96,20 +104,22 @@ def test_doubt_is_inconclusive_and_has_a_name(given: Reading, reason: Reason, wo
 
 def test_a_wrong_split_makes_any_comparison_meaningless() -> None:
     counts = (Counts("errors", (Epoch(w=5, nc=900, ns=9100, kc=450, ks=45),)), HEALTHY[1])
-    verdict = judge(SPEC, reading(counts))
-    assert (verdict.outcome, verdict.reason, verdict.metric) == (
-        Outcome.INCONCLUSIVE,
-        Reason.SAMPLE_RATIO_MISMATCH,
-        "errors",
-    )
-    assert "canary got 900 of 10000" in verdict.message
+    verdict = judge(SPEC, reading(counts, assigned=(Epoch(w=5, nc=900, ns=9100),)))
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.SAMPLE_RATIO_MISMATCH)
+    assert "canary was given 900 of 10000" in verdict.message
 
 
-def test_unequal_load_excuses_latency_and_nothing_else() -> None:
+def test_requests_that_do_not_end_are_no_wrong_split() -> None:
+    """A tenth of canary's requests ended: that it ends fewer is a consequence of what it is."""
+    counts = (Counts("errors", (Epoch(w=5, nc=50, ns=9500, kc=25, ks=5),)), HEALTHY[1])
+    assert judge(SPEC, reading(counts, assigned=(Epoch(w=5, nc=500, ns=9500),))).metric == "errors"
+
+
+@pytest.mark.parametrize("load", [0.2, 1.0, 2.0])
+def test_what_was_counted_at_no_more_load_than_stables_excuses_nobody(load: float) -> None:
     slow = (HEALTHY[0], Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=2000, ks=750),)))
-    assert judge(SPEC, reading(slow)).metric == "ttft"
-    assert judge(SPEC, reading(slow, canary_load=2.0)).reason is Reason.LOAD_MISMATCH
-    assert judge(SPEC, reading(BROKEN, canary_load=2.0)).metric == "errors"
+    assert judge(SPEC, reading(slow, canary_load=load)).metric == "ttft"
+    assert judge(SPEC, reading(BROKEN, canary_load=load)).metric == "errors"
 
 
 def test_few_requests_never_pass() -> None:

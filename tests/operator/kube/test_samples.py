@@ -14,6 +14,8 @@ SIDE = {
     "requests": 120,
     "events": {"errors": 3, "empty": 0},
     "slow": {"ttft": {"b<4k,stream": [100, 15, 5]}, "itl": {}, "e2e": {}},
+    "late": {"ttft": {"b<4k,stream": [0, 0, 2]}, "itl": {}, "e2e": {}},
+    "assigned": 122,
 }
 SAMPLE = {"generation": 19, "weights": {"aaa": 10, "bbb": 90}, "revisions": {"aaa": SIDE}}
 
@@ -28,8 +30,15 @@ def side(**fields: Any) -> dict[str, Any]:
 
 def test_a_sample_is_read() -> None:
     slow = {"ttft": {"b<4k,stream": (100, 15, 5)}, "itl": {}, "e2e": {}}
-    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, {"errors": 3, "empty": 0}, slow)})
+    late = {"ttft": {"b<4k,stream": (0, 0, 2)}, "itl": {}, "e2e": {}}
+    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, {"errors": 3, "empty": 0}, slow, late, 122)})
     assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
+
+
+def test_a_gateway_of_a_former_release_knows_those_that_ended_and_no_others() -> None:
+    former = {name: value for name, value in SIDE.items() if name not in ("late", "assigned")}
+    (found,) = samples([changed(revisions={"aaa": former})], bounds(BOUNDS))
+    assert (found.revisions["aaa"].assigned, found.revisions["aaa"].late["ttft"]) == (120, {})
 
 
 @pytest.mark.parametrize("told", [None, 7, "many", {}, {"generation": 1}])
@@ -46,6 +55,8 @@ def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
         *(changed(revisions=value) for value in (None, [], {"aaa": None}, {"aaa": {}})),
         *(side(requests=value) for value in (None, -1, "120", 1e9)),
         *(side(events=value) for value in ([1], {"errors": None}, {"errors": -3})),
+        *(side(assigned=value) for value in (None, -1, 1.5)),
+        *(side(late=value) for value in ([1], {"ttft": {"s": [1]}}, {"ttft": {"s": [1, 2, -3]}})),
         *(side(slow=value) for value in ([1], {"ttft": [1]}, {"ttft": {"s": [1, 2]}}, {"ttft": {"s": [1, 2, -3]}})),
         changed(weights={str(number): 1 for number in range(MOST_REVISIONS + 1)}),
         side(slow={"ttft": {str(number): [0, 0, 0] for number in range(MOST_STRATA + 1)}}),

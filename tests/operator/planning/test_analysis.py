@@ -2,6 +2,8 @@
 
 import copy
 from contextlib import suppress
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,9 +33,11 @@ def step(**fields: Any) -> dict[str, Any]:
     return {"analysis": analysis(**fields)}
 
 
-def analyzing(*steps: dict[str, Any], canary: dict[str, Any] | None = None, rate: int = 10) -> ModelCluster:
+def analyzing(
+    *steps: dict[str, Any], canary: dict[str, Any] | None = None, rate: int = 10, weight: int = 25
+) -> ModelCluster:
     """A cluster under load whose second version is in its analysis; by default its only step beside a weight."""
-    world = healthy(replicas=4, steps=[{"setWeight": 25}, *(steps or (step(),))])
+    world = healthy(replicas=4, steps=[{"setWeight": weight}, *(steps or (step(),))])
     world.spec["strategy"]["canary"] |= canary or {}
     world.templates = {"quick": copy.deepcopy(QUICK)}
     world.rate = rate
@@ -320,9 +324,9 @@ def test_a_wrong_split_is_told_once_and_decides_nothing() -> None:
             for sample in list(gateway.samples.values())[-1:]:
                 for name, side in sample.revisions.items():
                     if name == world.parsed().canary_revision:
-                        sample.revisions[name] = type(side)(
-                            side.requests + 30, {"errors": side.events.get("errors", 0) + 20}, side.slow
-                        )
+                        errors = {"errors": side.events.get("errors", 0) + 20}
+                        more = {"requests": side.requests + 30, "assigned": side.assigned + 30}
+                        sample.revisions[name] = replace(side, events=errors, **more)
         world.pass_time()
     assert world.state() == "Paused"
     assert reasons(world).count("SampleRatioMismatch") == 1
@@ -351,17 +355,218 @@ def test_an_older_gateway_counts_nothing_and_nothing_passes() -> None:
     assert world.state() == "Paused" and run_of(world).verdict.reason == "NoData"  # type: ignore[union-attr]
 
 
+def busy(world: ModelCluster, canary: int) -> None:
+    """Six requests in progress at each pod of stable, and so many at canary's."""
+    parsed = world.parsed()
+    assert parsed.stable_revision and parsed.canary_revision
+    world.inflight = {parsed.stable_revision: 12, parsed.canary_revision: canary}
+
+
+def test_requests_that_pile_up_in_a_slow_canary_excuse_it_of_nothing() -> None:
+    """What is in progress there is a consequence of its slowness; by weight its pod has as much to do as stable's."""
+    world = analyzing(weight=20)
+    world.slow = {BAD}
+    world.run_until("Analyzing")
+    busy(world, 40)
+    world.run_until("Aborted", 300)
+    assert "analysis quick: ttft" in world.parsed().message
+
+
+def test_a_canary_whose_pods_have_more_to_do_is_not_blamed_for_being_slow() -> None:
+    """Half of the requests on two pods, the other half on four."""
+    world = analyzing(step(maxDuration="2m"), weight=50)
+    world.slow = {BAD}
+    world.run_until("Analyzing")
+    busy(world, 6)
+    world.run_until("Paused", 200)
+    said = run_of(world).verdict
+    assert said and (said.reason, said.metric) == ("LoadMismatch", "ttft")
+    assert "pods of canary carry 2.00 times the load" in world.parsed().message
+
+
+def test_an_idle_service_has_no_load_that_could_differ() -> None:
+    world = analyzing(weight=50)
+    world.slow = {BAD}
+    world.run_until("Aborted", 300)
+    assert "analysis quick: ttft" in world.parsed().message
+
+
+def test_a_canary_that_is_slow_with_less_to_do_is_worse_all_the_same() -> None:
+    world = analyzing(weight=5, rate=40)
+    world.slow = {BAD}
+    world.run_until("Analyzing")
+    busy(world, 1)
+    world.run_until("Aborted", 400)
+    assert "analysis quick: ttft" in world.parsed().message
+
+
+def test_a_canary_that_is_fine_with_less_to_do_has_not_passed() -> None:
+    world = analyzing(step(maxDuration="2m"), weight=5, rate=20)
+    world.run_until("Analyzing")
+    busy(world, 1)
+    world.run_until("Paused", 300)
+    assert "LoadMismatch: pods of canary carry 0.21 times the load" in world.parsed().message
+
+
+# --- what never ends, and pods that are gone --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["ttft", "errors"])
+def test_a_canary_that_answers_nothing_is_rejected_for_it(metric: str) -> None:
+    """Once its silence is longer than what is slow, else once it is an error: neither a wrong split nor no data."""
+    world = analyzing()
+    if metric == "errors":
+        world.templates["quick"]["metrics"] = [QUICK["metrics"][0]]
+    world.hangs = {BAD: 1.0}
+    world.run_until("Analyzing")
+    if metric == "errors":
+        world.run(20)
+        message = world.parsed().message
+        assert "NoData: canary was given" in message and "none of them has ended" in message
+    world.run_until("Aborted", 30 if metric == "ttft" else 60)
+    assert f"analysis quick: {metric}: " in world.parsed().message
+    assert "SampleRatioMismatch" not in reasons(world)
+
+
+def test_a_canary_that_answers_much_later_is_slow_and_no_wrong_split() -> None:
+    world = analyzing(step(untilVerdict=False, maxDuration="10m"))
+    world.hangs = {BAD: 0.5}
+    world.run_until("Aborted", 60)
+    assert "analysis quick: ttft: " in world.parsed().message
+    assert "SampleRatioMismatch" not in reasons(world)
+
+
+def test_what_has_not_ended_counts_once() -> None:
+    """Beyond its limit at first, then as an error, and never again however long it stays."""
+    world = analyzing(step(untilVerdict=False, maxDuration="1h"))
+    world.templates["quick"]["falseRollbackRate"] = 1e-9
+    world.run_until("Analyzing")
+    world.run(30)
+    world.hangs = {BAD: 1.0}
+    world.run(1)
+    world.hangs, open_now = {}, sum(len(gateway.open) for gateway in world.gateways)
+    world.bad = {BAD: 0.0}
+    assert open_now > 0
+
+    def canary() -> tuple[int, int, int]:
+        errors, ttft = (item.epochs[0] for item in run_of(world).counts)
+        return run_of(world).assigned[0].nc - errors.nc, errors.kc, ttft.kc
+
+    world.run(20)
+    waiting, failed, _ = canary()
+    assert waiting == open_now
+    world.run(70)
+    assert canary()[:2] == (0, failed + open_now)
+    world.rate = 0
+    world.run(5)
+    settled = canary()
+    world.run(60)
+    assert canary() == settled
+
+
+UNAVAILABLE = {"name": "CanaryUnavailable"}
+
+
+def test_a_canary_that_is_gone_for_its_own_fault_is_vetoed() -> None:
+    world = analyzing()
+    world.spec["progressDeadlineSeconds"] = 600
+    world.templates["quick"]["vetoes"] = [UNAVAILABLE]
+    world.run_until("Analyzing")
+    world.run(6)
+    world.crashed = {BAD}
+    world.run(30)
+    assert world.state() == "Analyzing"
+    assert "0 of 1 pods ready; pod" in world.parsed().message and "shard 2 is missing" in world.parsed().message
+    world.run_until("Aborted", 60)
+    said = told(world, "CanaryVetoed")
+    assert "CanaryUnavailable: canary shows 1, stable 0 (minutes without a ready pod); pod" in said
+    assert "CrashLoopBackOff" in said
+
+
+def test_a_canary_that_comes_back_in_time_is_judged_on() -> None:
+    world = analyzing(step(untilVerdict=False, maxDuration="10m"))
+    world.templates["quick"]["vetoes"] = [UNAVAILABLE]
+    world.run_until("Analyzing")
+    for _ in range(2):
+        world.crashed = {BAD}
+        world.run(50)
+        world.crashed = set()
+        world.run(10)
+    assert world.state() == "Analyzing" and run_of(world).canary_away_since is None
+
+
+@pytest.mark.parametrize("why", ["fresh", "no node"])
+def test_pods_that_are_fresh_or_have_no_node_veto_nobody(why: str) -> None:
+    world = analyzing(step(maxDuration="2m"), rate=1)
+    world.spec["progressDeadlineSeconds"] = 600
+    world.templates["quick"]["vetoes"] = [UNAVAILABLE]
+    world.run_until("Analyzing")
+    world.run(6)
+    canary = world.parsed().canary_revision or ""
+    if why == "fresh":
+        world.crashed = {BAD}
+        world.pods[canary].made = [world.now]
+    else:
+        world.pods[canary].placed, world.places = 0, 4
+    world.run_until("Paused", 150)
+    assert "0 of 1 pods ready; pod" in world.parsed().message
+
+
+def test_what_stable_shows_as_well_vetoes_nobody() -> None:
+    world = analyzing(step(maxDuration="2m"))
+    world.spec["progressDeadlineSeconds"] = 600
+    world.templates["quick"]["vetoes"] = [UNAVAILABLE]
+    world.run_until("Analyzing")
+    world.run(6)
+    world.crashed = {BAD, "file:///models/v1"}
+    world.run(150)
+    assert world.state() == "Analyzing" and "waits for pods of stable" in world.parsed().message
+
+
+def test_analysis_lost_without_a_veto_the_progress_deadline_holds() -> None:
+    world = analyzing(step(untilVerdict=False))
+    world.templates["quick"]["vetoes"] = []
+    world.run_until("Analyzing")
+    world.run(100)
+    world.crashed = {BAD}
+    world.run(50)
+    assert world.state() == "Analyzing", "not since the step began, but since there was no pod"
+    world.run_until("Aborted", 30)
+    status = world.parsed()
+    assert status.rollout and status.rollout.abort and status.rollout.abort.reason == "ProgressDeadlineExceeded"
+    assert "0 of 1 pods ready and no progress for 60 s: pod" in status.rollout.abort.message
+
+
+def test_an_analysis_that_is_scaled_to_zero_says_so_and_rejects_nobody() -> None:
+    world = analyzing(step(maxDuration="30s"))
+    world.run_until("Analyzing")
+    world.edit(replicas=0)
+    world.run(100)
+    assert world.state() == "Analyzing" and "scaled to zero" in world.parsed().message
+
+
+def test_gateways_that_send_the_canary_nothing_are_named() -> None:
+    world = analyzing()
+    world.templates["quick"]["vetoes"] = []
+    world.run_until("Analyzing")
+    world.gateways[0].cut_off = world.parsed().canary_revision or ""
+    world.run(6)
+    assert "1 of 2 gateways send it nothing" in world.parsed().message
+
+
 # --- restarts, writes, bounds -----------------------------------------------------------------------------------------
 
 
-def replay(*, restart_gateway_every: int = 0, crash_every: int = 0, seconds: int = 200) -> list[Any]:
+def replay(
+    *, restart_gateway_every: int = 0, crashes: frozenset[int] = frozenset(), seconds: int = 200, hangs: float = 0.0
+) -> list[Any]:
     """What a run says each second, of a history that differs in its restarts alone."""
     world = analyzing(step(maxDuration="30m", untilVerdict=False))
-    world.bad = {BAD: 0.04}
+    world.bad, world.hangs = {BAD: 0.04}, {BAD: hangs}
     world.run_until("Analyzing")
     said = []
     for second in range(seconds):
-        if crash_every and second % crash_every == 0:
+        if second in crashes:
             world.calls, world.calls_until_crash = 0, 0
             with suppress(Crashed):
                 world.reconcile()
@@ -372,7 +577,7 @@ def replay(*, restart_gateway_every: int = 0, crash_every: int = 0, seconds: int
         if restart_gateway_every and run and run.read_at != before and second % restart_gateway_every == 0:
             old = world.gateways[second % 2]
             world.gateways[second % 2] = ModelGateway(old.name, old.generation)
-        said.append((world.state(), run and (run.counts, run.thresholds, run.verdict, run.decisions)))
+        said.append((world.state(), run and (run.counts, run.assigned, run.thresholds, run.verdict, run.decisions)))
         world.pass_time()
     assert any(item[1] and item[1][0] for item in said)
     return said
@@ -380,8 +585,15 @@ def replay(*, restart_gateway_every: int = 0, crash_every: int = 0, seconds: int
 
 def test_a_restart_of_the_operator_changes_no_bit_of_a_verdict() -> None:
     undisturbed = replay()
-    assert replay(crash_every=3) == undisturbed
-    assert replay(crash_every=5) == undisturbed
+    assert replay(crashes=frozenset(range(0, 200, 3))) == undisturbed
+    assert replay(crashes=frozenset(range(0, 200, 5))) == undisturbed
+
+
+def test_a_restart_at_random_changes_no_bit_while_answers_are_awaited() -> None:
+    undisturbed = replay(seconds=120, hangs=0.02)
+    for seed in (1, 2):
+        crashes = frozenset(Random(seed).sample(range(120), 30))
+        assert replay(seconds=120, crashes=crashes, hangs=0.02) == undisturbed
 
 
 def test_a_restart_of_a_gateway_changes_no_bit_of_a_verdict() -> None:
