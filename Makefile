@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration e2e traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
+.PHONY: help setup fmt check test components cluster tools unit histories integration e2e faults promote20 traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
 	demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
@@ -71,7 +71,15 @@ integration: tools ## against real components: a kube-apiserver on loopback, our
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e --durations=12
+	$(VENV)/bin/pytest e2e -m "not extended" --durations=12
+
+faults: setup ## six bad versions on a real cluster, each rolled back by itself (WRITE=1: the table goes into docs/faults.md)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
+
+promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s
 
 traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
 	$(VENV)/bin/pytest tests/devcluster -m e2e

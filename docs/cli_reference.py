@@ -44,13 +44,23 @@ slipway wait chat --for=stable=2                # by spec.model.version, or by t
 `pause` and `resume` set `spec.paused` and hold a rollout wherever it is; a pause among the steps is ended by `promote`.
 The patches name what they are about (`status.rollout.token`): one that comes twice, or late, does no harm. `--dry-run`
 prints the kubectl command and changes nothing. A verb that finds nothing to do says why, and ends with 1.
+
+## Why it was rejected
+```
+slipway analyze chat                            # the judge once more: evidence over time, each metric, what is expected
+slipway analyze chat --png evidence.png         # the same as a picture; needs matplotlib
+kubectl get mdep,atmpl -o json > saved.json     # for later: a promotion, or the next revision, forgets the analysis
+slipway analyze chat --file saved.json          # asks no cluster
+```
+[The judge](judge.md#looking-again) says what is shown.
 """
 
 _RIGHTS = """
 ## Rights
 To look: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` (without them `status` says what it does
-not show) and `controllerrevisions` (for `history` and `undo`). To steer: `patch` of `modeldeployments`. Kubernetes' own
-roles `view` and `edit` give all of that, once the chart has added ModelDeployments to them.
+not show) and `controllerrevisions` (for `history` and `undo`); `analyze` asks for `get` of `analysistemplates`, too. To
+steer: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` give all of that, once the chart has added
+ModelDeployments to them.
 """
 
 

@@ -13,6 +13,7 @@ import pytest
 from devcluster.engine import facts
 from devcluster.engine.choice import Missing, choose
 from e2e.deployment import Deployment
+from e2e.flow import Flow, Shape
 from e2e.installation import Installation
 from examples.demo.kube import REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, logs, pods
 from examples.demo.load import Load
@@ -27,6 +28,10 @@ _why_skipped = pytest.StashKey[str]()
 
 
 # --- the suite --------------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults-table", metavar="FILE", help="put the table of test_faults.py into this page")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -150,3 +155,17 @@ def load(slipway: Installation) -> Iterator[Callable[..., Load]]:
     yield start
     for steady in started:
         steady.stop()
+
+
+@pytest.fixture
+def flow(slipway: Installation) -> Iterator[Callable[[Deployment, Shape], Flow]]:
+    """Starts requests at a fixed rate to a ModelDeployment that serves; stopped with the test at the latest."""
+    started: list[Flow] = []
+
+    def start(chat: Deployment, shape: Shape) -> Flow:
+        started.append(Flow(slipway.url, chat.model, shape).start())
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()

@@ -36,10 +36,11 @@ def _lines(run: Json) -> Iterator[str]:
     expected = f"; about {duration(left)} left" if left is not None else ""
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{expected}"
     yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
-    yield from table(_COLUMNS, (_row(item) for item in verdict.get("metrics") or ()))
+    yield from table(_COLUMNS, (cells(item) for item in verdict.get("metrics") or ()))
 
 
-def _row(item: Json) -> tuple[str, ...]:
+def cells(item: Json) -> tuple[str, ...]:
+    """One metric of a verdict, as the status has it, in the columns of the table."""
     needed = item.get("needed")
     return (
         item.get("name", ""),

@@ -86,6 +86,14 @@ class Cluster:
         """The Events about an object."""
         return self._items("/api/v1", "events", fieldSelector=f"involvedObject.uid={uid}")
 
+    def analysis_template(self, name: str) -> Object | None:
+        """An AnalysisTemplate; None when there is no object of that name."""
+        where = f"namespaces/{quote(self.namespace, safe='')}/analysistemplates/{quote(name, safe='')}"
+        try:
+            return self._call("GET", f"/apis/{GROUP_VERSION}/{where}")
+        except Missing:
+            return None
+
     def version(self) -> str:
         """Of the API server."""
         return str(self._call("GET", "/version").get("gitVersion"))

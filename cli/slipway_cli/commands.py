@@ -8,18 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from slipway_cli import deployment, history, intents, live, table, tree, view, waiting
+from slipway_cli import deployment, history, intents, live, saved, table, tree, view, waiting
 from slipway_cli.deployment import Deployment, Json
 from slipway_cli.errors import Forbidden, Trouble
 from slipway_cli.history import Record
 from slipway_cli.intents import Decision, Nothing
 from slipway_cli.moments import since
-from slipway_cli.options import Duration, State, connected, merge, name_argument, output, print_data, where
+from slipway_cli.options import (
+    Duration,
+    State,
+    connected,
+    deployment_name,
+    merge,
+    name_argument,
+    output,
+    print_data,
+    where,
+)
 
 if TYPE_CHECKING:
     from slipway_cli.cluster import Cluster
@@ -111,6 +122,44 @@ def history_(cluster: "Cluster", name: str, revisions: tuple[str, ...], diff: bo
         print_data(
             view.as_data([{**asdict(item), "role": history.role(of, item.revision)} for item in records]), output
         )
+
+
+@cli.command()
+@click.argument("name", required=False, shell_complete=deployment_name)
+@click.option("--file", metavar="FILE", help="Ask no cluster: objects as kubectl prints them, - for standard input.")
+@click.option("--png", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Draw a picture, too.")
+@output("text", "json", "yaml")
+@connected
+def analyze(cluster: "Cluster", name: str | None, file: str | None, png: Path | None, output: str) -> None:
+    """Judge the analyses of a rollout again, and show how their evidence came to be.
+
+    The judge is the operator's own and sees what the status holds: counts by metric, and their history. A status keeps
+    the analyses of the rollout in flight, or of the one that was rejected last; `kubectl get mdep,atmpl -o json` saves
+    them for later.
+    """
+    # Here, so that other verbs do not wait for numpy.
+    from slipway_cli import evidence, picture
+
+    if not (name or file):
+        raise click.UsageError("give a NAME, or --file FILE")
+    obj, find = _from_file(file, name) if file else (cluster.deployment(str(name)), cluster.analysis_template)
+    try:
+        found = {template: find(template) for template in evidence.templates(obj)}
+        reviews = evidence.reviews(obj, {key: item["spec"] for key, item in found.items() if item})
+    except ValueError as error:
+        raise Trouble(str(error)) from error
+    if not reviews:
+        raise Trouble(
+            f"{obj['metadata']['name']} has no analysis: it had none, or its rollout is over; look while it runs"
+        )
+    if png:
+        picture.draw(reviews, png)
+    if output != "text":
+        print_data(view.as_data(reviews), output)
+        return
+    click.echo("\n\n".join("\n".join(evidence.lines(review)) for review in reviews))
+    if png:
+        click.echo(f"drawn into {png}", err=True)
 
 
 @cli.command()
@@ -234,6 +283,19 @@ def completion(shell: str) -> None:
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _from_file(path: str, name: str | None) -> tuple[Json, Callable[[str], Json | None]]:
+    """The ModelDeployment of this name, or the only one; and a look-up of AnalysisTemplates beside it."""
+    objects = saved.objects(path)
+    found = saved.of_kind(objects, "ModelDeployment")
+    chosen = list(found.values()) if name is None else [found[name]] if name in found else []
+    if len(chosen) != 1:
+        there = ", ".join(sorted(found)) or "none"
+        raise Trouble(
+            f"{path} must hold the ModelDeployment that is meant, by NAME or as the only one; it holds: {there}"
+        )
+    return chosen[0], saved.of_kind(objects, "AnalysisTemplate").get
 
 
 def _look(cluster: "Cluster", name: str) -> view.View:

@@ -243,12 +243,19 @@ def diagnosis(kube: Kube, name: str, namespace: str, *, with_logs: bool = False)
         f"phase:   {status.get('phase', '-')}   step {status.get('step', '-')}   weight {status.get('weight', '-')}"
         f"   ready {status.get('ready', '-')}",
         f"message: {status.get('message', '(no status)')}",
+        *_verdicts(status.get("rollout") or {}),
         "pods:",
         pods(kube, namespace),
         "events:",
         events(kube, namespace),
     ]
     return "\n".join(lines) + (f"\n{logs(kube)}" if with_logs else "")
+
+
+def _verdicts(rollout: Json) -> list[str]:
+    """What the judge said last, with its numbers."""
+    runs = ((field, (rollout.get(field) or {}).get("verdict")) for field in ("analysis", "background"))
+    return [f"verdict: {field} {json.dumps(verdict)}" for field, verdict in runs if verdict]
 
 
 def pods(kube: Kube, namespace: str) -> str:

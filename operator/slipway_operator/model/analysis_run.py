@@ -27,6 +27,15 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """What an epoch had counted at one reading, four for each metric as in `Seen`; see planning/trace.py."""
+
+    seconds: int  # since the run began
+    epoch: int  # its place among the epochs of `counts`
+    totals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What a ready pod is given, summed over readings, in thousandths: of a percent of the requests by the published
     weights, and `busy`, how many are in progress at a pod of stable.
@@ -110,3 +119,4 @@ class AnalysisRun:
     symptoms: tuple[Symptom, ...] = ()  # of the template's vetoes, now
     verdict: RunVerdict | None = None
     decisions: tuple[VerdictChange, ...] = ()  # the last ones, newest last
+    trace: tuple[Moment, ...] = ()  # how the counts came to be, oldest first

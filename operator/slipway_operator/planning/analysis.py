@@ -12,12 +12,12 @@ from datetime import datetime
 
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import AnalysisSpec, Outcome, Reading, Symptom
+from slipway_operator.model.analysis import AnalysisSpec, Outcome, Reading, Symptom, Verdict
 from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
 from slipway_operator.model.status import Rollout, State
-from slipway_operator.model.strategy import Analysis
+from slipway_operator.model.strategy import Analysis, Strategy
 from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
-from slipway_operator.planning import counting, findings
+from slipway_operator.planning import counting, findings, trace
 from slipway_operator.planning.situation import Course, Situation
 
 READ_S = 5  # between two readings; each one that tells something new is a write of the status
@@ -107,7 +107,7 @@ def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
     spec, pair = _spec(at, one), _pair(course)
     assert spec, "only what has a template begins"
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
-    run = AnalysisRun(one.id, one.template, _hash(spec), at.now, at.now, restarts=restarts)
+    run = AnalysisRun(one.id, one.template, hash_of(spec), at.now, at.now, restarts=restarts)
     return counting.begin(run, spec, at.observed.gateways, pair)
 
 
@@ -128,21 +128,32 @@ def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> An
     spec = _spec(at, one)
     assert spec, "only what has a template is read"
     load = _loaded(course, at, read.load)
-    reading = Reading(
-        counts=read.counts,
-        # Without a request there is nothing to warm up: it is no data that the judge is to speak of.
-        seconds=at.elapsed_s(read.first_request_at) if read.first_request_at else spec.min_samples.warmup_seconds,
-        age_seconds=at.elapsed_s(read.missing_since or at.now),
-        canary_load=_load_ratio(load),
-        symptoms=read.symptoms,
-        assigned=read.assigned,
-    )
-    asked = counting.applicable(read, _its_part(at, spec))
-    said = findings.told(judge(asked, reading), read.verdict, at.now)
+    before = one.run.counts if one.run else ()
+    traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
+    read = replace(read, read_at=at.now, load=load, trace=traced)
+    said = findings.told(ruled(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
     changes = read.decisions
     if read.verdict is None or said.since != read.verdict.since:
         changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
-    return replace(read, read_at=at.now, load=load, verdict=said, decisions=changes)
+    return replace(read, verdict=said, decisions=changes)
+
+
+def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+    """What the judge says of a run as it was at its last reading: by what the status holds, and nothing else."""
+
+    def elapsed_s(since: datetime) -> float:
+        return (run.read_at - since).total_seconds()
+
+    reading = Reading(
+        counts=run.counts,
+        # Without a request there is nothing to warm up: it is no data that the judge is to speak of.
+        seconds=elapsed_s(run.first_request_at) if run.first_request_at else spec.min_samples.warmup_seconds,
+        age_seconds=elapsed_s(run.missing_since or run.read_at),
+        canary_load=_load_ratio(run.load),
+        symptoms=run.symptoms,
+        assigned=run.assigned,
+    )
+    return judge(counting.applicable(run, spec), reading)
 
 
 def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> AnalysisRun:
@@ -235,9 +246,9 @@ def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
     return template(at, one.template).spec
 
 
-def _its_part(at: Situation, spec: AnalysisSpec) -> AnalysisSpec:
+def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
     """Analyses of one strategy share the error rate of the template: the promise is one per rollout."""
-    return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(at.spec.strategy.templates)))
+    return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(strategy.templates)))
 
 
 def _pair(course: Course) -> tuple[str, str]:
@@ -250,8 +261,9 @@ def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
 
 
 def _is_of(run: AnalysisRun | None, spec: AnalysisSpec) -> bool:
-    return run is not None and run.template_hash == _hash(spec)
+    return run is not None and run.template_hash == hash_of(spec)
 
 
-def _hash(spec: AnalysisSpec) -> str:
+def hash_of(spec: AnalysisSpec) -> str:
+    """Identity of what a template says, and of what the counts mean."""
     return hashlib.sha256(json.dumps([COUNTED, wire.to_json(spec)], sort_keys=True).encode()).hexdigest()[:10]

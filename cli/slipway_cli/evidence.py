@@ -1,0 +1,137 @@
+"""What `slipway analyze` shows: an analysis judged again, its evidence over time and its numbers; pure.
+
+The only room that asks the operator's judge, through `slipway_operator.planning.retrial`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slipway_cli import analysis, chart
+from slipway_cli.deployment import Json
+from slipway_cli.moments import duration
+from slipway_cli.table import lines as table
+from slipway_operator.planning import retrial
+
+ALL = "all metrics"
+LOWEST = -3  # evidence below a thousandth is all the same: nothing speaks against the revision
+ABOVE = 2  # and beyond a hundred times the threshold everything does
+_COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "over time", "forecast")
+_DECIDED = ("Worse", "NotWorse")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricReview:
+    """One metric: the row of the verdict as the status would have it, and decimal logs of its evidence over time."""
+
+    row: Json
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One analysis. Evidence in decimal logs, times in seconds since it began."""
+
+    title: str
+    outcome: str
+    reason: str
+    message: str
+    forecast: str
+    evidence: str
+    threshold: str
+    seconds: int
+    log10_threshold: float
+    points: tuple[tuple[int, float], ...]  # of all metrics together
+    metrics: tuple[MetricReview, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From where to where a picture of the evidence reaches: whole powers of ten."""
+        values = [value for _, value in self.points]
+        low = math.floor(min([0.0, *values]))
+        high = math.ceil(max([self.log10_threshold, *values]))
+        return max(LOWEST, low), min(math.ceil(self.log10_threshold) + ABOVE, high)
+
+
+def templates(obj: Json) -> tuple[str, ...]:
+    """Names of the AnalysisTemplates of the analyses that the status holds; none when it holds no analysis.
+
+    Raises:
+        ValueError: when the status cannot be read, in words for people.
+    """
+    return tuple(dict.fromkeys(run.template for run in retrial.runs(obj).values()))
+
+
+def reviews(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
+    """All analyses of a ModelDeployment's status, judged again; `specs` of AnalysisTemplates by name, where they exist.
+
+    Raises:
+        ValueError: when something cannot be read, in words for people.
+    """
+    return [
+        _review(retrial.again(obj, run, specs.get(run.template)), " in the background" if field == "background" else "")
+        for field, run in retrial.runs(obj).items()
+    ]
+
+
+def lines(review: Review) -> Iterator[str]:
+    """For a terminal."""
+    low, high = review.span
+    yield review.title
+    yield from (f"note: {note}" for note in review.notes)
+    yield f"{review.outcome} ({review.reason}): {review.message}"
+    yield f"evidence of all metrics together: {review.evidence}; {review.threshold} rejects"
+    yield from ([review.forecast] if review.forecast else [])
+    yield from chart.plot(review.points, review.log10_threshold, low=low, high=high, end=review.seconds)
+    yield from table(_COLUMNS, (_cells(item, review) for item in review.metrics))
+
+
+def legend(item: MetricReview) -> str:
+    """A metric with its counts, for a picture."""
+    bad_c, all_c = item.row.get("canaryBad", 0), item.row.get("canarySamples", 0)
+    bad_s, all_s = item.row.get("stableBad", 0), item.row.get("stableSamples", 0)
+    return f"{item.row['name']}: {bad_c} of {all_c}, stable {bad_s} of {all_s}; {item.row['finding']}"
+
+
+def _review(again: retrial.Retrial, where: str) -> Review:
+    run, said = again.run, again.said
+    return Review(
+        title=f"analysis {run.template}{where}: {run.id}, from {run.started_at:%Y-%m-%d %H:%M:%S} UTC, read last after "
+        f"{duration(again.looks[-1].seconds)}",
+        outcome=said["outcome"],
+        reason=said["reason"],
+        message=said["message"],
+        forecast=_forecast(said),
+        evidence=said["evidence"],
+        threshold=said["threshold"],
+        seconds=max(1, again.looks[-1].seconds),
+        log10_threshold=_log10(again.looks[-1].verdict.log_threshold),
+        points=tuple((look.seconds, _log10(look.verdict.log_evidence)) for look in again.looks),
+        metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in said.get("metrics", ())),
+        notes=again.notes,
+    )
+
+
+def _points(again: retrial.Retrial, name: str) -> tuple[tuple[int, float], ...]:
+    """A metric's part of the evidence, from when it had requests on both sides."""
+    found = ((look.seconds, row) for look in again.looks for row in look.verdict.metrics if row.name == name)
+    return tuple((seconds, _log10(row.log_evidence)) for seconds, row in found if row.nc and row.ns)
+
+
+def _cells(item: MetricReview, review: Review) -> tuple[str, ...]:
+    low, high = review.span
+    over_time = chart.spark(item.points, low=low, high=high, end=review.seconds)
+    *numbers, needs = analysis.cells(item.row)
+    return (*numbers, over_time, "decided" if item.row["finding"] in _DECIDED else needs)
+
+
+def _forecast(said: Json) -> str:
+    if "needed" not in said:
+        return ""
+    left = f", in about {duration(said['secondsLeft'])}" if "secondsLeft" in said else ""
+    return f"a verdict is expected with about {said['needed']} canary requests{left}; there are {said['samples']}"
+
+
+def _log10(natural: float) -> float:
+    return natural / math.log(10)

@@ -1,0 +1,55 @@
+"""Objects that somebody saved from the API server, as kubectl prints them: JSON or YAML, one, many or a List."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slipway_cli.errors import Trouble
+
+Object = dict[str, Any]
+
+STDIN = "-"
+LIMIT = 32 << 20  # characters
+
+
+def objects(path: str) -> list[Object]:
+    """What a file holds, or standard input where it is `-`.
+
+    Raises:
+        Trouble: when it cannot be read, or is not what kubectl prints.
+    """
+    try:
+        text = sys.stdin.read(LIMIT + 1) if path == STDIN else _text(Path(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Trouble(f"{path} cannot be read: {error}") from error
+    if len(text) > LIMIT:
+        raise Trouble(f"{path} has more than {LIMIT >> 20} million characters: save only the objects that are meant")
+    try:
+        return [item for document in yaml.load_all(text, _LOADER) for item in _items(document)]
+    except yaml.YAMLError as error:
+        raise Trouble(f"{path} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+
+
+def of_kind(found: list[Object], kind: str) -> dict[str, Object]:
+    """Those of a kind, by name."""
+    return {item["metadata"]["name"]: item for item in found if item["kind"] == kind}
+
+
+# The one that is written in C is ten times faster, where libyaml is.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(LIMIT + 1)
+
+
+def _items(document: Any) -> Iterator[Object]:
+    if isinstance(document, dict) and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _items(item)
+    elif isinstance(document, dict) and "kind" in document and isinstance(document.get("metadata"), dict):
+        yield {**document, "metadata": {"name": "", "namespace": "default", **document["metadata"]}}

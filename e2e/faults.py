@@ -1,0 +1,185 @@
+"""Versions that are bad for real: what is released, what is asked of it, and the words that must reject it.
+
+Nothing in the product is told to fail. Each is a mistake that people make with weights or with the spec, and the whole
+way is walked: gateways count, the operator reads and judges, the rollout goes back.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e import weights
+from e2e.deployment import Deployment, Json, canary, model_of
+from e2e.flow import Shape
+from examples.demo.report import commit, machine
+from slipway_operator.model.template import LLM_DEFAULT
+
+BUILT_IN, WARMED = "llm-default", "warmed"
+# The built-in template counts latencies after two minutes; for a model that starts in seconds five are enough.
+WARM_UP_S = 5
+TABLE_BEGINS, TABLE_ENDS = "<!-- table -->", "<!-- end of the table -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A bad version and how it must end. `says` is searched in the sentence of the rejection.
+
+    `shows`: metrics by which the bad version must be worse than stable, the blamed one or not.
+    """
+
+    name: str
+    released: str  # for people
+    spec: Json
+    says: str
+    shows: tuple[str, ...] = ()
+    reason: str = "AnalysisFailed"
+    shape: Shape = field(default_factory=Shape)
+    weight: int = 30
+    template: str = BUILT_IN
+
+    def change(self) -> Json:
+        """What is edited, in one patch."""
+        return {"strategy": strategy(self.weight, self.template), **self.spec}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one ended. Seconds are from the first request that the bad version got to the moment it was rejected."""
+
+    fault: str
+    released: str
+    reason: str
+    seconds: float | None  # None: it never got one
+    requests: int  # that the bad version got until then
+    harmed: int  # bad ones among them, by the metric that is blamed
+    failed: int  # that a client saw fail, of all requests
+
+
+def strategy(weight: int, template: str) -> Json:
+    """A weight and an analysis of it; then all requests."""
+    analysis = {"templates": [{"templateName": template}], "maxDuration": "10m", "untilVerdict": True}
+    return canary({"setWeight": weight}, {"analysis": analysis})
+
+
+def template(name: str, **changes: object) -> Json:
+    """The built-in template as an object, with these changes."""
+    return {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "AnalysisTemplate",
+        "metadata": {"name": name},
+        "spec": {**LLM_DEFAULT, **changes},
+    }
+
+
+def warmed() -> Json:
+    return template(WARMED, minSamples={"canaryRequests": 300, "warmupSeconds": WARM_UP_S})
+
+
+def spec_of(chat: Deployment, name: str) -> Json:
+    """The spec of an AnalysisTemplate, as the API server has it."""
+    return dict(chat.kube.json("get", "analysistemplate", name, "--namespace", chat.namespace)["spec"])
+
+
+def _on_claim(folder: str) -> Json:
+    return {"model": {"uri": f"{weights.URI}/{folder}", "version": folder}}
+
+
+# Rates, weights and lengths are such that two cores carry them, with the cluster, and each is found within a minute.
+FAULTS = (
+    Fault(
+        "slow decode",
+        "32 layers in place of 3; the answers are the same",
+        _on_claim("deeper"),
+        r"(itl|ttft): .* evidence e=",
+        shows=("itl",),
+        shape=Shape(rate=8, streamed=1),
+        weight=20,
+        template=WARMED,
+    ),
+    Fault(
+        "2 % of the requests fail",
+        "one row of the embedding is not a number; its token is in 2 % of the prompts",
+        _on_claim("poisoned"),
+        r"(errors|non-finite): .* evidence e=",
+        shows=("errors", "non-finite"),
+        shape=Shape(rate=30, damaged=0.02, streamed=0.1),
+    ),
+    Fault(
+        "garbage",
+        "weights as they are before training",
+        _on_claim("untrained"),
+        r"(repetition|truncated): .* evidence e=",
+        shows=("repetition", "truncated"),
+        # A loop is told from 256 bytes on; each such answer is hundreds of steps of the engine.
+        shape=Shape(rate=4, max_tokens=270),
+    ),
+    Fault(
+        "truncated answers",
+        "maxModelLen: 24, and clients that leave the length to the server",
+        {"model": {**model_of("v1"), "version": "short", "maxModelLen": 24}},
+        r"truncated: .* evidence e=",
+        shows=("truncated",),
+        shape=Shape(max_tokens=None),
+    ),
+    Fault(
+        "load failure",
+        "a weights file that was cut in half",
+        {**_on_claim("cut"), "progressDeadlineSeconds": 20},
+        r"model\.safetensors",
+        reason="ProgressDeadlineExceeded",
+    ),
+    Fault(
+        "memory kill",
+        "resources.memory: 128Mi, less than the server needs",
+        {
+            "model": {**model_of("v1"), "version": "starved"},
+            "resources": {"memory": "128Mi"},
+            "progressDeadlineSeconds": 30,
+        },
+        r"OOMKilled|out of memory|signal 9",
+        reason="ProgressDeadlineExceeded",
+    ),
+)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def told(sentence: str) -> str:
+    """The part of a rejection's sentence that a table has room for."""
+    blamed = re.search(r"[\w-]+: \d+ of \d+ bad \([^)]*\) on canary, \d+ of \d+ bad \([^)]*\) on stable", sentence)
+    return blamed[0] if blamed else sentence[:160]
+
+
+def markdown(rows: list[Row]) -> str:
+    """For docs/faults.md, in the order of FAULTS."""
+    places = {fault.name: place for place, fault in enumerate(FAULTS)}
+    lines = [
+        f"On {machine()['cpu']}, {machine()['cores']} cores, the whole cluster and the load on it; `{commit(ROOT)}`.",
+        "",
+        "| fault | what was released | rejected with | s | requests | bad | failed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: places[row.fault]):
+        seconds = "-" if row.seconds is None else f"{row.seconds:.0f}"
+        cells = (row.fault, row.released, row.reason.replace("|", "/"), seconds, row.requests, row.harmed, row.failed)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def put_table(page: Path, rows: list[Row]) -> None:
+    """Replace the table of a page.
+
+    Raises:
+        ValueError: when rows are missing, or the page has no place for a table.
+    """
+    if missing := {fault.name for fault in FAULTS} - {row.fault for row in rows}:
+        raise ValueError(f"{page} is left as it was: no row for {', '.join(sorted(missing))}")
+    before, begins, rest = page.read_text().partition(TABLE_BEGINS)
+    _, ends, after = rest.partition(TABLE_ENDS)
+    if not (begins and ends):
+        raise ValueError(f"{page} has no lines {TABLE_BEGINS} and {TABLE_ENDS} to put a table between")
+    page.write_text(f"{before}{begins}\n{markdown(rows)}\n{ends}{after}")
+
+
+ROOT = Path(__file__).resolve().parents[1]

@@ -1,0 +1,170 @@
+"""Six versions that are bad for real, each rolled back by itself, with the reason; stable serves on without a failure.
+
+`make test` runs two of them; `make faults` runs all and prints the table, and WRITE=1 puts it into docs/faults.md.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from e2e import faults, weights
+from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from e2e.faults import FAULTS, Fault, Row
+from e2e.flow import Ended, Flow, Shape
+from e2e.installation import Installation
+from examples.demo.report import commit, machine, write
+from slipway_cli import evidence
+
+REJECTED_S = 180  # for the verdict: a fault in 2 % of the requests takes chance and a minute
+THRESHOLD_STREAMS = 120  # of stable, before anything is released: from a hundred on it is known what is slow
+BEFORE = 30  # where no latency decides
+AFTER = 30  # requests that stable answers alone, once the bad version is gone
+# The quickest of those that are judged; a revision that never starts is in test_rollback.py.
+IN_EVERY_RUN = ("slow decode", "garbage")
+
+Rows = Callable[[Row], None]
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
+    """Takes a row for each fault, prints them all at the end, and writes what was asked for."""
+    found: list[Row] = []
+    yield found.append
+    if not found:
+        return
+    page = request.config.getoption("--faults-table")
+    print(f"\n{faults.markdown(found)}")
+    if len(found) == len(FAULTS):
+        write(report(found), faults.ROOT)
+    if page:
+        faults.put_table(Path(page), found)
+
+
+def report(found: list[Row]) -> Json:
+    """For build/reports/faults.json."""
+    held = len(found) == len(FAULTS)
+    bar = {"bar": "bad versions rolled back by themselves", "value": len(found), "limit": f"{len(FAULTS)}", "ok": held}
+    told = [asdict(row) for row in found]
+    return {"name": "faults", "commit": commit(faults.ROOT), "machine": machine(), "rows": told, "bars": [bar]}
+
+
+@pytest.fixture(scope="module")
+def served(slipway: Installation) -> Iterator[Deployment]:
+    """One that serves v1, beside the faulty models on a claim."""
+    with slipway.deployed("v1", strategy=faults.strategy(30, faults.BUILT_IN)) as made:
+        weights.begin(slipway.kube, made.namespace, slipway.images.server)
+        slipway.kube.apply(faults.warmed(), made.namespace)
+        made.until_stable("v1")
+        weights.await_made(slipway.kube, made.namespace)
+        yield made
+
+
+@pytest.fixture
+def chat(served: Deployment) -> Deployment:
+    """The same, with v1 alone again: the spec says once more what serves."""
+    plain = {**model_of("v1"), "maxModelLen": None}
+    served.edit(model=plain, resources=None, progressDeadlineSeconds=600)
+    served.until_stable("v1")
+    served.until_alone()
+    return served
+
+
+def in_every_run(fault: Fault) -> object:
+    marks = () if fault.name in IN_EVERY_RUN else (pytest.mark.extended,)
+    return pytest.param(fault, id=fault.name.replace(" ", "-"), marks=marks)
+
+
+@pytest.mark.parametrize("fault", [in_every_run(fault) for fault in FAULTS])
+@pytest.mark.timeout(2 * START_S + REJECTED_S + 60, func_only=True)
+def test_bad_version_is_rolled_back_by_itself(
+    fault: Fault, chat: Deployment, flow: Callable[[Deployment, Shape], Flow], rows: Rows
+) -> None:
+    running = flow(chat, fault.shape)
+    enough = THRESHOLD_STREAMS if fault.template == faults.WARMED else BEFORE
+    running.wait_for(lambda seen: len(whole(seen)) >= enough, 90, "enough answers of stable")
+    stable, pods = chat.status["stableRevision"], chat.pod_uids()
+
+    chat.edit(**fault.change())
+    rejected = chat.until("the bad version is rejected", lambda status: is_rejected(status, stable), REJECTED_S)
+    rejected_at = time.time()
+    settled = chat.until_state("Aborted")
+    abort = settled["rollout"]["abort"]
+    assert (abort["reason"], weights_of(settled)) == (fault.reason, {"v1": 100}), abort
+    assert re.search(fault.says, abort["message"]), f"the rejection says nothing of {fault.says}: {abort['message']}"
+    assert (settled["phase"], settled["stableRevision"]) == ("Degraded", stable)
+    assert abort["message"] in settled["message"]
+
+    for name in fault.shows:
+        assert is_worse(metric(rejected, name)), f"{name} does not show it: {metric(rejected, name)}"
+    judged_again(chat, fault)
+    seen = serves_on(running, stable)
+    assert pods <= chat.pod_uids(), "the stable pods were touched"
+    others = [item for item in seen if item.trouble and item.revision in (stable, "")]
+    assert not others, f"requests failed that the bad version had nothing to do with: {others[:5]}"
+    rows(row(fault, rejected, rejected_at, seen))
+
+
+def is_rejected(status: Json, stable: str) -> bool:
+    """A bad version that is promoted, or that waits for a person, ends the wait at once."""
+    assert status["stableRevision"] == stable, "the bad version was promoted"
+    assert state_of(status) != "Paused", f"no verdict came, and a person is asked: {status['message']}"
+    return state_of(status) in ("Aborting", "Aborted")
+
+
+def metric(rejected: Json, name: str) -> Json:
+    """What the verdict says of one metric; empty where none was given."""
+    verdict = (rejected["rollout"].get("analysis") or {}).get("verdict") or {}
+    return next((dict(item) for item in verdict.get("metrics", ()) if item["name"] == name), {})
+
+
+def is_worse(counted: Json) -> bool:
+    """By the plain rates of bad ones."""
+    bad, stable_bad = counted.get("canaryBad", 0), counted.get("stableBad", 0)
+    return bool(bad * counted.get("stableSamples", 0) > stable_bad * counted.get("canarySamples", 0))
+
+
+def judged_again(chat: Deployment, fault: Fault) -> None:
+    """`slipway analyze` says what the operator said: by the status that the API server kept, in another process."""
+    obj = chat.kube.deployment(chat.name, chat.namespace)
+    own = {} if fault.template == faults.BUILT_IN else {fault.template: faults.spec_of(chat, fault.template)}
+    for review in evidence.reviews(obj, own):
+        print(f"\n{fault.name}", *evidence.lines(review), sep="\n")
+        assert review.notes == ()
+
+
+def whole(seen: list[Ended]) -> list[Ended]:
+    return [item for item in seen if not item.trouble]
+
+
+def serves_on(running: Flow, stable: str) -> list[Ended]:
+    """All requests that ended, the last of them sent after no gateway had the bad version any more."""
+    after = time.time()
+
+    def since(seen: list[Ended]) -> list[Ended]:
+        return [item for item in seen if item.at >= after]
+
+    running.wait_for(lambda seen: len(since(seen)) >= AFTER, 60, "answers after the rollback")
+    seen = running.stop()
+    assert {item.revision for item in since(seen)} == {stable}
+    assert not [item for item in since(seen) if item.trouble], "requests fail after the rollback"
+    assert running.unsent == 0, "the machine did not carry the load: nothing follows from this run"
+    return seen
+
+
+def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> Row:
+    """What it took to find it, by the clock of the clients, by the gateways' counts."""
+    bad = [item for item in seen if item.revision == rejected["rollout"]["revision"] and item.at <= rejected_at]
+    verdict = (rejected["rollout"].get("analysis") or {}).get("verdict") or {}
+    return Row(
+        fault=fault.name,
+        released=fault.released,
+        reason=faults.told(rejected["rollout"]["abort"]["message"]),
+        seconds=rejected_at - min(item.at for item in bad) if bad else None,
+        requests=len(bad),
+        harmed=metric(rejected, verdict.get("metric", "")).get("canaryBad", 0),
+        failed=sum(1 for item in seen if item.trouble),
+    )

@@ -1,0 +1,92 @@
+"""A version that is as good is promoted by itself, twenty times of twenty (`make promote20`).
+
+All versions have the same weights: a model that is larger is slower, and rightly rejected for it.
+"""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import pytest
+
+from e2e import faults
+from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from e2e.faults import ROOT
+from e2e.flow import Flow, Shape
+from e2e.installation import Installation
+from examples.demo.report import commit, machine, write
+
+TIMES = 20
+PROMOTED_S = 180
+TYPICAL_S = 60.0
+THRESHOLD_STREAMS = 120
+RATE, WEIGHT = 20, 50
+# As the built-in template, with margins that hundreds of requests can prove and not thousands. A quarter of stable's
+# own latencies are slow by these thresholds: that is as fair, and tells sooner.
+QUICK: Json = {
+    "minSamples": {"canaryRequests": 150, "warmupSeconds": 5},
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.3, "okBelow": 0.02},
+        {"name": "ttft", "event": "Slower(ttft, stable.p75)", "share": 0.15, "tolerateRatio": 1.5, "maxRatio": 3.0},
+        {"name": "itl", "event": "Slower(itl, stable.p75)", "share": 0.15, "tolerateRatio": 1.5, "maxRatio": 3.0},
+        {"name": "empty", "event": "EmptyAnswer", "share": 0.1, "okBelow": 0.02},
+        {"name": "truncated", "event": "TruncatedAnswer", "share": 0.1, "okBelow": 0.02},
+        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.1, "okBelow": 0.02},
+        {"name": "non-finite", "event": "NonFiniteLogits", "share": 0.1, "okBelow": 0.02},
+    ],
+}
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(2 * START_S + TIMES * PROMOTED_S, func_only=True)
+def test_healthy_version_is_promoted_twenty_times_of_twenty(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], flow: Callable[[Deployment, Shape], Flow]
+) -> None:
+    slipway.kube.apply(faults.template("quick", **QUICK), namespace)
+    chat = deploy("v1", strategy=faults.strategy(WEIGHT, "quick"))
+    chat.until_stable("v1")
+    running = flow(chat, Shape(rate=RATE, streamed=1))
+    running.wait_for(lambda seen: len(seen) >= THRESHOLD_STREAMS, 60, "enough answers of stable")
+    took: list[float] = []
+    for number in range(1, TIMES + 1):
+        took.append(promoted(chat, f"v1-{number}"))
+        print(f"promotion {number} of {TIMES}: {took[-1]:.1f} s", flush=True)
+    seen = running.stop()
+    typical, failed = median(took), [item for item in seen if item.trouble]
+    print(f"{TIMES} of {TIMES}: median {typical:.1f} s, longest {max(took):.1f} s, {len(seen)} requests", flush=True)
+    write(report(took, len(seen), len(failed)), ROOT)
+    assert not failed, failed[:5]
+    assert typical < TYPICAL_S
+
+
+def promoted(chat: Deployment, version: str) -> float:
+    """Seconds from the edit until the version serves everything; then the former one leaves."""
+    began = time.monotonic()
+    chat.edit(model={**model_of("v1"), "version": version})
+
+    def done(status: Json) -> bool:
+        rejected = state_of(status) in ("Aborting", "Aborted", "Paused")
+        assert not rejected, f"a healthy version was not promoted: {status['message']}"
+        return weights_of(status) == {version: 100} and not status.get("rollout")
+
+    chat.until(f"{version} is promoted", done, PROMOTED_S)
+    seconds = time.monotonic() - began
+    chat.until_alone()
+    return seconds
+
+
+def report(took: list[float], requests: int, failed: int) -> Json:
+    """For build/reports/promote20.json."""
+    bars = [
+        {"bar": "healthy versions promoted", "value": len(took), "limit": f">= {TIMES}", "ok": len(took) >= TIMES},
+        {"bar": "failed requests", "value": failed, "limit": "0", "ok": failed == 0},
+        {"bar": "median s", "value": median(took), "limit": f"< {TYPICAL_S:.0f}", "ok": median(took) < TYPICAL_S},
+    ]
+    rows = [{"promotion": number, "seconds": round(value, 1)} for number, value in enumerate(took, 1)]
+    return {
+        "name": "promote20",
+        "commit": commit(ROOT),
+        "machine": machine(),
+        "rows": [*rows, {"requests": requests}],
+        "bars": bars,
+    }

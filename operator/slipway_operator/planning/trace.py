@@ -1,0 +1,70 @@
+"""How the counts of an analysis came to be: a bounded history in the status, thinned as it grows.
+
+Nothing is decided by it. It is there to look at a verdict again, with the judge itself, when nobody remembers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slipway_operator.model.analysis import Counts, Epoch
+from slipway_operator.model.analysis_run import AnalysisRun, Moment
+
+MOST_READINGS = 32
+# A reading changes the epochs of the generations that gateways still count, of which there are four: no run comes near.
+MOST_MOMENTS = 256
+
+
+def noted(run: AnalysisRun, before: Sequence[Counts], seconds: int) -> tuple[Moment, ...]:
+    """The trace of the run with what is new since `before`, `seconds` after its start."""
+    former = _by_epoch(before)
+    fresh = (
+        Moment(seconds, epoch, totals)
+        for epoch, totals in enumerate(_by_epoch(run.counts))
+        if epoch >= len(former) or former[epoch] != totals
+    )
+    return _thinned((*run.trace, *fresh))[-MOST_MOMENTS:]
+
+
+def readings(run: AnalysisRun) -> tuple[int, ...]:
+    """Seconds after the start of the run at which its counts are known, the first one first."""
+    return tuple(sorted({moment.seconds for moment in run.trace}))
+
+
+def counts_at(run: AnalysisRun, seconds: int) -> tuple[Counts, ...]:
+    """What was counted so far at one of `readings`."""
+    known = {moment.epoch: moment.totals for moment in run.trace if moment.seconds <= seconds}
+    return tuple(_counts(item, place, known) for place, item in enumerate(run.counts))
+
+
+def _counts(last: Counts, place: int, known: dict[int, tuple[int, ...]]) -> Counts:
+    """The counts of one metric, that comes at this place of the totals, in the epochs that are known."""
+    epochs = (
+        Epoch(epoch.w, *known[number][4 * place : 4 * place + 4])
+        for number, epoch in enumerate(last.epochs)
+        if number in known
+    )
+    return replace(last, epochs=tuple(epochs))
+
+
+def _by_epoch(counts: Sequence[Counts]) -> list[tuple[int, ...]]:
+    """Four integers for each metric, one after the other, for each epoch."""
+    columns = zip(*(item.epochs for item in counts), strict=True)
+    return [tuple(number for e in column for number in (e.nc, e.ns, e.kc, e.ks)) for column in columns]
+
+
+def _thinned(moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """Every second reading, the last one among them, once there are more than enough.
+
+    What a reading that goes had found stands at the next one, where that found nothing newer: sums stay what they were.
+    """
+    times = sorted({moment.seconds for moment in moments})
+    if len(times) <= MOST_READINGS:
+        return moments
+    kept = times[::-1][::2][::-1]
+    stands = {seconds: next(time for time in kept if time >= seconds) for seconds in times}
+    latest = {(stands[moment.seconds], moment.epoch): moment for moment in moments}
+    return tuple(replace(moment, seconds=seconds) for (seconds, _), moment in sorted(latest.items(), key=_order))
+
+
+def _order(item: tuple[tuple[int, int], Moment]) -> tuple[int, int]:
+    return item[0]

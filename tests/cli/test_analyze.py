@@ -1,0 +1,171 @@
+"""`slipway analyze`: an analysis judged again from what kubectl saved, in a terminal and as a picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from slipway_cli import chart, picture
+from slipway_cli.commands import cli
+from slipway_cli.errors import Trouble
+from slipway_cli.evidence import reviews
+from tests.operator.planning.test_analysis import BAD, QUICK, analyzing
+from tests.support.api_server import GROUP_PATH, Api
+
+TEMPLATE = {"kind": "AnalysisTemplate", "metadata": {"name": "quick"}, "spec": QUICK}
+
+
+@pytest.fixture(scope="module")
+def rejected() -> dict[str, Any]:
+    """A ModelDeployment whose canary was rejected for its errors; nobody may change it."""
+    world = analyzing()
+    world.bad = {BAD: 0.1}
+    world.run_until("Aborted", 400)
+    return {"kind": "ModelDeployment", **world.obj()}
+
+
+@pytest.fixture
+def saved(rejected: dict[str, Any], tmp_path: Path) -> Path:
+    """What `kubectl get mdep,atmpl -o json` prints of it."""
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps({"kind": "List", "items": [rejected, TEMPLATE]}))
+    return path
+
+
+def analyze(*arguments: str | Path, text: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["analyze", *map(str, arguments)], input=text)
+
+
+def trouble(result: Result) -> str:
+    assert isinstance(result.exception, Trouble), result.output
+    return str(result.exception)
+
+
+def test_a_terminal_shows_the_verdict_the_evidence_and_each_metric(saved: Path, rejected: dict[str, Any]) -> None:
+    result = analyze("--file", saved)
+    assert result.exit_code == 0, result.exception
+    lines = result.stdout.splitlines()
+    verdict = rejected["status"]["rollout"]["analysis"]["verdict"]
+    assert lines[0].startswith(f"analysis quick: {rejected['status']['rollout']['analysis']['id']}, from 2026-01-01 ")
+    assert lines[1:3] == [
+        f"Fail (WorseThanStable): {verdict['message']}",
+        f"evidence of all metrics together: {verdict['evidence']}; 100 rejects",
+    ]
+    plot = [row for row in lines if row[9:10] == "|"]
+    last = [row[9 + chart.WIDTH :] for row in plot]
+    assert last.index("*") < last.index("-"), "the newest evidence is beyond the threshold"
+    assert [row for row in plot if row.startswith("     100 |---")], "the threshold is drawn"
+    header, errors, _ = lines[-3:]
+    assert " ".join(header.split()) == "METRIC FINDING BAD ON CANARY BAD ON STABLE EVIDENCE OVER TIME FORECAST"
+    assert errors.split()[:2] == ["errors", "Worse"] and errors.endswith("decided")
+
+
+def test_data_for_programs_has_the_evidence_over_time(saved: Path) -> None:
+    [review] = json.loads(analyze("--file", saved, "-o", "json").stdout)
+    assert (review["outcome"], review["threshold"], review["notes"]) == ("Fail", "100", [])
+    assert review["log10Threshold"] == 2
+    assert review["points"][-1][1] >= 2 > review["points"][-2][1]
+    assert [item["row"]["name"] for item in review["metrics"]] == ["errors", "ttft"]
+
+
+def test_standard_input_and_yaml_are_taken_and_a_name_chooses(rejected: dict[str, Any]) -> None:
+    other = {"kind": "ModelDeployment", "metadata": {"name": "other"}, "spec": {}}
+    text = yaml.safe_dump_all([rejected, other, TEMPLATE])
+    assert "Fail (WorseThanStable)" in analyze("chat", "--file", "-", text=text).stdout
+    assert "other has no analysis" in trouble(analyze("other", "--file", "-", text=text))
+    assert "it holds: chat, other" in trouble(analyze("--file", "-", text=text))
+    assert "it holds: chat, other" in trouble(analyze("nobody", "--file", "-", text=text))
+
+
+def test_a_picture_is_a_png(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "evidence.png"
+    result = analyze("--file", saved, "--png", path)
+    assert result.exit_code == 0, result.exception
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+    assert f"drawn into {path}" in result.stderr
+
+
+def test_a_picture_that_cannot_be_made_says_why(
+    rejected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reviews(rejected, {"quick": QUICK})
+    with pytest.raises(Trouble, match="cannot be written: No such file or directory"):
+        picture.draw(found, tmp_path / "nowhere" / "evidence.png")
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(Trouble, match="pip install matplotlib"):
+        picture.draw(found, tmp_path / "evidence.png")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "neither JSON nor YAML"),
+        ("just words", "must hold the ModelDeployment"),
+        ('{"kind": "ModelDeployment", "metadata": {"name": "chat"}}', "chat has no analysis"),
+        ('{"kind": "ModelDeployment", "metadata": {}, "status": {"rollout": {"analysis": {"id": "x"}}}}', "cannot"),
+    ],
+)
+def test_files_that_hold_no_analysis_are_refused_in_words(text: str, sentence: str) -> None:
+    assert sentence in trouble(analyze("--file", "-", text=text))
+
+
+def test_a_template_that_is_not_there_is_named(rejected: dict[str, Any]) -> None:
+    assert "AnalysisTemplate 'quick' does not exist" in trouble(analyze("--file", "-", text=json.dumps(rejected)))
+    assert "cannot be read: " in trouble(analyze("--file", "/nowhere/saved.json"))
+
+
+def test_without_a_name_or_a_file_the_command_line_makes_no_sense() -> None:
+    result = analyze()
+    assert result.exit_code == 2 and "give a NAME, or --file FILE" in result.stderr
+
+
+# --- a cluster --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_a_cluster_is_asked_for_object_and_template(
+    rejected: dict[str, Any], api: Api, api_server: Path, namespace: str
+) -> None:
+    """What the API server kept of a status gives the same verdict, by the template as it gives it back."""
+    there, kind = f"{GROUP_PATH}/namespaces/{namespace}", {"apiVersion": "slipway.dev/v1alpha1"}
+    where = ("-n", namespace, "--kubeconfig", api_server)
+    chat = {**kind, "kind": "ModelDeployment", "metadata": {"name": "chat"}, "spec": rejected["spec"]}
+    made = api.post(f"{there}/modeldeployments", chat)
+    assert made.ok, made.message
+    assert "chat has no analysis" in trouble(analyze("chat", *where))
+    kept = api.merge(f"{there}/modeldeployments/chat/status", {"status": rejected["status"]})
+    assert kept.ok, kept.message
+    assert "AnalysisTemplate 'quick' does not exist" in trouble(analyze("chat", *where))
+    made = api.post(f"{there}/analysistemplates", {**kind, **TEMPLATE})
+    assert made.ok, made.message
+    result = analyze("chat", *where, "-o", "json")
+    assert result.exit_code == 0, result.exception
+    [review] = json.loads(result.stdout)
+    assert (review["outcome"], review["notes"]) == ("Fail", [])
+    assert len(review["points"]) > 2
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_chart_holds_a_value_until_the_next_one() -> None:
+    *rows, axis, times = chart.plot([(15, 0.0), (30, 2.0)], 2.0, low=0, high=2, end=60)
+    assert rows[0] == f"{'100':>8} |" + "-" * 29 + "*" * 31
+    assert rows[-1] == f"{'1':>8} |" + " " * 14 + "*" * 15
+    assert [row.strip() for row in rows[1:-1]] == ["|", "|", "|", "10 |", "|", "|", "|"]
+    assert axis.endswith("+" + "-" * chart.WIDTH) and times.split() == ["0s", "60s"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2), (-3, 4), (-1, 5), (-3, 20)])
+def test_every_power_of_ten_has_a_row(low: int, high: int) -> None:
+    rows = chart.plot([(1, 0.0)], 2.0, low=low, high=high, end=10)
+    powers = [row.split("|")[0].strip() for row in rows[:-2]]
+    assert [float(power) for power in powers if power] == pytest.approx([10.0**n for n in range(high, low - 1, -1)])
+
+
+def test_a_spark_is_empty_before_the_first_value_and_keeps_to_its_edges() -> None:
+    line = chart.spark([(8, -9.0), (16, 99.0)], low=0.0, high=2.0, end=16)
+    assert line == " " * 7 + "▁" * 8 + "█"

@@ -1,0 +1,47 @@
+"""The API server drops what the schema of the status does not name: everything that is written has its place there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.operator.planning.test_analysis import BAD, analyzing
+from tests.support.api_server import ROOT
+
+CRD = yaml.safe_load((ROOT / "crds" / "modeldeployments.yaml").read_text())
+STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+
+
+def dropped(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Paths that the schema does not know, and lists that are longer than it allows."""
+    if schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in schema.get("properties", {}):
+                yield from dropped(item, schema["properties"][key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(value, list):
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{path} has {len(value)} items"
+        for item in value:
+            yield from dropped(item, schema["items"], f"{path}[]")
+
+
+def test_everything_of_an_analysis_is_kept() -> None:
+    background = {"templates": [{"templateName": "quick"}]}
+    world = analyzing(canary={"analysis": background})
+    world.bad = {BAD: 0.1}
+    world.run_until("Aborted", 400)
+    rollout = world.status["rollout"]
+    assert rollout["analysis"]["trace"] and rollout["background"]["trace"]
+    assert list(dropped(world.status, STATUS, "status")) == []
+
+
+def test_what_the_schema_does_not_name_is_found() -> None:
+    wrong = {"rollout": {"analysis": {"invented": 1, "trace": [{"seconds": 1, "epoch": 0, "sums": []}]}}}
+    assert list(dropped(wrong, STATUS, "status")) == [
+        "status.rollout.analysis.invented",
+        "status.rollout.analysis.trace[].sums",
+    ]

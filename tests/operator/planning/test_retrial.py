@@ -1,0 +1,123 @@
+"""A rollout's analysis, judged again from its object alone: the same verdict, and how it came to be."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from slipway_operator.model.analysis import Finding, Outcome
+from slipway_operator.planning import retrial
+from tests.operator.planning.test_analysis import BAD, QUICK, analyzing, run_of, step
+from tests.support.model_cluster import ModelCluster
+
+
+@pytest.fixture(scope="module")
+def rejected() -> dict[str, Any]:
+    """A ModelDeployment whose canary failed every tenth request, until it was rejected; nobody may change it."""
+    world = analyzing()
+    world.bad = {BAD: 0.1}
+    world.run_until("Aborted", 400)
+    return saved(world)
+
+
+def saved(world: ModelCluster) -> dict[str, Any]:
+    """As kubectl saves it."""
+    return dict(json.loads(json.dumps(world.obj())))
+
+
+def judged_again(obj: dict[str, Any], template: dict[str, Any] | None = None) -> retrial.Retrial:
+    return retrial.again(obj, retrial.runs(obj)["analysis"], QUICK if template is None else template)
+
+
+def test_the_verdict_is_the_operators_own(rejected: dict[str, Any]) -> None:
+    again = judged_again(rejected)
+    assert again.notes == ()
+    assert again.said == rejected["status"]["rollout"]["analysis"]["verdict"]
+    assert again.looks[-1].verdict.outcome is Outcome.FAIL
+
+
+def test_the_evidence_grows_to_the_threshold_and_never_before_passes_it(rejected: dict[str, Any]) -> None:
+    looks = judged_again(rejected).looks
+    assert len(looks) > 2 and [look.seconds for look in looks] == sorted({look.seconds for look in looks})
+    crossed = [look.verdict.log_evidence >= math.log(100) for look in looks]
+    assert crossed == [False] * (len(looks) - 1) + [True]
+    requests = [look.verdict.metrics[0].nc for look in looks]
+    assert requests == sorted(requests) and requests[0] < requests[-1]
+
+
+def test_at_every_moment_of_a_run_the_verdict_can_be_had_again() -> None:
+    world = analyzing(step(maxDuration="2h"))
+    world.run_until("Analyzing")
+    seen = set()
+    for _ in range(30):
+        world.run(3)
+        if world.state() != "Analyzing" or not run_of(world).verdict:
+            continue
+        again = judged_again(saved(world))
+        assert (again.said, again.notes) == (saved(world)["status"]["rollout"]["analysis"]["verdict"], ())
+        seen.add(again.said["reason"])
+    assert len(seen) > 1, "one kind of verdict proves little"
+
+
+def test_analyses_of_one_strategy_share_the_error_rate() -> None:
+    world = analyzing(step(), {"setWeight": 50}, step())
+    world.bad = {BAD: 0.3}
+    world.run_until("Aborted", 400)
+    again = judged_again(saved(world))
+    assert again.said["threshold"] == "200" and again.notes == ()
+
+
+def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> None:
+    world = analyzing()
+    world.mute = {BAD, "file:///models/v1"}
+    world.run_until("Analyzing")
+    world.run(40)
+    obj = saved(world)
+    again = judged_again(obj)
+    assert (again.said, again.notes) == (obj["status"]["rollout"]["analysis"]["verdict"], ())
+    assert again.looks[0].verdict.metrics[-1].finding is Finding.NO_DATA
+
+
+# --- what cannot be had again -----------------------------------------------------------------------------------------
+
+
+def test_a_template_that_changed_since_is_named(rejected: dict[str, Any]) -> None:
+    again = judged_again(rejected, {**QUICK, "falseRollbackRate": 0.001})
+    assert again.notes == ("AnalysisTemplate quick has changed since: this is what the present one says",)
+    assert again.said["threshold"] == "1e+03"
+
+
+def test_a_status_of_an_operator_that_kept_no_history_shows_its_end(rejected: dict[str, Any]) -> None:
+    obj = json.loads(json.dumps(rejected))
+    del obj["status"]["rollout"]["analysis"]["trace"]
+    again = judged_again(obj)
+    assert [look.verdict.outcome for look in again.looks] == [Outcome.FAIL]
+    assert again.notes == ("the status holds no history of the counts: only the end is shown",)
+
+
+def test_a_status_that_says_something_else_than_its_counts_is_told(rejected: dict[str, Any]) -> None:
+    obj = json.loads(json.dumps(rejected))
+    obj["status"]["rollout"]["analysis"]["verdict"]["outcome"] = "Pass"
+    assert judged_again(obj).notes == ("the operator wrote down something else: Pass, WorseThanStable",)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"template": "gone"}, "AnalysisTemplate 'gone' does not exist in this namespace"),
+        ({"counts": [{"metric": "errors", "epochs": [{"w": 25, "nc": 1, "kc": 2}]}]}, "cannot be read"),
+        ({"startedAt": "yesterday"}, "cannot be read"),
+        ({"seen": 3}, "cannot be read"),
+    ],
+)
+def test_nonsense_is_refused_in_words(rejected: dict[str, Any], change: dict[str, Any], sentence: str) -> None:
+    obj = json.loads(json.dumps(rejected))
+    obj["status"]["rollout"]["analysis"] |= change
+    with pytest.raises(ValueError, match=sentence):
+        retrial.again(obj, retrial.runs(obj)["analysis"], None)
+
+
+def test_an_object_without_a_rollout_has_no_analysis() -> None:
+    assert retrial.runs({}) == {}
+    assert retrial.runs({"status": {"rollout": {"state": "Paused"}}}) == {}
