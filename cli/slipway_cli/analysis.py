@@ -35,8 +35,10 @@ def _lines(run: Json) -> Iterator[str]:
     left = verdict.get("secondsLeft")
     expected = f"; about {duration(left)} left" if left is not None else ""
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{expected}"
-    yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
-    yield from table(_COLUMNS, (cells(item) for item in verdict.get("metrics") or ()))
+    if compared := verdict.get("metrics"):
+        yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
+        yield from table(_COLUMNS, (cells(item) for item in compared))
+    yield from (_measured(item) for item in run.get("measured") or ())
 
 
 def cells(item: Json) -> tuple[str, ...]:
@@ -50,6 +52,16 @@ def cells(item: Json) -> tuple[str, ...]:
         f"{item.get('evidence', '?')} of {item.get('threshold', '?')}",
         "-" if needed is None else f"{item.get('canarySamples', 0)} of {needed} samples",
     )
+
+
+def _measured(item: Json) -> str:
+    """A metric with a provider: what became of its measurements, and the last one."""
+    counts = ", ".join(
+        f"{item[field]} {field}" for field in ("successful", "failed", "inconclusive", "error") if item.get(field)
+    )
+    last = next(reversed(item.get("measurements") or ()), None)
+    value = f"; last value {last['value']}" if last and last.get("value") else ""
+    return f"{item.get('name', '')}: {item.get('phase', '')}; {counts or 'not measured yet'}{value}"
 
 
 def _side(item: Json, side: str) -> str:

@@ -56,6 +56,8 @@ def _blue_green(chosen: Json) -> Iterator[str]:
     yield full if preview is None else f"preview with {preview} {'pod' if preview == 1 else 'pods'}"
     if "previewRoute" in chosen:
         yield "previewRoute leads to it"
+    if before := chosen.get("prePromotionAnalysis"):
+        yield _text({"analysis": before})
     if not chosen.get("autoPromotionEnabled", True):
         yield "pause until it is promoted"
     elif seconds := chosen.get("autoPromotionSeconds"):
@@ -63,6 +65,8 @@ def _blue_green(chosen: Json) -> Iterator[str]:
     if preview is not None:
         yield full
     yield "setWeight 100"
+    if after := chosen.get("postPromotionAnalysis"):
+        yield _text({"analysis": after})
 
 
 def _by_hand(percent: int) -> Iterator[str]:

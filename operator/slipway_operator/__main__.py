@@ -24,6 +24,9 @@ from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.providers.ask import Providers
+from slipway_operator.providers.fetch import Fetcher
+from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Reconciler
 from slipway_operator.settings import Settings, parse, product_version
@@ -87,12 +90,14 @@ async def _run(settings: Settings) -> int:
         Client(configuration, metrics.wrote, may_write=lease.held) as client,
         aiohttp.ClientSession() as session,
         Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
+        Fetcher(settings.hook_allow_local) as fetcher,
     ):
         hooks = HookRunner(poster, queue.add, metrics.called)
+        measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
         try:
-            return await _serve(settings, client, session, queue, metrics, lease, hooks)
+            return await _serve(settings, client, session, queue, metrics, lease, (hooks, measurements))
         finally:
-            await hooks.close()
+            await asyncio.gather(hooks.close(), measurements.close())
 
 
 @contextlib.asynccontextmanager
@@ -119,7 +124,7 @@ async def _serve(
     queue: WorkQueue[Key],
     metrics: Metrics,
     lease: Lease,
-    hooks: HookRunner,
+    askers: tuple[HookRunner, MeasurementRunner],
 ) -> int:
     listed = asyncio.Event()
     pulse = health.Pulse()
@@ -135,7 +140,7 @@ async def _serve(
         # Tasks that are born before kopf starts are not its to cancel.
         gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
         planning = PlanSettings(settings.server_image, settings.endpoint)
-        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), hooks)
+        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), *askers)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)

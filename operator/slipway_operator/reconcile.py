@@ -19,12 +19,13 @@ from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.status import Decision, Status
 from slipway_operator.planning.hooks import notices
 from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics
 
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3
-HOOKS_BUSY_PAUSE_S = 5.0
+BUSY_PAUSE_S = 5.0
 TELL_AGAIN_S = 5.0
 STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 
@@ -42,9 +43,11 @@ class Reconciler:
         metrics: Metrics,
         clock: Callable[[], datetime],
         hooks: HookRunner,
+        measurements: MeasurementRunner,
     ) -> None:
         self._client, self._gateways, self._settings = client, gateways, settings
         self._metrics, self._clock, self._hooks = metrics, clock, hooks
+        self._measurements = measurements
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._told: dict[Key, Decision | None] = {}  # the last decision that this process knows to be told
 
@@ -74,9 +77,11 @@ class Reconciler:
             return None
         if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
             self._hooks.forget(key)
+            self._measurements.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
-        observed = replace(await observe(self._client, self._gateways, obj), hooks=self._hooks.answers(key))
+        seen = await observe(self._client, self._gateways, obj)
+        observed = replace(seen, hooks=self._hooks.answers(key), measured=self._measurements.answers(key))
         now = self._clock()
         former = status.parse(obj.get("status"))
         await self._tell_what_was_not(key, obj, former, now)
@@ -99,20 +104,23 @@ class Reconciler:
         self._metrics.rollouts.show(key, planned.status)
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
-        again_after_s = self._call_hooks(key, obj, planned, now)
+        again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
     def _forget(self, key: Key) -> None:
         self._hooks.forget(key)
+        self._measurements.forget(key)
         self._told.pop(key, None)
         self._leaving.pop(key, None)
 
-    def _call_hooks(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
+    def _ask(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Only now: what is asked is written down, and answers that are written down are let go."""
         self._hooks.tell(key, notices(obj, planned.status, planned.events, now))
-        if self._hooks.follow(key, planned.calls):
-            return planned.requeue_after_s
-        return _at_latest(planned.requeue_after_s, HOOKS_BUSY_PAUSE_S)
+        room = [
+            self._hooks.follow(key, planned.calls),
+            self._measurements.follow(key, planned.questions),
+        ]
+        return planned.requeue_after_s if all(room) else _at_latest(planned.requeue_after_s, BUSY_PAUSE_S)
 
     async def _tell_what_was_not(self, key: Key, obj: dict[str, Any], former: Status, now: datetime) -> None:
         """A decision was written and its writer died, or did not hear that it was written, or failed right after."""
@@ -126,7 +134,7 @@ class Reconciler:
         await apply.write_status(self._client, obj, refused.status)
         event = Event("Warning", "CreateFailed", why)
         await events.post(self._client, obj, event, now)
-        self._call_hooks(key, obj, replace(refused, events=(event,)), now)
+        self._ask(key, obj, replace(refused, events=(event,)), now)
 
 
 def _at_latest(asked_s: float | None, limit_s: float) -> float:

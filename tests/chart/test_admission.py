@@ -32,6 +32,7 @@ GROUPS = {
     "replicasets": "apps",
     "controllerrevisions": "apps",
     "deployments": "apps",
+    "jobs": "batch",
     "endpointslices": "discovery.k8s.io",
     "leases": "coordination.k8s.io",
     "clusterroles": "rbac.authorization.k8s.io",
@@ -49,6 +50,7 @@ OPERATOR = {
     "services": (*READ, "create", "patch", "delete"),
     "pods": READ,
     "pods/eviction": ("create",),
+    "jobs": ("get", "create", "delete"),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }

@@ -51,6 +51,19 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
     ]
 
 
+def test_metrics_with_a_provider_are_shown_with_their_last_value() -> None:
+    said = {"outcome": "Inconclusive", "reason": "Measuring", "message": "score: 3 of 5 measurements"}
+    score = {"name": "score", "phase": "Running", "successful": 2, "failed": 1, "inconclusive": 0, "error": 0}
+    score["measurements"] = [{"phase": "Failed", "value": "0.2"}, {"phase": "Successful", "value": "0.9"}]
+    lines = drawn(look(analyzing(verdict=said, measured=[score, {"name": "smoke", "phase": "Running"}])))
+    start = lines.index("├── analysis llm-default")
+    assert lines[start + 1 : start + 4] == [
+        "│   ├── Inconclusive (Measuring): score: 3 of 5 measurements",
+        "│   ├── score: Running; 2 successful, 1 failed; last value 0.9",
+        "│   └── smoke: Running; not measured yet",
+    ]
+
+
 def test_one_without_a_verdict_counts_and_one_in_the_background_says_so() -> None:
     obj = analyzing()
     obj["status"]["rollout"]["background"] = {"template": "mine", "verdict": VERDICT}

@@ -63,11 +63,13 @@ def test_promote_ends_the_pause_of_every_strategy(strategy: dict[str, Any]) -> N
 
 
 ROUTE = {"match": [{"headerName": "x-preview", "headerValue": {"exact": "1"}}]}
+JUDGED = {"templates": [{"templateName": "llm-default"}]}
 BLUE_GREENS: list[dict[str, Any]] = [
     {},
     {"autoPromotionSeconds": 30},
     {"autoPromotionSeconds": 0, "previewReplicaCount": 1},
     {"autoPromotionEnabled": False, "previewReplicaCount": 2, "previewRoute": ROUTE},
+    {"prePromotionAnalysis": JUDGED, "postPromotionAnalysis": JUDGED, "autoPromotionEnabled": False},
 ]
 
 

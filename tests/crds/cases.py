@@ -70,6 +70,10 @@ def _analysis(*names: str, **fields: Any) -> dict[str, Any]:
     return {"analysis": {"templates": [{"templateName": name} for name in names or ("llm-default",)], **fields}}
 
 
+def _around(field: str, *names: str, **fields: Any) -> dict[str, Any]:
+    return {"strategy": {"blueGreen": {field: _analysis(*names, **fields)["analysis"]}}}
+
+
 def _route(match: list[dict[str, Any]]) -> dict[str, Any]:
     return _steps({"setHeaderRoute": {"name": "testers", "match": match}})
 
@@ -235,8 +239,27 @@ CEL_CASES = (
     Case(
         "analysis-one-template",
         "an analysis takes exactly one template in this release",
-        bad=(_steps(_analysis("a", "b")), _canary(**_analysis("a", "b"))),
-        good=(_steps(_analysis(untilVerdict=False)), _canary(**_analysis("mine", startingStep=2))),
+        bad=(
+            _steps(_analysis("a", "b")),
+            _canary(**_analysis("a", "b")),
+            _around("prePromotionAnalysis", "a", "b"),
+            _around("postPromotionAnalysis", "a", "b"),
+        ),
+        good=(
+            _steps(_analysis(untilVerdict=False)),
+            _canary(**_analysis("mine", startingStep=2)),
+            _around("prePromotionAnalysis", "mine"),
+            _around("postPromotionAnalysis", untilVerdict=False),
+        ),
+    ),
+    *(
+        Case(
+            f"{field}-duration",
+            f"{field}.maxDuration is written in hours, minutes and seconds",
+            bad=tuple(_around(field, maxDuration=duration) for duration in ("10", "1d", "1.5h")),
+            good=tuple(_around(field, maxDuration=duration) for duration in ("30s", "1h30m")),
+        )
+        for field in ("prePromotionAnalysis", "postPromotionAnalysis")
     ),
     Case(
         "analysis-duration",
@@ -447,6 +470,18 @@ SCHEMA_CASES = (
         "spec.strategy.canary.analysis.templates[0].templateName",
         bad=(_canary(**_analysis("LLM")), _canary(**_analysis("a" * 254)), _canary(**_analysis("a b"))),
         good=(_canary(**_analysis("llm-default")), _canary(**_analysis("team.chat-1"))),
+    ),
+    Case(
+        "pre.templateName",
+        "spec.strategy.blueGreen.prePromotionAnalysis.templates[0].templateName",
+        bad=(_around("prePromotionAnalysis", "LLM"),),
+        good=(_around("prePromotionAnalysis", "a1"),),
+    ),
+    Case(
+        "post.templateName",
+        "spec.strategy.blueGreen.postPromotionAnalysis.templates[0].templateName",
+        bad=(_around("postPromotionAnalysis", "LLM"),),
+        good=(_around("postPromotionAnalysis", "a1"),),
     ),
     Case(
         "steps.analysis.templateName",

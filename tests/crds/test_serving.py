@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.hooks import Ended, HookOutcome, HookState, HookType
+from slipway_operator.model.measuring import MOST_KEPT, Measurement, MetricRun, Phase
 from slipway_operator.model.status import Rollout, State, Status, render
 from slipway_operator.model.status import parse as parse_status
 from tests.crds.objects import dry_run, model_deployment, path
@@ -120,6 +122,23 @@ def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) 
     answer = api.put(path(namespace, "chat", "status"), {**made, "status": status}, fieldValidation="Strict")
     assert answer.ok, answer.message
     assert answer.body["status"] == status
+
+
+def test_what_measurements_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    one = Measurement(now, Phase.FAILED, "0.2", "successCondition result > 1 does not hold for 0.2")
+    metric = MetricRun("rate", Phase.FAILED, 1, 2, 3, 4, 5, 6, (one,) * MOST_KEPT, "2 failed")
+    run = AnalysisRun("abcdefgh22/1/1", "mine", "0123456789", now, now, measured=(metric,))
+    status = render(
+        Status(rollout=Rollout(State.ANALYZING, "abcdefgh22", 1, now, now, now, analysis=run, background=run))
+    )
+    made = api.post(path(namespace), model_deployment()).body
+    answer = api.put(path(namespace, "chat", "status"), {**made, "status": status}, fieldValidation="Strict")
+    assert answer.ok, answer.message
+    assert answer.body["status"] == status
+    assert parse_status(answer.body["status"]).rollout == Rollout(
+        State.ANALYZING, "abcdefgh22", 1, now, now, now, analysis=run, background=run
+    )
 
 
 def test_unknown_phase_is_refused(api: Api, namespace: str) -> None:

@@ -79,10 +79,12 @@ class Hooks:
         self.forgotten.append(key)
 
 
-async def reconcile(client, failures=0, hooks=None):
+async def reconcile(client, failures=0, hooks=None, measurements=None):
     metrics = Metrics("test")
     settings = PlanSettings("image", "url")
-    reconciler = Reconciler(client, NoGateways(), settings, metrics, lambda: NOW, hooks or Hooks())
+    reconciler = Reconciler(
+        client, NoGateways(), settings, metrics, lambda: NOW, hooks or Hooks(), measurements or Hooks()
+    )
     try:
         return await reconciler(KEY, failures)
     finally:
@@ -188,7 +190,8 @@ class Remembering(FailingClient):
 
 def reconciler(client, seconds=0):
     planning = PlanSettings("image", "http://gateway/v1")
-    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: NOW + timedelta(seconds=seconds), Hooks())
+    then = NOW + timedelta(seconds=seconds)
+    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, Hooks(), Hooks())
 
 
 @pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])

@@ -20,6 +20,7 @@ from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
 from slipway_operator.model.analysis import Counts
 from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, HookType
+from slipway_operator.model.measuring import Answer, Question
 from slipway_operator.model.observed import Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.samples import Sample, Side
@@ -170,6 +171,8 @@ class ModelCluster:
         default_factory=dict
     )  # answers of hooks by name; else a rollback hook says no, others yes
     asked: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
+    values: dict[str, Any] = field(default_factory=dict)  # what providers answer by metric: a value, or an Answer
+    measured: list[Question] = field(default_factory=list)  # questions put to them
     reached: dict[tuple[str, int, str, datetime], int] = field(default_factory=dict)  # highest step of an attempt
 
     # --- what a test does ---------------------------------------------------------------------------------------------
@@ -214,6 +217,7 @@ class ModelCluster:
             self._evict(evict.pod)
         self.events.extend(decided.events)
         self._ask(decided.calls)
+        self._measure(decided.questions)
         return decided
 
     def pass_time(self, seconds: int = 1, *, pods: bool = True, gateways: bool = True) -> None:
@@ -296,6 +300,7 @@ class ModelCluster:
             services=frozenset(self.services),
             gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
             hooks=dict(self._answers),
+            measured=dict(self._measurements),
             templates={name: found(name, spec) for name, spec in self.templates.items()},
         )
 
@@ -336,6 +341,7 @@ class ModelCluster:
         if self.calls_until_crash is not None and self.calls >= self.calls_until_crash:
             # Questions on their way and answers that were not written down die with the operator.
             self._questions, self._answers = {}, {}
+            self._due, self._measurements = {}, {}
             raise Crashed
         self.calls += 1
 
@@ -353,6 +359,17 @@ class ModelCluster:
             ok = self.says.get(call.hook.name, call.hook.type is not HookType.ROLLBACK)
             self._answers[key] = HookAnswer(ok, "200 OK" if ok else "403 Forbidden: not yet")
         self._questions = {}
+        for key, question in self._due.items():
+            value = self.values.get(question.metric.name, Answer(problem="nobody answers"))
+            self._measurements[key] = value if isinstance(value, Answer) else Answer(value)
+        self._due = {}
+
+    def _measure(self, questions: tuple[Question, ...]) -> None:
+        wanted = {question.key: question for question in questions}
+        self._measurements = {key: answer for key, answer in self._measurements.items() if key in wanted}
+        new = {key: question for key, question in wanted.items() if key not in self._measurements}
+        self.measured += [question for key, question in new.items() if key not in self._due]
+        self._due = new
 
     def _workload(self, name: str, item: Pods) -> Workload:
         waiting = item.replicas - item.placed
@@ -497,6 +514,8 @@ class ModelCluster:
     _parsed: Status | None = None
     _questions: dict[str, HookCall] = field(default_factory=dict)
     _answers: dict[str, HookAnswer] = field(default_factory=dict)
+    _due: dict[str, Question] = field(default_factory=dict)
+    _measurements: dict[str, Answer] = field(default_factory=dict)
     served: set[str] = field(default_factory=set)  # revisions that ever had weight
 
     def _assert_room(self) -> None:

@@ -48,14 +48,14 @@ class Poster:
     def __init__(self, key_file: Path | None, allow_local: bool, clock: Callable[[], float]) -> None:
         """`clock` counts seconds since 1970; the key is read for every try, so a new one needs no restart."""
         self._key_file, self._clock = key_file, clock
-        connector = aiohttp.TCPConnector(
-            force_close=True, limit=0, socket_factory=_any_socket if allow_local else _outside_socket
-        )
         # Each call brings its own limit; aiohttp's would cut a long one short.
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=None)
         # No cookie of one hook's answer goes out with another's question.
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=unlimited, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector(allow_local, "hooks"),
+            timeout=unlimited,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def __aenter__(self) -> "Poster":
@@ -125,12 +125,17 @@ def is_local(address: str) -> bool:
     return real.is_loopback or real.is_link_local or real.is_unspecified or real.is_multicast
 
 
-def _outside_socket(info: AddressInfo) -> socket.socket:
-    """Asked with the very address that is connected to, whatever name led there."""
-    if is_local(str(info[4][0])):
-        # The same words for every address: a host with several fails with this very error.
-        raise Blocked("hooks may not call loopback, link-local or multicast addresses")
-    return _any_socket(info)
+def connector(allow_local: bool, who: str) -> aiohttp.TCPConnector:
+    """Connections that are used once, and go to no address of this machine unless that is allowed. For `who`."""
+
+    def outside(info: AddressInfo) -> socket.socket:
+        """Asked with the very address that is connected to, whatever name led there."""
+        if is_local(str(info[4][0])):
+            # The same words for every address: a host with several fails with this very error.
+            raise Blocked(f"{who} may not call loopback, link-local or multicast addresses")
+        return _any_socket(info)
+
+    return aiohttp.TCPConnector(force_close=True, limit=0, socket_factory=_any_socket if allow_local else outside)
 
 
 def _any_socket(info: AddressInfo) -> socket.socket:

@@ -98,6 +98,8 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     if veto := _veto(spec, reading.symptoms):
         text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{_unit(veto)}"
         return say(Outcome.FAIL, Reason.VETOED, text, veto.veto)
+    if not deciding:  # all that decides is measured; see judging/measurement.py
+        return say(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
     if doubt := _doubt_of_all(spec, reading, deciding):
         return say(Outcome.INCONCLUSIVE, *doubt)
     if compared and total >= threshold:
@@ -204,8 +206,8 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     """Adds samples, and how many are needed and how long that takes, where an end is in sight."""
     counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in spec.gating]
     samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
-    verdict = dataclasses.replace(verdict, samples=min(samples))
-    if verdict.outcome is not Outcome.INCONCLUSIVE or not min(samples) or reading.seconds <= 0:
+    verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
+    if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.samples or reading.seconds <= 0:
         return verdict
     rates = spec.false_rollback_rate, spec.false_promote_rate
     ends = [forecast.expected(metric, item.epochs, *rates) for metric, item in zip(spec.gating, counts, strict=True)]

@@ -30,6 +30,8 @@ SERVICES = Resource("v1", "Service", "services")
 PODS = Resource("v1", "Pod", "pods")
 EVENTS = Resource("v1", "Event", "events")
 ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+JOBS = Resource("batch/v1", "Job", "jobs")
+SECRETS = Resource("v1", "Secret", "secrets")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from slipway_operator.model.measuring import Argument, Measure
+
 
 class Outcome(StrEnum):
     """What an analysis says."""
@@ -22,6 +24,8 @@ class Reason(StrEnum):
 
     WORSE = "WorseThanStable"  # Fail: the evidence crossed 1/falseRollbackRate
     VETOED = "Vetoed"  # Fail: a symptom that needs no statistics, and stable does not have it
+    METRIC_FAILED = "MetricFailed"  # Fail: a threshold was missed more often than its failureLimit
+    METRIC_ERROR = "MetricError"  # Fail: a provider was asked in vain more often than its consecutiveErrorLimit
     NOT_WORSE = "NotWorse"  # Pass
     UNDECIDED = "Undecided"  # Inconclusive, as all below: more requests will tell
     NO_DATA = "NoData"
@@ -29,6 +33,8 @@ class Reason(StrEnum):
     WARM_UP = "WarmUp"
     SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share: the comparison means nothing
     LOAD_MISMATCH = "LoadMismatch"  # pods of the two carry unequal load: their latencies cannot be compared
+    MEASURING = "Measuring"  # measurements of a provider are still to come
+    METRIC_INCONCLUSIVE = "MetricInconclusive"  # for good: more often than its inconclusiveLimit
 
 
 class OnInconclusive(StrEnum):
@@ -127,6 +133,8 @@ class AnalysisSpec:
     vetoes: tuple[Veto, ...] = ()
     stale_seconds: int = 60
     max_load_difference: float = 0.25
+    measured: tuple[Measure, ...] = ()  # metrics with a provider: thresholds, which no error rate covers
+    arguments: tuple[Argument, ...] = ()
 
     def __post_init__(self) -> None:
         for name, rate in (
@@ -135,10 +143,10 @@ class AnalysisSpec:
         ):
             if not 0 < rate < 1:
                 raise ValueError(f"{name} is {rate:g}; it must be above 0 and below 1, such as 0.01")
-        names = [metric.name for metric in self.metrics]
+        names = [*(metric.name for metric in self.metrics), *(metric.name for metric in self.measured)]
         if len(set(names)) < len(names):
             raise ValueError("two metrics have the same name; name each once")
-        if not self.gating:
+        if not self.gating and all(metric.dry_run for metric in self.measured):
             raise ValueError("no metric decides anything; give at least one a share and no dryRun")
         shares = sum(metric.share for metric in self.gating)
         # 0.1 ten times is not 1 in binary.
@@ -147,7 +155,7 @@ class AnalysisSpec:
 
     @property
     def gating(self) -> tuple[MetricSpec, ...]:
-        """Metrics that decide."""
+        """Compared metrics that decide."""
         return tuple(metric for metric in self.metrics if not metric.dry_run)
 
 

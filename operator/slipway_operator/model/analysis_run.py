@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from slipway_operator.model.analysis import Counts, Epoch, Outcome, Reason, Symptom
+from slipway_operator.model.measuring import MetricRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class AnalysisRun:
     canary_away_since: datetime | None = None  # since when it has no ready pod, for a fault of its own
     stable_away_since: datetime | None = None  # since when it has none, whatever the reason
     symptoms: tuple[Symptom, ...] = ()  # of the template's vetoes, now
+    measured: tuple[MetricRun, ...] = ()  # metrics with a provider, of which something was asked
     verdict: RunVerdict | None = None
     decisions: tuple[VerdictChange, ...] = ()  # the last ones, newest last
     trace: tuple[Moment, ...] = ()  # how the counts came to be, oldest first

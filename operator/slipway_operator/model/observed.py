@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from slipway_operator.model.hooks import HookAnswer
+from slipway_operator.model.measuring import Answer
 from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
 from slipway_operator.model.template import Template
@@ -79,6 +80,7 @@ class Observed:
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
+    measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
 
     def ready(self, revision: str | None) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway_operator.model.hooks import HookCall
+from slipway_operator.model.measuring import Question
 from slipway_operator.model.status import Status
 
 
@@ -58,4 +59,5 @@ class Plan:
     evict: tuple[Evict, ...] = ()
     events: tuple[Event, ...] = ()
     calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
+    questions: tuple[Question, ...] = ()  # measurements that are due, likewise
     requeue_after_s: float | None = None

@@ -165,12 +165,19 @@ def parse_duration_s(text: str) -> int:
 
 
 def _blue_green_steps(chosen: Json) -> tuple[Step, ...]:
-    """Preview pods and their route, then the gate, then full size, then all requests."""
+    """Preview pods and their route, an analysis of them, the gate, full size, all requests, an analysis of those.
+
+    Stable keeps its pods until the last one has passed, so that the way back is a switch.
+    """
     full, preview = SetScale(percent=100), chosen.get("previewReplicaCount")
     first = SetScale(replicas=int(preview)) if preview is not None else full
     route = (SetHeaderRoute(PREVIEW, _matches(chosen["previewRoute"])),) if "previewRoute" in chosen else ()
     resized = (full,) if preview is not None else ()
-    return (first, *route, *_blue_green_gate(chosen), *resized, SetWeight(100))
+    before, after = (
+        (_analysis(chosen[field]),) if field in chosen else ()
+        for field in ("prePromotionAnalysis", "postPromotionAnalysis")
+    )
+    return (first, *route, *before, *_blue_green_gate(chosen), *resized, SetWeight(100), *after)
 
 
 def _blue_green_gate(chosen: Json) -> tuple[Step, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, OnInconclusive, Veto
+from slipway_operator.model.measure_words import check_arguments, parse_arguments, parse_measure
 
 Json = Mapping[str, Any]
 
@@ -63,8 +64,11 @@ def parse(name: str, spec: Json) -> Template:
 
 def _analysis(spec: Json) -> AnalysisSpec:
     least, defaults = spec.get("minSamples") or {}, MinSamples()
+    measured = tuple(parse_measure(item) for item in spec["metrics"] if _is_measured(item))
+    arguments = parse_arguments(spec.get("args") or ())
+    check_arguments(measured, arguments)
     return AnalysisSpec(
-        metrics=tuple(_metric(item) for item in spec["metrics"]),
+        metrics=tuple(_metric(item) for item in spec["metrics"] if not _is_measured(item)),
         false_rollback_rate=float(spec.get("falseRollbackRate", 0.01)),
         false_promote_rate=float(spec.get("falsePromoteRate", 0.05)),
         on_inconclusive=OnInconclusive(spec.get("onInconclusive", OnInconclusive.PAUSE)),
@@ -75,11 +79,27 @@ def _analysis(spec: Json) -> AnalysisSpec:
         vetoes=tuple(_veto(item) for item in spec.get("vetoes") or ()),
         stale_seconds=int(spec.get("staleSeconds", 60)),
         max_load_difference=float(spec.get("maxLoadDifference", 0.25)),
+        measured=measured,
+        arguments=arguments,
     )
 
 
+def _is_measured(item: Json) -> bool:
+    """Whether a metric asks a provider.
+
+    Raises:
+        ValueError: when its kind says otherwise, or it counts an event too.
+    """
+    measured, kind = "provider" in item, item.get("kind")
+    if measured and "event" in item:
+        raise ValueError(f"metric {item['name']!r}: it has an event and a provider; remove one of them")
+    if kind is not None and (kind == "Threshold") != measured:
+        raise ValueError(f"metric {item['name']!r}: kind Threshold goes with a provider, any other with an event")
+    return measured
+
+
 def _metric(item: Json) -> MetricSpec:
-    event = item["event"]
+    event = item.get("event", "")
     if event not in BAD_EVENTS and slower(event) is None:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(

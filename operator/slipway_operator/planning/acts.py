@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from slipway_operator.model.analysis import OnInconclusive, Reason
+from slipway_operator.model.analysis import Outcome as Verdict
 from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Abort, Mode, Rollout, State
@@ -154,7 +155,7 @@ def count_analysis(course: Course, at: Situation) -> Outcome:
     assert found, "the guard saw to it"
     one, read = found
     run = analysis.judged(course, at, one, read)
-    return _with_run(course, one, run), _mismatch(one, run)
+    return _with_run(course, one, run), (*_mismatch(one, run), *_undecided(course, one, run))
 
 
 def _mismatch(one: analysis.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
@@ -163,6 +164,17 @@ def _mismatch(one: analysis.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     if now is None or now.reason is not Reason.SAMPLE_RATIO_MISMATCH or (before and before.reason is now.reason):
         return ()
     return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
+
+
+def _undecided(course: Course, one: analysis.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """That a metric in the background ended without a verdict; a step tells so when it ends."""
+    before, now = one.run and one.run.verdict, run.verdict
+    if one.field != "background" or now is None or now.reason is not Reason.METRIC_INCONCLUSIVE:
+        return ()
+    if before and before.reason is now.reason:
+        return ()
+    text = f"revision {rollout_of(course).revision}: analysis {one.template} has no verdict: {now.message}"
+    return (Event("Warning", "AnalysisRunInconclusive", text),)
 
 
 def _with_run(course: Course, one: analysis.Ongoing, run: AnalysisRun) -> Course:
@@ -175,6 +187,8 @@ def fail_analysis(course: Course, at: Situation) -> Outcome:
     found = analysis.failed(course, at)
     assert found, "the guard saw to it"
     verdict, sentence = found[1], failure_sentence(course, at)
+    if verdict.outcome is not Verdict.FAIL:  # it was told when it ended so
+        return abort_because("AnalysisInconclusive", "RolloutAborted", failure_sentence)(course, at)
     text = f"revision {rollout_of(course).revision}: {sentence}"
     told: tuple[Event, ...] = (Event("Warning", "AnalysisRunFailed", text),)
     if verdict.reason is Reason.VETOED:

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import AnalysisSpec, Outcome, Reading, Symptom, Verdict
+from slipway_operator.model.analysis import AnalysisSpec, OnInconclusive, Outcome, Reading, Reason, Symptom, Verdict
 from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
 from slipway_operator.model.status import Rollout, State
 from slipway_operator.model.strategy import Analysis, Strategy
 from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
-from slipway_operator.planning import counting, findings, trace
+from slipway_operator.planning import counting, findings, measuring, trace
 from slipway_operator.planning.situation import Course, Situation
 
 READ_S = 5  # between two readings; each one that tells something new is a write of the status
@@ -71,10 +72,26 @@ def problem(course: Course, at: Situation) -> str | None:
     return next((why for one in ongoing(course, at) if (why := template(at, one.template).problem)), None)
 
 
-def holds(course: Course, at: Situation) -> bool:
-    """Whether the rollout waits for the template of its background analysis: it would go on unwatched."""
-    others = (one for one in ongoing(course, at) if one.field == "background")
-    return any(template(at, one.template).problem for one in others)
+def holds(course: Course, at: Situation) -> str | None:
+    """Why the rollout waits for its background analysis: without a template it would go on unwatched, and a metric
+    that ended without a verdict will say no more. None when it does not wait."""
+    for one in ongoing(course, at):
+        if one.field == "background":
+            return template(at, one.template).problem or _undecided(at, one, OnInconclusive.PAUSE)
+    return None
+
+
+def is_undecided(course: Course, at: Situation) -> bool:
+    """Whether a metric of the background analysis ended without a verdict, and the rollout pauses for that."""
+    background = (one for one in ongoing(course, at) if one.field == "background")
+    return any(_undecided(at, one, OnInconclusive.PAUSE) for one in background)
+
+
+def _undecided(at: Situation, one: Ongoing, choice: OnInconclusive) -> str | None:
+    """What is inconclusive for good in an analysis whose template makes this choice for that."""
+    said, spec = one.run.verdict if one.run else None, template(at, one.template).spec
+    ended = said is not None and said.reason is Reason.METRIC_INCONCLUSIVE
+    return said.message if said and ended and spec and spec.on_inconclusive is choice else None
 
 
 def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
@@ -83,13 +100,31 @@ def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]
 
 
 def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
-    """The analysis that rejects the revision."""
-    return next((pair for pair in ruling(course, at) if pair[1].outcome is Outcome.FAIL), None)
+    """The analysis that rejects the revision: it failed, or ended undecided in the background and says Abort then."""
+    return next((pair for pair in ruling(course, at) if _rejects(at, *pair)), None)
+
+
+def _rejects(at: Situation, one: Ongoing, said: RunVerdict) -> bool:
+    undecided = one.field == "background" and _undecided(at, one, OnInconclusive.ABORT) is not None
+    return said.outcome is Outcome.FAIL or undecided
 
 
 def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
     """What is said about the present step; None before anything is."""
     return next((said for one, said in ruling(course, at) if one.field == "analysis"), None)
+
+
+def lasts(course: Course, at: Situation, step: Analysis) -> bool:
+    """Whether a step is watched for its whole time, though it may pass before."""
+    return not step.until_verdict or measuring.is_endless(template(at, step.template).spec)
+
+
+def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
+    """Analyses that began, with what their template asks for now."""
+    for one in ongoing(course, at):
+        spec = _spec(at, one)
+        if one.run and spec and _is_of(one.run, spec):
+            yield one.run, spec
 
 
 # --- beginning and reading --------------------------------------------------------------------------------------------
@@ -108,7 +143,7 @@ def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
     assert spec, "only what has a template begins"
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
     run = AnalysisRun(one.id, one.template, hash_of(spec), at.now, at.now, restarts=restarts)
-    return counting.begin(run, spec, at.observed.gateways, pair)
+    return counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
@@ -131,7 +166,8 @@ def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> An
     before = one.run.counts if one.run else ()
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
     read = replace(read, read_at=at.now, load=load, trace=traced)
-    said = findings.told(ruled(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
+    verdict = findings.without_split(ruled(read, its_part(at.spec.strategy, spec)), at.weight(course.target))
+    said = findings.told(composed(verdict, measuring.state(read, spec)), read.verdict, at.now)
     changes = read.decisions
     if read.verdict is None or said.since != read.verdict.since:
         changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
@@ -174,6 +210,9 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
         stable_away_since=away[1],
         symptoms=tuple(_symptoms(at, run, spec, pair, away)),
     )
+    facts = replace(facts, measured=measuring.with_answers(at, run, spec))
+    if not spec.metrics:
+        return facts
     # By the warm-up as it was at the last reading: what was counted since then came after it.
     comparable = run.warm and not _has_more_to_do(course, at, run, spec)
     return counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))

@@ -21,7 +21,8 @@ def phase(course: Course, at: Situation) -> Phase:
         return _settled_phase(course, at)
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
-    holds = course.state is State.PAUSED or at.spec.paused or hooks.is_waiting(course, at)
+    waits = hooks.is_waiting(course, at) or analysis.is_undecided(course, at)
+    holds = course.state is State.PAUSED or at.spec.paused or waits
     return Phase.PAUSED if holds else Phase.PROGRESSING
 
 
@@ -184,12 +185,11 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
 
 def _sentence(course: Course, at: Situation) -> str:
     """What is waited for explains the state better than the state itself."""
-    unwatched = f"waits for its background analysis: {analysis.problem(course, at)}" if _unwatched(course, at) else None
+    held = analysis.holds(course, at)
+    unwatched = f"waits for its background analysis: {held}" if held and course.state is not State.ANALYZING else None
+    if unwatched and analysis.is_undecided(course, at):
+        unwatched += "; spec.rollout.promoteFull goes on without it, spec.rollout.abort rejects the revision"
     return hooks.sentence(course, at) or unwatched or _SENTENCES[course.state](course, at)
-
-
-def _unwatched(course: Course, at: Situation) -> bool:
-    return analysis.holds(course, at) and course.state is not State.ANALYZING
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Verdicts as the status shows them: odds and percentages in place of logarithms, and sentences."""
 
 import math
+from dataclasses import replace
 from datetime import datetime
 
-from slipway_operator.model.analysis import MetricVerdict, Verdict
+from slipway_operator.model.analysis import MetricVerdict, Reason, Verdict
 from slipway_operator.model.analysis_run import MetricRow, RunVerdict
 
 
@@ -23,6 +24,14 @@ def told(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerdi
         seconds_left=verdict.seconds_left,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
+
+
+def without_split(verdict: Verdict, weight: int) -> Verdict:
+    """The verdict, saying why there is no data where one side has all requests, as around a blue-green switch."""
+    if verdict.reason not in (Reason.NO_DATA, Reason.WARM_UP) or 0 < weight < 100:
+        return verdict
+    text = f"no request is split between the two while the weight is {weight}; give the metrics a provider"
+    return replace(verdict, reason=Reason.NO_DATA, message=text)
 
 
 def odds(log: float) -> str:

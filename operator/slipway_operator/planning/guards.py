@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from slipway_operator.model.analysis import Outcome
+from slipway_operator.model.analysis import Outcome, Reason
 from slipway_operator.model.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
 from slipway_operator.planning import analysis, capacity, gates
@@ -113,7 +113,7 @@ def skip_asked(course: Course, at: Situation) -> bool:
 
 def may_step(course: Course, at: Situation) -> bool:
     free = not at.spec.paused and at.replicas > 0 and capacity.stable_healthy(course, at)
-    return free and not analysis.holds(course, at)
+    return free and analysis.holds(course, at) is None
 
 
 def pods_ready(course: Course, at: Situation) -> bool:
@@ -169,15 +169,16 @@ def analysis_skipped(course: Course, at: Situation) -> bool:
 def analysis_passed(course: Course, at: Situation) -> bool:
     said, step = analysis.verdict_of_step(course, at), analysis.step_of(rollout_of(course), at)
     passed = said is not None and said.outcome is Outcome.PASS
-    enough = step is not None and (step.until_verdict or analysis_over(course, at))
+    enough = step is not None and (not analysis.lasts(course, at, step) or analysis_over(course, at))
     return passed and enough and may_step(course, at)
 
 
 def analysis_inconclusive(course: Course, at: Situation) -> bool:
-    """Its time is over without a verdict: nothing was counted, or too little."""
+    """Its time is over without a verdict: nothing was counted, or too little. Or a metric ended without one."""
     said = analysis.verdict_of_step(course, at)
     undecided = said is None or said.outcome is Outcome.INCONCLUSIVE
-    return undecided and analysis_over(course, at) and may_step(course, at)
+    ended = said is not None and said.reason is Reason.METRIC_INCONCLUSIVE
+    return undecided and (ended or analysis_over(course, at)) and may_step(course, at)
 
 
 def analysis_over(course: Course, at: Situation) -> bool:

@@ -14,7 +14,18 @@ from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
-from slipway_operator.planning import argo, capacity, conditions, describe, hooks, restart, revision, wakeup
+from slipway_operator.planning import (
+    analysis,
+    argo,
+    capacity,
+    conditions,
+    describe,
+    hooks,
+    measuring,
+    restart,
+    revision,
+    wakeup,
+)
 from slipway_operator.planning.news import news
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
@@ -62,6 +73,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         evict=evicted,
         events=(*translated, *decided, *told, *moved, *ignored),
         calls=hooks.calls(owner, course, ended, at),
+        questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
     )
 

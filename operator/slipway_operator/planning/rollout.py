@@ -151,7 +151,8 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "analysis-failed",
-        "An analysis, of the step or in the background, found the revision worse than stable: it is rejected.",
+        "An analysis, of the step or in the background, found the revision worse than stable, or one of its metrics "
+        "missed its limits: it is rejected.",
         IN_FLIGHT,
         guards.analysis_failed,
         acts.fail_analysis,
@@ -193,7 +194,8 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "analysis-counted",
-        "Gateways counted more: it is written down with the verdict, before anything is done because of it.",
+        "Gateways counted more, or a provider answered: it is written down with the verdict, before anything is done "
+        "because of it.",
         IN_FLIGHT,
         guards.analysis_news,
         acts.count_analysis,
@@ -250,14 +252,15 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "analysis-passed",
-        "No metric is worse than stable by its margin: the next step begins.",
+        "No metric is worse than stable by its margin, and all that is measured is good: the next step begins.",
         frozenset({State.ANALYZING}),
         guards.analysis_passed,
         acts.pass_analysis,
     ),
     Row(
         "analysis-inconclusive",
-        "maxDuration is over without a verdict: the template's onInconclusive pauses, goes on or rejects.",
+        "maxDuration is over without a verdict, or a metric ended inconclusive: the template's onInconclusive pauses, "
+        "goes on or rejects.",
         frozenset({State.ANALYZING}),
         guards.analysis_inconclusive,
         acts.end_inconclusive,

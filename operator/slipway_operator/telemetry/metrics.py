@@ -62,6 +62,16 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
+        self._measurements = Counter(
+            "slipway_operator_measurements", "Measurements.", ["provider", "outcome"], registry=self.registry
+        )
+        self._measurement_seconds = Histogram(
+            "slipway_operator_measurement_seconds",
+            "Time until a measurement was there.",
+            ["provider"],
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
         self._holds_lease = Gauge(
             "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
         )
@@ -81,6 +91,11 @@ class Metrics:
         self._hook_calls.labels(hook_type, outcome).inc()
         if outcome != "dropped":
             self._hook_seconds.labels(hook_type).observe(seconds)
+
+    def measured(self, provider: str, outcome: str, seconds: float) -> None:
+        """A provider of an analysis answered, or did not: `outcome` is ok or error."""
+        self._measurements.labels(provider, outcome).inc()
+        self._measurement_seconds.labels(provider).observe(seconds)
 
     def heard(self, kind: str) -> None:
         """A watch said something."""

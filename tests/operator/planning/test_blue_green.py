@@ -196,3 +196,116 @@ def test_a_rollback_outside_of_the_window_takes_its_steps() -> None:
     world.run_until(None)
     world.edit(model=model("v1"))
     world.run_until("Paused")
+
+
+# --- analyses around the switch ---------------------------------------------------------------------------------------
+
+SCORE: dict[str, Any] = {
+    "name": "score",
+    "provider": {"web": {"url": "http://quality.tools.svc/score"}},
+    "successCondition": "result >= 0.8",
+    "interval": "10s",
+    "count": 3,
+}
+TEMPLATES = {"before": {"metrics": [SCORE]}, "after": {"metrics": [{**SCORE, "name": "live"}]}}
+
+
+def analysed(*fields: str, values: dict[str, float], **blue_green: Any) -> ModelCluster:
+    """Blue-green with `before` and `after` the switch, as far as `fields` name them."""
+    named = {"prePromotionAnalysis": "before", "postPromotionAnalysis": "after"}
+    chosen = {field: {"templates": [{"templateName": named[field]}]} for field in fields}
+    world = healthy(replicas=3, strategy={"blueGreen": {**chosen, **blue_green}})
+    world.templates, world.values, world.delays_changed = dict(TEMPLATES), dict(values), True
+    world.edit(model=model("v2"))
+    return world
+
+
+def test_pre_promotion_analysis_gates_the_switch_on_the_preview() -> None:
+    world = analysed("prePromotionAnalysis", values={"score": 0.9}, previewReplicaCount=1, previewRoute=PREVIEW)
+    world.run_until("Analyzing")
+    assert (pods(world), world.weights(), len(routes(world))) == ([1, 3], {"v2": 0, "v1": 100}, 1)
+    world.run_until(None, 200)
+    assert world.weights() == {"v2": 100}
+    assert len(world.measured) == 3
+
+
+def test_pre_promotion_analysis_that_fails_keeps_every_request_where_it_is() -> None:
+    world = analysed("prePromotionAnalysis", values={"score": 0.1})
+    seen = set()
+    for _ in range(120):
+        world.reconcile()
+        seen.add(world.weights().get("v2", 0))
+        world.pass_time()
+    assert (world.state(), seen) == ("Aborted", {0})
+    assert "analysis before: score: 1 failed" in world.parsed().message
+
+
+def test_pre_promotion_analysis_comes_before_the_pause_of_a_manual_promotion() -> None:
+    world = analysed("prePromotionAnalysis", values={"score": 0.9}, autoPromotionEnabled=False)
+    world.run_until("Analyzing")
+    world.run_until("Paused", 200)
+    assert world.weights() == {"v2": 0, "v1": 100}
+    world.edit(rollout__promote=token(world))
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+
+
+def test_post_promotion_analysis_holds_the_old_pods_and_then_their_delay_begins() -> None:
+    world = analysed("postPromotionAnalysis", values={"live": 0.9}, scaleDownDelaySeconds=1)
+    world.run_until("Analyzing")
+    assert (world.weights(), pods(world)) == ({"v2": 100, "v1": 0}, [3, 3])
+    while world.state() == "Analyzing":
+        assert pods(world) == [3, 3], "held for as long as the analysis runs, whatever scaleDownDelaySeconds says"
+        world.reconcile()
+        world.pass_time()
+    world.run(60)
+    assert (world.state(), world.weights(), pods(world)) == (None, {"v2": 100}, [3])
+
+
+def test_post_promotion_analysis_that_fails_switches_back_at_once() -> None:
+    world = analysed("postPromotionAnalysis", values={"live": 0.9}, scaleDownDelaySeconds=1)
+    world.run_until("Analyzing")
+    world.run(15)
+    world.values["live"] = 0.1
+    while world.state() == "Analyzing":
+        world.reconcile()
+        world.pass_time()
+    assert world.state() == "Aborting"
+    assert world.weights() == {"v2": 0, "v1": 100}, "in the very plan that rejects it: every old pod is there"
+    world.run_until("Aborted")
+    status = world.parsed()
+    assert "analysis after: live: 1 failed" in status.message
+    assert status.stable_revision and status.previous_revision != status.stable_revision
+
+
+def test_an_edit_back_during_the_post_promotion_analysis_is_a_switch_too() -> None:
+    world = analysed("postPromotionAnalysis", values={"live": 0.9})
+    world.run_until("Analyzing")
+    world.edit(model=model("v1"))
+    world.reconcile()
+    assert world.weights()["v1"] == 100
+
+
+def test_around_the_switch_the_judge_has_no_data_and_says_why() -> None:
+    for field, weight in (("prePromotionAnalysis", 0), ("postPromotionAnalysis", 100)):
+        world = analysed(field, values={})
+        world.templates = {
+            name: {"metrics": [{"name": "errors", "event": "FirstAttemptError", "share": 1.0}]} for name in TEMPLATES
+        }
+        world.rate = 10
+        world.run_until("Analyzing")
+        world.run(200)
+        assert world.state() == "Analyzing"
+        said = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+        assert said and said.reason == "NoData"
+        assert (
+            said.message
+            == f"no request is split between the two while the weight is {weight}; give the metrics a provider"
+        )
+
+
+def test_both_analyses_are_runs_of_their_own() -> None:
+    world = analysed("prePromotionAnalysis", "postPromotionAnalysis", values={"score": 0.9, "live": 0.9})
+    world.run_until(None, 400)
+    assert world.weights() == {"v2": 100}
+    assert [question.metric.name for question in world.measured] == ["score"] * 3 + ["live"] * 3

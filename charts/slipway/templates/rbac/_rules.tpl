@@ -28,6 +28,10 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+# Metrics of analyses with the provider job.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, create, delete]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]

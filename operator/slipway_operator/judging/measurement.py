@@ -1,0 +1,155 @@
+"""Metrics with a provider, by the rules of Argo Rollouts: a measurement, the metric of it, and what both say together.
+
+The rules are those of Argo's analysis controller (`assessMetricStatus`, `EvaluateResult`) but for two that would let a
+canary pass on nothing: a comparison with NaN is inconclusive in place of false, and a metric that was never measured
+is no success.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from slipway_operator.model import expression
+from slipway_operator.model.analysis import Outcome, Reason, Verdict
+from slipway_operator.model.measuring import MOST_KEPT, Answer, Measure, Measurement, MetricRun, Phase
+
+VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A metric and what is known of it."""
+
+    metric: Measure
+    run: MetricRun
+
+
+def measured(metric: Measure, answer: Answer, at: datetime) -> Measurement:
+    """What an answer is worth by the conditions of its metric."""
+    if answer.problem:
+        return Measurement(at, Phase.ERROR, message=_short(answer.problem, MESSAGE_LIMIT))
+    value = _short(shown(answer.value), VALUE_LIMIT)
+    if metric.job:
+        phase, message = Phase.SUCCESSFUL if answer.value is True else Phase.FAILED, answer.message
+    else:
+        phase, message = _by_conditions(metric, answer.value)
+    return Measurement(at, phase, value, _short(message, MESSAGE_LIMIT))
+
+
+def noted(metric: Measure, run: MetricRun, one: Measurement) -> MetricRun:
+    """The metric with one measurement more, and what that makes of it."""
+    grown = dataclasses.replace(
+        run,
+        successful=run.successful + (one.phase is Phase.SUCCESSFUL),
+        failed=run.failed + (one.phase is Phase.FAILED),
+        inconclusive=run.inconclusive + (one.phase is Phase.INCONCLUSIVE),
+        error=run.error + (one.phase is Phase.ERROR),
+        consecutive_success=run.consecutive_success + 1 if one.phase is Phase.SUCCESSFUL else 0,
+        consecutive_error=run.consecutive_error + 1 if one.phase is Phase.ERROR else 0,
+        measurements=(*run.measurements, one)[-MOST_KEPT:],
+    )
+    phase, message = _assessed(metric, grown)
+    last = f": {one.message}" if one.message and phase not in (Phase.RUNNING, Phase.SUCCESSFUL) else ""
+    return dataclasses.replace(grown, phase=phase, message=_short(message + last, MESSAGE_LIMIT))
+
+
+def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
+    """The verdict on what was compared, and on what was measured beside it: the worse one, and both to pass."""
+    deciding = [item for item in known if not item.metric.dry_run]
+    if verdict.outcome is Outcome.FAIL:
+        return verdict
+    for phase, outcome, reason in (
+        (Phase.FAILED, Outcome.FAIL, Reason.METRIC_FAILED),
+        (Phase.ERROR, Outcome.FAIL, Reason.METRIC_ERROR),
+        (Phase.INCONCLUSIVE, Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
+    ):
+        if found := next((item for item in deciding if item.run.phase is phase), None):
+            return _said(verdict, outcome, reason, f"{found.metric.name}: {found.run.message}", found)
+    if verdict.outcome is not Outcome.PASS:
+        return verdict
+    if waiting := next((item for item in deciding if not _is_good(item)), None):
+        return _said(verdict, Outcome.INCONCLUSIVE, Reason.MEASURING, _progress(waiting), waiting)
+    if not deciding:
+        return verdict
+    names = ", ".join(item.metric.name for item in deciding)
+    return dataclasses.replace(verdict, message=f"{verdict.message}; measured and good: {names}")
+
+
+def shown(value: Any) -> str:
+    """A value for people: JSON, and a number as short as it can be written."""
+    if isinstance(value, float) and not isinstance(value, bool):
+        return "NaN" if math.isnan(value) else f"{value:.6g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(shown(item) for item in value[:VALUE_LIMIT]) + "]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _by_conditions(metric: Measure, value: Any) -> tuple[Phase, str]:
+    """One condition decides alone; with two, what neither calls good nor bad is inconclusive."""
+    try:
+        good = expression.holds(metric.success, value) if metric.success else None
+        bad = expression.holds(metric.failure, value) if metric.failure else None
+    except expression.NotANumber as error:
+        return Phase.INCONCLUSIVE, f"{error} compares NaN: there is no data"
+    except expression.Unclear as error:
+        return Phase.ERROR, str(error)
+    if bad or (bad is None and good is False):
+        text = f"failureCondition {metric.failure} holds" if bad else f"successCondition {metric.success} does not hold"
+        return Phase.FAILED, f"{text} for {_short(shown(value), VALUE_LIMIT)}"
+    if good or good is None:
+        return Phase.SUCCESSFUL, ""
+    return Phase.INCONCLUSIVE, "neither successCondition nor failureCondition holds"
+
+
+def _assessed(metric: Measure, run: MetricRun) -> tuple[Phase, str]:
+    """Limits first, in Argo's order; then whether it is done."""
+    if run.failed > metric.failure_limit >= 0:
+        return Phase.FAILED, f"{run.failed} failed, failureLimit is {metric.failure_limit}"
+    if run.inconclusive > metric.inconclusive_limit:
+        return Phase.INCONCLUSIVE, f"{run.inconclusive} inconclusive, inconclusiveLimit is {metric.inconclusive_limit}"
+    if run.consecutive_error > metric.error_limit:
+        return Phase.ERROR, f"{run.consecutive_error} errors in a row, consecutiveErrorLimit is {metric.error_limit}"
+    if 0 < metric.success_limit <= run.consecutive_success:
+        return Phase.SUCCESSFUL, f"{run.consecutive_success} good ones in a row"
+    if metric.count is None or run.count < metric.count:
+        return Phase.RUNNING, ""
+    if metric.success_limit:
+        return Phase.INCONCLUSIVE, f"never {metric.success_limit} good ones in a row, as consecutiveSuccessLimit asks"
+    return Phase.SUCCESSFUL, f"{run.successful} of {run.count} good"
+
+
+def _is_good(item: Measured) -> bool:
+    """Done and good; one without an end is good as long as its last measurement was."""
+    if item.metric.endless and item.run.measurements:
+        return item.run.measurements[-1].phase is Phase.SUCCESSFUL
+    return item.run.phase is Phase.SUCCESSFUL
+
+
+def _progress(item: Measured) -> str:
+    run, count = item.run, item.metric.count
+    of = f" of {count}" if count else ""
+    last = run.measurements[-1] if run.measurements else None
+    why = f"; the last one: {last.phase}{': ' + last.message if last.message else ''}" if last else ""
+    return f"{item.metric.name}: {run.count}{of} measurements{why}"
+
+
+def _said(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item: Measured) -> Verdict:
+    """With what was compared beside it, but no estimate: that is of the comparison alone."""
+    return dataclasses.replace(
+        verdict,
+        outcome=outcome,
+        reason=reason,
+        message=message,
+        metric=item.metric.name,
+        samples_needed=None,
+        seconds_left=None,
+    )
+
+
+def _short(text: str, limit: int) -> str:
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable if len(printable) <= limit else printable[: limit - 1] + "…"

@@ -1,0 +1,32 @@
+"""The Job of a measurement."""
+
+import base64
+import hashlib
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import labels
+from slipway_operator.model.measuring import JOB_KEPT_S, Job
+
+ANALYSIS = "analysis"  # value of the component label
+NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment still makes a Job's
+
+
+def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
+    """A Job as the user wrote its spec, under a name that says which measurement it is: made twice, it is one.
+
+    It ends by a deadline, and goes away by itself where nobody is left to delete it. Its pods carry the user's labels
+    alone: an autoscaler or a Service that selects model pods finds none of them.
+    """
+    metadata = owner.child_metadata(_digest(key))
+    metadata["labels"] = {
+        labels.MODEL_DEPLOYMENT: owner.name,
+        labels.MANAGED_BY: "slipway",
+        labels.COMPONENT: ANALYSIS,
+    }
+    spec = {"ttlSecondsAfterFinished": JOB_KEPT_S, **job.spec, "activeDeadlineSeconds": job.deadline_s}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _digest(key: str) -> str:
+    return base64.b32encode(hashlib.sha256(key.encode()).digest()).decode().lower()[:NAME_LENGTH]

@@ -1,0 +1,80 @@
+"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list."""
+
+import re
+from typing import Any
+
+LONGEST = 512
+
+_STEP = re.compile(r"""\.([A-Za-z_][\w-]*)|\[(-?\d{1,9})\]|\[(\*)\]|\['([^']*)'\]|\["([^"]*)"\]""")
+
+
+class Unreadable(ValueError):
+    """The path has no meaning."""
+
+
+class Missing(LookupError):
+    """The value has no such part."""
+
+
+def check(path: str) -> None:
+    """Read a path.
+
+    Raises:
+        Unreadable: in words for its author.
+    """
+    _steps(path)
+
+
+def pick(path: str, value: Any) -> Any:
+    """The part of a JSON value that a path leads to; an empty path is all of it.
+
+    Raises:
+        Unreadable: when the path has no meaning.
+        Missing: when it leads nowhere.
+    """
+    return _picked(_steps(path), value, path)
+
+
+def _steps(path: str) -> list[str | int | None]:
+    """Fields as text, places in a list as numbers, None for all of them."""
+    text = path.strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1].strip()
+    text = text.removeprefix("$")
+    if len(path) > LONGEST:
+        raise Unreadable(f"a jsonPath has at most {LONGEST} characters, this one {len(path)}")
+    steps: list[str | int | None] = []
+    at = 0
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            raise Unreadable(
+                f"jsonPath {path!r} cannot be read from {text[at:]!r} on: write for example {{$.data[0].ok}}"
+            )
+        steps.append(_step(match))
+        at = match.end()
+    return steps
+
+
+def _step(match: re.Match[str]) -> str | int | None:
+    if match[3]:
+        return None
+    return int(match[2]) if match[2] else next((text for text in match.group(1, 4, 5) if text is not None), "")
+
+
+def _picked(steps: list[str | int | None], value: Any, path: str) -> Any:
+    for index, step in enumerate(steps):
+        if step is None:
+            if not isinstance(value, list):
+                raise Missing(f"jsonPath {path}: there is no list where [*] stands")
+            return [_picked(steps[index + 1 :], item, path) for item in value]
+        if not _has(value, step):
+            raise Missing(f"jsonPath {path}: the answer has no {step!r} there")
+        value = value[step]
+    return value
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, dict):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and -len(value) <= step < len(value)

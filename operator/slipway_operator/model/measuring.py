@@ -1,0 +1,218 @@
+"""Metrics that ask a provider: whom, how often, what is good, and what became of it. Names and meanings are Argo's.
+
+The meanings are those of Argo Rollouts' analysis (AnalysisTemplate, argoproj.io/v1alpha1): a measurement is judged by
+conditions, a metric by how many of its measurements may fail, be inconclusive, or be errors one after the other.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ERROR_RETRY_S = 10  # Argo's: after an error, where no interval is given
+LEAST_INTERVAL_S = 5  # as often as an analysis is looked at
+MOST_KEPT = 10  # measurements of a metric in the status
+JOB_DEADLINE_S = 3600  # of a Job that does not say
+JOB_KEPT_S = 3600  # a finished Job that nobody deleted, for the operator died at the wrong moment
+
+_ARGUMENT = re.compile(r"\{\{\s*args\.([A-Za-z0-9_-]+)\s*\}\}")
+
+
+class Phase(StrEnum):
+    """What became of a measurement, and of a metric."""
+
+    RUNNING = "Running"
+    SUCCESSFUL = "Successful"
+    FAILED = "Failed"
+    INCONCLUSIVE = "Inconclusive"
+    ERROR = "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One value of a Secret in the namespace of the template."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of a question; its value is written here or in a Secret."""
+
+    key: str
+    value: str = ""
+    secret: SecretKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """An instant query; the result is a list of numbers (a vector) or a number (a scalar)."""
+
+    address: str
+    query: str
+    headers: tuple[Header, ...] = ()
+    timeout_s: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """A request that is answered with JSON; the result is the part of it that `json_path` picks."""
+
+    url: str
+    method: str = "GET"
+    headers: tuple[Header, ...] = ()
+    body: str = ""
+    json_path: str = ""
+    timeout_s: int = 10
+    insecure: bool = False  # take any certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Job that is run; its success is the measurement's."""
+
+    spec: dict[str, Any]
+
+    @property
+    def deadline_s(self) -> int:
+        """How long it may run."""
+        return int(self.spec.get("activeDeadlineSeconds") or JOB_DEADLINE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One metric with a provider; exactly one of the three is there."""
+
+    name: str
+    prometheus: Prometheus | None = None
+    web: Web | None = None
+    job: Job | None = None
+    success: str = ""  # successCondition
+    failure: str = ""  # failureCondition
+    interval_s: int | None = None
+    initial_delay_s: int = 0
+    asked_count: int | None = None  # count
+    failure_limit: int = 0
+    inconclusive_limit: int = 0
+    error_limit: int = 4  # consecutiveErrorLimit
+    success_limit: int = 0  # consecutiveSuccessLimit; 0: none
+    dry_run: bool = False
+
+    @property
+    def provider(self) -> str:
+        """prometheus | web | job."""
+        return "prometheus" if self.prometheus else "web" if self.web else "job"
+
+    @property
+    def count(self) -> int | None:
+        """Measurements after which it is done; None goes on as long as the analysis does."""
+        return 1 if self.asked_count is None and self.interval_s is None else self.asked_count
+
+    @property
+    def endless(self) -> bool:
+        """Whether nothing but the end of the analysis ends it."""
+        return self.count is None and self.success_limit == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What stands for `{{args.NAME}}` in a metric: a value, or where it comes from."""
+
+    name: str
+    value: str | None = None
+    source: str = ""  # Stable | Latest | metadata.name | metadata.namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A measurement to take. The same key is the same measurement, however often it is asked for."""
+
+    key: str
+    metric: Measure  # arguments filled in
+    job: dict[str, Any] | None = None  # the Job to run, where it is one
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question: a value, or why there is none."""
+
+    value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. Of a Job: whether it succeeded
+    message: str = ""
+    problem: str = ""  # an error: the provider was not reached, or said nothing that can be used
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement that was taken."""
+
+    at: datetime
+    phase: Phase
+    value: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRun:
+    """All that an analysis remembers of a metric with a provider."""
+
+    name: str
+    phase: Phase = Phase.RUNNING
+    successful: int = 0
+    failed: int = 0
+    inconclusive: int = 0
+    error: int = 0
+    consecutive_success: int = 0
+    consecutive_error: int = 0
+    measurements: tuple[Measurement, ...] = ()  # the last ones, newest last
+    message: str = ""  # why it ended as it did
+
+    @property
+    def count(self) -> int:
+        """Measurements that were no errors."""
+        return self.successful + self.failed + self.inconclusive
+
+    @property
+    def taken(self) -> int:
+        """All measurements."""
+        return self.count + self.error
+
+
+def arguments_in(value: Any) -> Iterator[str]:
+    """Names of all arguments that stand in the texts of a value, at any depth."""
+    if isinstance(value, str):
+        yield from _ARGUMENT.findall(value)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from arguments_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from arguments_in(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from arguments_in(getattr(value, field.name))
+
+
+def filled(value: T, arguments: Mapping[str, str]) -> T:
+    """The same value with its arguments filled in; one that is not known stays as it is."""
+    return _filled(value, arguments)  # type: ignore[no-any-return]
+
+
+def _filled(value: Any, arguments: Mapping[str, str]) -> Any:
+    if isinstance(value, StrEnum):
+        return value
+    if isinstance(value, str):
+        return _ARGUMENT.sub(lambda match: arguments.get(match[1], match[0]), value)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, arguments) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_filled(item, arguments) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {item.name: _filled(getattr(value, item.name), arguments) for item in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value

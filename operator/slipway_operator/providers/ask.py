@@ -1,0 +1,63 @@
+"""Each question to its provider."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from slipway_operator.kube.client import Client
+from slipway_operator.model.measuring import Answer, Prometheus, Question, Web
+from slipway_operator.providers import answers
+from slipway_operator.providers.answers import Unanswered
+from slipway_operator.providers.fetch import Fetcher, Request
+from slipway_operator.providers.jobs import Jobs
+from slipway_operator.providers.secrets import resolved
+
+
+class Providers:
+    """All three of them."""
+
+    def __init__(
+        self, client: Client, fetcher: Fetcher, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._client, self._fetcher, self._jobs = client, fetcher, Jobs(client, sleep)
+
+    async def ask(self, namespace: str, question: Question) -> Answer:
+        """One measurement; every way to fail is an Answer with a problem."""
+        try:
+            if question.job:
+                return await self._jobs.run(question.job)
+            if question.metric.prometheus:
+                return Answer(await self._query(namespace, question.metric.prometheus))
+            if question.metric.web:
+                return Answer(await self._request(namespace, question.metric.web))
+            return Answer(problem="the metric has no provider")
+        except Unanswered as error:
+            return Answer(problem=str(error))
+
+    async def release(self, question: Question) -> None:
+        """The answer is written down, or nobody wants it any more: what was made for it goes."""
+        if question.job:
+            await self._jobs.delete(question.job)
+
+    async def _query(self, namespace: str, provider: Prometheus) -> list[float] | float:
+        request = Request(
+            "GET",
+            provider.address.rstrip("/") + "/api/v1/query",
+            {"query": provider.query, "timeout": f"{provider.timeout_s}s"},
+            await resolved(self._client, namespace, provider.headers),
+            timeout_s=provider.timeout_s,
+        )
+        return answers.of_prometheus(*await self._fetcher.fetch(request))
+
+    async def _request(self, namespace: str, provider: Web) -> object:
+        headers = await resolved(self._client, namespace, provider.headers)
+        if provider.body and "content-type" not in {name.lower() for name in headers}:
+            headers["Content-Type"] = "application/json"
+        request = Request(
+            provider.method,
+            provider.url,
+            headers=headers,
+            body=provider.body,
+            timeout_s=provider.timeout_s,
+            insecure=provider.insecure,
+        )
+        return answers.of_web(*await self._fetcher.fetch(request), provider.json_path)

@@ -1,0 +1,87 @@
+"""The Jobs of measurements: made under a name that says which, watched until they end, deleted when that is noted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists, NotFound, Unavailable
+from slipway_operator.kube.resources import JOBS
+from slipway_operator.model.measuring import Answer
+from slipway_operator.providers.answers import Unanswered
+
+POLL_S = 2.0
+GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that is slow to say that it ended
+
+Object = dict[str, Any]
+
+
+class Jobs:
+    """The Jobs of one API server."""
+
+    def __init__(self, client: Client, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._client, self._sleep = client, sleep
+
+    async def run(self, manifest: Object) -> Answer:
+        """Whether the Job succeeded: a new one, or the one of this name that an operator before us made.
+
+        Raises:
+            Unanswered: when it cannot be made, is another one's, was deleted, or does not end.
+        """
+        name = manifest["metadata"]["name"]
+        limit_s = manifest["spec"]["activeDeadlineSeconds"] + GRACE_S
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._make(manifest)
+                return await self._ended(manifest)
+        except TimeoutError as error:
+            raise Unanswered(f"Job {name} did not end within {limit_s:.0f} s") from error
+        except NotFound as error:
+            raise Unanswered(f"Job {name} was deleted before it ended") from error
+        except ApiError as error:
+            raise Unanswered(f"Job {name} cannot be run: {error}") from error
+
+    async def delete(self, manifest: Object) -> None:
+        """Delete the Job and its pods, where it is there and ours; one that stays goes by its own time to live."""
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        try:
+            found = await self._client.get(JOBS, namespace, name)
+            if _is_ours(found, manifest):
+                await self._client.delete(JOBS, namespace, name, found["metadata"]["uid"])
+        except ApiError:
+            return
+
+    async def _make(self, manifest: Object) -> None:
+        try:
+            await self._client.create(JOBS, manifest)
+        except Exists:
+            metadata = manifest["metadata"]
+            if not _is_ours(await self._client.get(JOBS, metadata["namespace"], metadata["name"]), manifest):
+                raise Unanswered(f"there is a Job {metadata['name']} already, and it is not ours") from None
+
+    async def _ended(self, manifest: Object) -> Answer:
+        metadata = manifest["metadata"]
+        while True:
+            try:
+                found = await self._client.get(JOBS, metadata["namespace"], metadata["name"])
+                if answer := verdict(found):
+                    return answer
+            except Unavailable:
+                pass  # it runs on whether we see it or not
+            await self._sleep(POLL_S)
+
+
+def verdict(job: Object) -> Answer | None:
+    """What a Job's conditions say; None while it runs."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition.get("status") != "True" or condition.get("type") not in ("Complete", "Failed"):
+            continue
+        done = condition["type"] == "Complete"
+        why = ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)
+        return Answer(done, "" if done else f"Job {job['metadata']['name']} failed" + (f": {why}" if why else ""))
+    return None
+
+
+def _is_ours(found: Object, manifest: Object) -> bool:
+    owners = {owner["uid"] for owner in found["metadata"].get("ownerReferences") or ()}
+    return manifest["metadata"]["ownerReferences"][0]["uid"] in owners

@@ -1,0 +1,125 @@
+"""Takes measurements in the background, bounded and fair, and keeps answers until they are written down."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from slipway_operator.model.measuring import Answer, Question
+
+Key = tuple[str, str]  # namespace and name of a ModelDeployment
+Observe = Callable[[str, str, float], None]
+
+QUESTIONS_LIMIT = 4096  # under way; above it a plan's question waits for its next plan
+AT_A_TIME = 64
+OF_A_NAMESPACE = 8  # so that providers that hang in one namespace hold up no other
+JOBS_OF_A_NAMESPACE = 32  # they take long by nature, and hold up no request
+
+log = logging.getLogger(__name__)
+
+
+class Asker(Protocol):
+    """Who takes a measurement."""
+
+    async def ask(self, namespace: str, question: Question) -> Answer:
+        """Take it; every way to fail is an Answer."""
+
+    async def release(self, question: Question) -> None:
+        """Let go what was made for it."""
+
+
+class MeasurementRunner:
+    """Every measurement that plans want. One is known by its key and taken once at a time."""
+
+    def __init__(self, asker: Asker, wake: Callable[[Key], None], observe: Observe) -> None:
+        """`wake` is told whose answer came; `observe` takes provider, outcome and seconds of each."""
+        self._asker, self._wake, self._observe = asker, wake, observe
+        self._wanted: dict[Key, dict[str, Question]] = {}
+        self._answers: dict[Key, dict[str, Answer]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._releases: set[asyncio.Task[None]] = set()
+        self._turns = {False: asyncio.Semaphore(AT_A_TIME), True: asyncio.Semaphore(QUESTIONS_LIMIT)}
+        self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
+
+    def answers(self, key: Key) -> dict[str, Answer]:
+        """The answers that came and are still wanted, by the key of their question."""
+        return dict(self._answers.get(key, {}))
+
+    def follow(self, key: Key, questions: Iterable[Question]) -> bool:
+        """Ask what was not asked yet, and let go what nobody wants any more; False when some must wait."""
+        wanted = {question.key: question for question in questions}
+        former, known = self._wanted.get(key, {}), self._answers.get(key, {})
+        for name in former.keys() - wanted.keys():
+            self._let_go(former[name])
+        new = [name for name in wanted if name not in known and name not in self._tasks]
+        room = max(0, QUESTIONS_LIMIT - len(self._tasks))
+        taken = {name: question for name, question in wanted.items() if name not in new[room:]}
+        self._wanted[key], self._answers[key] = taken, {name: known[name] for name in wanted if name in known}
+        if not wanted:
+            self.forget(key)
+        for name in new[:room]:
+            task = asyncio.create_task(self._question(key, wanted[name]), name=f"measurement {name}")
+            self._tasks[name] = task
+            # Not by the task itself: one that is cancelled before its first step runs no line of its own.
+            task.add_done_callback(partial(self._forget_task, name))
+        return len(new) <= room
+
+    def forget(self, key: Key) -> None:
+        """Nobody wants answers for this ModelDeployment; its Jobs go with it by their owner reference."""
+        for name in self._wanted.pop(key, {}):
+            if task := self._tasks.get(name):
+                task.cancel()
+        self._answers.pop(key, None)
+
+    async def close(self) -> None:
+        """Cut off what is on its way: the next process asks it again, under the same keys, and finds the same Jobs."""
+        tasks = [*self._tasks.values(), *self._releases]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget_task(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(name, None)
+
+    def _let_go(self, question: Question) -> None:
+        if task := self._tasks.get(question.key):
+            task.cancel()
+        if question.job:
+            release = asyncio.create_task(self._release(question), name=f"release {question.key}")
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+
+    async def _release(self, question: Question) -> None:
+        if task := self._tasks.get(question.key):
+            await asyncio.wait({task})  # so that it makes nothing after what it made was deleted
+        try:
+            await self._asker.release(question)
+        except Exception:
+            log.exception("a bug: what was made for measurement %s was not let go", question.key)
+
+    async def _question(self, key: Key, question: Question) -> None:
+        started, provider = time.monotonic(), question.metric.provider
+        try:
+            answer = await self._in_turn(key[0], question)
+        except Exception:
+            log.exception("a bug: measurement %s raised", question.key)
+            answer = Answer(problem="the operator failed to ask; see its log")
+        self._observe(provider, "error" if answer.problem else "ok", time.monotonic() - started)
+        if question.key in self._wanted.get(key, {}):
+            self._answers[key][question.key] = answer
+            self._wake(key)
+
+    async def _in_turn(self, namespace: str, question: Question) -> Answer:
+        # The namespace's turn first: who waits for it must not hold one of everybody's.
+        is_job = question.job is not None
+        async with self._turn_of(namespace, is_job), self._turns[is_job]:
+            return await self._asker.ask(namespace, question)
+
+    def _turn_of(self, namespace: str, is_job: bool) -> asyncio.Semaphore:
+        name = (namespace, is_job)
+        if (found := self._turns_of.get(name)) is None:
+            found = self._turns_of[name] = asyncio.Semaphore(JOBS_OF_A_NAMESPACE if is_job else OF_A_NAMESPACE)
+        return found

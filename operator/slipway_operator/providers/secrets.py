@@ -1,0 +1,44 @@
+"""Headers with the values that Secrets hold, read anew for each question: a rotated one needs no restart."""
+
+import base64
+import binascii
+from collections.abc import Iterable
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, NotFound, Refused
+from slipway_operator.kube.resources import SECRETS
+from slipway_operator.model.measuring import Header, SecretKey
+from slipway_operator.providers.answers import Unanswered
+
+
+async def resolved(client: Client, namespace: str, headers: Iterable[Header]) -> dict[str, str]:
+    """Names and values of headers.
+
+    Raises:
+        Unanswered: when a Secret, or its key, is not there or may not be read; it names both, and no value.
+    """
+    return {
+        header.key: await _read(client, namespace, header.secret) if header.secret else header.value
+        for header in headers
+    }
+
+
+async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
+    what = f"Secret {wanted.name!r}, key {wanted.key!r},"
+    try:
+        data = (await client.get(SECRETS, namespace, wanted.name)).get("data") or {}
+    except NotFound as error:
+        raise Unanswered(f"{what} cannot be read: there is no such Secret in namespace {namespace}") from error
+    except Refused as error:
+        raise Unanswered(
+            f"{what} may not be read: allow the operator to get it by a Role in namespace {namespace} "
+            f"with resourceNames: [{wanted.name}]"
+        ) from error
+    except ApiError as error:
+        raise Unanswered(f"{what} cannot be read: {error}") from error
+    if wanted.key not in data:
+        raise Unanswered(f"{what} cannot be read: the Secret has no such key")
+    try:
+        return base64.b64decode(data[wanted.key], validate=True).decode().strip()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise Unanswered(f"{what} cannot be sent: it is no text") from error

@@ -1,0 +1,155 @@
+"""A measurement, a metric, and both beside the comparison: Argo's rules, and the two places where ours are stricter."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slipway_operator.judging.measurement import Measured, composed, measured, noted
+from slipway_operator.model.analysis import Outcome, Reason, Verdict
+from slipway_operator.model.measuring import MOST_KEPT, Answer, Job, Measure, Measurement, MetricRun, Phase, Web
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+WEB = Web("http://q")
+PASS = Verdict(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
+UNDECIDED = Verdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "n=3", seconds_left=60, samples_needed=9)
+WORSE = Verdict(Outcome.FAIL, Reason.WORSE, "errors")
+
+
+def metric(**fields: Any) -> Measure:
+    return Measure(
+        **{"name": "rate", "web": WEB, "success": "result > 0.9", "interval_s": 10, "asked_count": 5, **fields}
+    )
+
+
+def after(asked: Measure, letters: str) -> MetricRun:
+    """The metric after these measurements: S F I E."""
+    phases = {"S": Phase.SUCCESSFUL, "F": Phase.FAILED, "I": Phase.INCONCLUSIVE, "E": Phase.ERROR}
+    run = MetricRun(asked.name)
+    for letter in letters:
+        assert run.phase is Phase.RUNNING, "what is done is not measured again"
+        run = noted(asked, run, Measurement(NOW, phases[letter], message="why"))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("success", "failure", "value", "phase"),
+    [
+        ("result > 0.9", "", 0.95, Phase.SUCCESSFUL),
+        ("result > 0.9", "", 0.5, Phase.FAILED),
+        ("", "result < 0.5", 0.7, Phase.SUCCESSFUL),
+        ("", "result < 0.5", 0.3, Phase.FAILED),
+        ("result > 0.9", "result < 0.5", 0.95, Phase.SUCCESSFUL),
+        ("result > 0.9", "result < 0.5", 0.7, Phase.INCONCLUSIVE),
+        ("result > 0.9", "result < 0.5", 0.3, Phase.FAILED),
+        ("result > 0.1", "result > 0.2", 0.3, Phase.FAILED),
+        ("result[0] > 0.9", "", [], Phase.ERROR),
+        ("", "result[0] > 0.9", [], Phase.ERROR),
+        ("", "result > 0.5", math.nan, Phase.INCONCLUSIVE),
+        ("result > 0.5", "", math.nan, Phase.INCONCLUSIVE),
+        ("isNaN(result) || result > 0.5", "", math.nan, Phase.SUCCESSFUL),
+        ("result.ok", "", {"ok": "yes"}, Phase.ERROR),
+    ],
+)
+def test_a_measurement_by_its_conditions(success: str, failure: str, value: Any, phase: Phase) -> None:
+    found = measured(metric(success=success, failure=failure), Answer(value), NOW)
+    assert found.phase is phase
+    assert (found.message == "") is (phase is Phase.SUCCESSFUL)
+
+
+def test_a_measurement_says_what_was_asked_and_answered() -> None:
+    failed = measured(metric(), Answer([0.5, math.nan, math.inf]), NOW)
+    assert (failed.phase, failed.value) == (Phase.ERROR, "[0.5, NaN, inf]")
+    assert measured(metric(), Answer(0.5), NOW).message == "successCondition result > 0.9 does not hold for 0.5"
+    problem = measured(metric(), Answer(problem="503: away\n" + "x" * 999), NOW)
+    assert (problem.phase, problem.value, len(problem.message)) == (Phase.ERROR, "", 256)
+    assert problem.message.startswith("503: away x")
+    assert len(measured(metric(), Answer(["x" * 999]), NOW).value) == 128
+
+
+def test_a_job_is_its_own_condition() -> None:
+    job = metric(web=None, job=Job({}), success="")
+    assert measured(job, Answer(True), NOW).phase is Phase.SUCCESSFUL
+    failed = measured(job, Answer(False, "Job a failed: BackoffLimitExceeded"), NOW)
+    assert (failed.phase, failed.message) == (Phase.FAILED, "Job a failed: BackoffLimitExceeded")
+
+
+@pytest.mark.parametrize(
+    ("fields", "letters", "phase", "says"),
+    [
+        ({}, "SSSS", Phase.RUNNING, ""),
+        ({}, "SSSSS", Phase.SUCCESSFUL, "5 of 5 good"),
+        ({}, "SF", Phase.FAILED, "1 failed, failureLimit is 0: why"),
+        ({"failure_limit": 1}, "SFSS", Phase.RUNNING, ""),
+        ({"failure_limit": 1}, "SFSSS", Phase.SUCCESSFUL, "4 of 5 good"),
+        ({"failure_limit": 1}, "FSF", Phase.FAILED, "2 failed"),
+        ({"failure_limit": -1}, "FFFFF", Phase.SUCCESSFUL, "0 of 5 good"),
+        ({}, "I", Phase.INCONCLUSIVE, "1 inconclusive, inconclusiveLimit is 0: why"),
+        ({"inconclusive_limit": 2}, "IIS", Phase.RUNNING, ""),
+        ({"inconclusive_limit": 2}, "IISI", Phase.INCONCLUSIVE, "3 inconclusive"),
+        ({}, "EEEE", Phase.RUNNING, ""),
+        ({}, "EEEEE", Phase.ERROR, "5 errors in a row, consecutiveErrorLimit is 4: why"),
+        ({}, "EEEESEEEE", Phase.RUNNING, ""),
+        ({"error_limit": 0}, "SE", Phase.ERROR, "1 errors in a row"),
+        # An error is no measurement that count counts.
+        ({"asked_count": 2}, "ESE", Phase.RUNNING, ""),
+        ({"asked_count": 2}, "ESES", Phase.SUCCESSFUL, "2 of 2 good"),
+        ({"success_limit": 3}, "SS", Phase.RUNNING, ""),
+        ({"success_limit": 3}, "SSS", Phase.SUCCESSFUL, "3 good ones in a row"),
+        ({"success_limit": 3, "failure_limit": 2}, "SSFSS", Phase.INCONCLUSIVE, "never 3 good ones in a row"),
+        ({"asked_count": None}, "S" * 40, Phase.RUNNING, ""),
+    ],
+)
+def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: Phase, says: str) -> None:
+    run = after(metric(**fields), letters)
+    assert run.phase is phase
+    assert says in run.message
+
+
+def test_a_metric_keeps_the_last_measurements_and_all_counts() -> None:
+    run = after(metric(asked_count=None, failure_limit=-1), "SF" * 20)
+    assert (run.successful, run.failed, run.count, run.taken) == (20, 20, 40, 40)
+    assert len(run.measurements) == MOST_KEPT
+
+
+def known(letters: str, **fields: Any) -> Measured:
+    asked = metric(**fields)
+    return Measured(asked, after(asked, letters))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "items", "outcome", "reason"),
+    [
+        (PASS, [known("SSSSS")], Outcome.PASS, Reason.NOT_WORSE),
+        (PASS, [known("")], Outcome.INCONCLUSIVE, Reason.MEASURING),
+        (PASS, [known("SSSSS"), known("S", name="b")], Outcome.INCONCLUSIVE, Reason.MEASURING),
+        (PASS, [known("F")], Outcome.FAIL, Reason.METRIC_FAILED),
+        (PASS, [known("EEEEE")], Outcome.FAIL, Reason.METRIC_ERROR),
+        (PASS, [known("I")], Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
+        (PASS, [known("I"), known("F", name="b")], Outcome.FAIL, Reason.METRIC_FAILED),
+        (PASS, [known("F", dry_run=True)], Outcome.PASS, Reason.NOT_WORSE),
+        (UNDECIDED, [known("SSSSS")], Outcome.INCONCLUSIVE, Reason.UNDECIDED),
+        (UNDECIDED, [known("F")], Outcome.FAIL, Reason.METRIC_FAILED),
+        (UNDECIDED, [known("I")], Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
+        (WORSE, [known("SSSSS")], Outcome.FAIL, Reason.WORSE),
+        (WORSE, [known("F")], Outcome.FAIL, Reason.WORSE),
+        (PASS, [known("S", asked_count=None)], Outcome.PASS, Reason.NOT_WORSE),
+        (PASS, [known("SE", asked_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
+        (PASS, [known("", asked_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
+    ],
+)
+def test_the_worse_of_both_and_both_to_pass(
+    verdict: Verdict, items: list[Measured], outcome: Outcome, reason: Reason
+) -> None:
+    found = composed(verdict, items)
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_a_composed_verdict_names_the_metric_and_estimates_nothing() -> None:
+    found = composed(UNDECIDED, [known("F")])
+    assert found.message == "rate: 1 failed, failureLimit is 0: why"
+    assert (found.metric, found.seconds_left, found.samples_needed) == ("rate", None, None)
+    waiting = composed(PASS, [known("SE")])
+    assert waiting.message == "rate: 1 of 5 measurements; the last one: Error: why"
+    assert composed(PASS, [known("SSSSS")]).message == "nothing is compared with stable; measured and good: rate"

@@ -1,0 +1,58 @@
+"""A provider on a real socket, and an API server's Secrets and Jobs as far as the clients of providers see them."""
+
+import base64
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from slipway_operator.kube.errors import NotFound
+from slipway_operator.kube.resources import SECRETS
+from slipway_operator.providers.ask import Providers
+from slipway_operator.providers.fetch import Fetcher
+
+
+@pytest.fixture
+async def service():
+    """Answers what `reply` says and keeps what it got."""
+
+    async def take(request):
+        service.got.append((request, await request.read()))
+        return await service.reply(request)
+
+    async def fine(request):
+        return web.json_response({"ok": True})
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", take)
+    service = TestServer(application)
+    service.got, service.reply = [], fine
+    async with service:
+        yield service
+
+
+class Secrets:
+    """What `client.get` says of Secrets; or raises what it was told."""
+
+    def __init__(self):
+        self.data, self.failure = {}, None
+
+    async def get(self, resource, namespace, name):
+        assert (resource, namespace) == (SECRETS, "default")
+        if self.failure:
+            raise self.failure
+        if name not in self.data:
+            raise NotFound(f'secrets "{name}" not found')
+        encoded = {key: base64.b64encode(value).decode() for key, value in self.data[name].items()}
+        return {"metadata": {"name": name}, "data": encoded}
+
+
+@pytest.fixture
+def secrets():
+    return Secrets()
+
+
+@pytest.fixture
+async def providers(secrets):
+    async with Fetcher(allow_local=True) as fetcher:
+        yield Providers(secrets, fetcher)

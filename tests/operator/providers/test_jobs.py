@@ -1,0 +1,97 @@
+"""Jobs when the API server does not do its part; the good paths run against a real one."""
+
+import pytest
+
+from slipway_operator.kube.errors import Exists, NotFound, Refused, Unavailable
+from slipway_operator.providers.answers import Unanswered
+from slipway_operator.providers.jobs import Jobs, verdict
+
+MANIFEST = {
+    "metadata": {"name": "chat-a", "namespace": "default", "ownerReferences": [{"uid": "u1"}]},
+    "spec": {"activeDeadlineSeconds": 60},
+}
+
+
+def job(*conditions, owner="u1"):
+    return {
+        "metadata": {"name": "chat-a", "uid": "j1", "ownerReferences": [{"uid": owner}]},
+        "status": {"conditions": [{"type": kind, "status": status} for kind, status in conditions]},
+    }
+
+
+class Server:
+    """Says what it was told, in turn; an exception is raised."""
+
+    def __init__(self, *gets, create=None):
+        self.gets, self.creation, self.calls = list(gets), create, []
+
+    async def create(self, resource, body):
+        self.calls.append("create")
+        if self.creation:
+            raise self.creation
+
+    async def get(self, resource, namespace, name):
+        self.calls.append("get")
+        said = self.gets.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def delete(self, resource, namespace, name, uid):
+        self.calls.append(f"delete {uid}")
+
+    async def sleep(self, seconds):
+        self.calls.append("sleep")
+
+
+async def run(server):
+    return await Jobs(server, server.sleep).run(MANIFEST)
+
+
+async def test_it_is_watched_until_it_ends():
+    server = Server(job(), Unavailable("away"), job(("Suspended", "False"), ("Complete", "True")))
+    assert (await run(server)).value is True
+    assert server.calls == ["create", "get", "sleep", "get", "sleep", "get"]
+
+
+async def test_one_that_an_operator_before_us_made_is_taken_over():
+    server = Server(job(), job(("Failed", "True")), create=Exists("there"))
+    answer = await run(server)
+    assert (answer.value, answer.message) == (False, "Job chat-a failed")
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (Server(job(owner="u2"), create=Exists("there")), "there is a Job chat-a already, and it is not ours"),
+        (Server(create=Refused(422, "spec.template: Required value")), "cannot be run: spec.template: Required value"),
+        (Server(job(), NotFound("gone")), "was deleted before it ended"),
+    ],
+)
+async def test_what_goes_wrong_is_said(server, says):
+    with pytest.raises(Unanswered, match=says):
+        await run(server)
+
+
+def test_only_an_end_is_one():
+    assert verdict(job()) is None
+    assert verdict({"metadata": {"name": "a"}}) is None
+    assert verdict(job(("FailureTarget", "True"), ("Complete", "False"))) is None
+    failed = job(("Failed", "True"))
+    failed["status"]["conditions"][0] |= {"reason": "BackoffLimitExceeded", "message": "too often"}
+    assert verdict(failed).message == "Job chat-a failed: BackoffLimitExceeded: too often"
+
+
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        (job(), ["get", "delete j1"]),
+        (job(owner="u2"), ["get"]),
+        (NotFound("gone"), ["get"]),
+        (Unavailable("away"), ["get"]),
+    ],
+)
+async def test_only_ours_is_deleted(said, calls):
+    server = Server(said)
+    await Jobs(server).delete(MANIFEST)
+    assert server.calls == calls

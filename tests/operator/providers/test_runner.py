@@ -1,0 +1,166 @@
+"""Measurements in the background: once under one key, bounded, let go when nobody wants them any more."""
+
+import asyncio
+
+import pytest
+
+from slipway_operator.model.measuring import Answer, Job, Measure, Question, Web
+from slipway_operator.providers import runner as runner_room
+from slipway_operator.providers.runner import MeasurementRunner
+
+CHAT, OTHER = ("default", "chat"), ("other", "chat")
+
+
+class Asker:
+    """Answers when it is told to."""
+
+    def __init__(self):
+        self.asked, self.released, self.open, self.failure = [], [], asyncio.Event(), None
+        self.open.set()
+
+    async def ask(self, namespace, question):
+        self.asked.append(question.key)
+        await self.open.wait()
+        if self.failure:
+            raise self.failure
+        return Answer(len(self.asked))
+
+    async def release(self, question):
+        self.released.append(question.key)
+
+
+class Stage:
+    def __init__(self):
+        self.asker, self.woken, self.measured = Asker(), asyncio.Queue(), []
+        self.runner = MeasurementRunner(
+            self.asker,
+            self.woken.put_nowait,
+            lambda provider, outcome, seconds: self.measured.append((provider, outcome)),
+        )
+
+    async def answer(self, question, key=CHAT):
+        self.runner.follow(key, [question])
+        assert await asyncio.wait_for(self.woken.get(), 10) == key
+        return self.runner.answers(key)[question.key]
+
+
+@pytest.fixture
+async def stage():
+    stage = Stage()
+    yield stage
+    await stage.runner.close()
+
+
+def ask(key="a"):
+    return Question(key, Measure("m", web=Web("http://q")))
+
+
+def job(key="j"):
+    return Question(key, Measure("m", job=Job({})), {"metadata": {"name": key}})
+
+
+async def until(condition):
+    """For what has no event to wait for; the deadline is there for failures alone."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("not within the time that it may take")
+
+
+async def test_an_answer_is_kept_until_it_is_not_wanted_any_more(stage):
+    assert (await stage.answer(ask())).value == 1
+    assert stage.runner.follow(CHAT, [ask()])
+    assert stage.runner.answers(CHAT)["a"].value == 1 and stage.asker.asked == ["a"], "asked once"
+    stage.runner.follow(CHAT, [ask("b")])
+    assert "a" not in stage.runner.answers(CHAT)
+    assert stage.measured[0] == ("web", "ok")
+
+
+async def test_one_that_is_under_way_is_not_asked_again(stage):
+    stage.asker.open.clear()
+    for _ in range(3):
+        stage.runner.follow(CHAT, [ask()])
+        await asyncio.sleep(0)
+    assert stage.asker.asked == ["a"]
+    stage.asker.open.set()
+    assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
+
+
+async def test_one_that_nobody_wants_any_more_is_cut_off(stage):
+    stage.asker.open.clear()
+    stage.runner.follow(CHAT, [ask(), job()])
+    await until(lambda: len(stage.asker.asked) == 2)
+    stage.runner.follow(CHAT, [])
+    await until(lambda: stage.asker.released == ["j"])
+    assert stage.runner.answers(CHAT) == {} and stage.woken.empty()
+    stage.asker.open.set()
+    assert (await stage.answer(ask())).value == 3, "and its key is free again"
+
+
+async def test_one_that_never_began_leaves_nothing_behind(stage):
+    stage.runner.follow(CHAT, [ask()])
+    stage.runner.follow(CHAT, [])
+    await asyncio.sleep(0.01)
+    assert stage.asker.asked == []
+    assert (await stage.answer(ask())).value == 1
+
+
+async def test_a_job_is_let_go_when_its_answer_is_written_down(stage):
+    await stage.answer(job())
+    assert stage.asker.released == []
+    stage.runner.follow(CHAT, [job("j2")])
+    await until(lambda: stage.asker.released == ["j"])
+
+
+async def test_a_job_outlives_the_operator(stage):
+    """The next process finds it under its name."""
+    stage.asker.open.clear()
+    stage.runner.follow(CHAT, [job()])
+    await until(lambda: stage.asker.asked)
+    await stage.runner.close()
+    assert stage.asker.released == []
+
+
+async def test_a_bug_is_an_error_and_no_silence(stage, caplog):
+    stage.asker.failure = KeyError("x")
+    answer = await stage.answer(ask())
+    assert answer.problem == "the operator failed to ask; see its log"
+    assert "a bug: measurement a raised" in caplog.text
+    assert stage.measured == [("web", "error")]
+
+
+async def test_what_hangs_in_one_namespace_holds_up_no_other(stage, monkeypatch):
+    stage.asker.open.clear()
+    questions = [ask(str(n)) for n in range(20)]
+    stage.runner.follow(CHAT, questions)
+    stage.runner.follow(OTHER, [ask("other")])
+    await until(lambda: len(stage.asker.asked) == runner_room.OF_A_NAMESPACE + 1)
+    assert stage.asker.asked[-1] == "other"
+
+
+async def test_jobs_hold_up_no_request(stage):
+    stage.asker.open.clear()
+    stage.runner.follow(CHAT, [*(job(f"j{n}") for n in range(20)), ask()])
+    await until(lambda: len(stage.asker.asked) == 21)
+
+
+async def test_there_is_a_limit_to_what_is_under_way(stage, monkeypatch):
+    monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
+    stage.asker.open.clear()
+    assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])
+    await until(lambda: len(stage.asker.asked) == 2)
+    stage.asker.open.set()
+    assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
+    assert stage.runner.follow(CHAT, [ask("a"), ask("c")])
+    await until(lambda: "c" in stage.runner.answers(CHAT))
+
+
+async def test_a_deleted_deployment_is_forgotten(stage):
+    stage.asker.open.clear()
+    stage.runner.follow(CHAT, [ask(), job()])
+    await until(lambda: len(stage.asker.asked) == 2)
+    stage.runner.forget(CHAT)
+    stage.asker.open.set()
+    await asyncio.sleep(0.01)
+    assert stage.woken.empty() and stage.asker.released == [], "its Jobs go with their owner"

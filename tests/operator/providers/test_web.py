@@ -1,0 +1,85 @@
+"""A web service on a real socket: what is sent, which part is taken, and Secrets whose values nobody sees."""
+
+import pytest
+from aiohttp import web
+
+from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.model.measuring import Header, Measure, Question, SecretKey, Web
+
+TOKEN = Header("Authorization", secret=SecretKey("token", "bearer"))
+
+
+async def ask(service, providers, path="/score?a=b", **fields):
+    question = Question("k", Measure("score", web=Web(str(service.make_url(path)), **{"timeout_s": 5, **fields})))
+    return await providers.ask("default", question)
+
+
+async def test_all_of_the_answer_or_a_part_of_it(service, providers):
+    assert (await ask(service, providers)).value == {"ok": True}
+    assert (await ask(service, providers, json_path="{$.ok}")).value is True
+    assert service.got[0][0].query_string == "a=b"
+
+
+async def test_a_body_is_json_unless_a_header_says_otherwise(service, providers):
+    await ask(service, providers, method="POST", body='{"a": 1}')
+    await ask(service, providers, method="PUT", body="a,b", headers=(Header("content-type", "text/csv"),))
+    (first, body), (second, csv) = service.got
+    assert (first.method, first.headers["Content-Type"], body) == ("POST", "application/json", b'{"a": 1}')
+    assert (second.method, second.headers.getall("Content-Type"), csv) == ("PUT", ["text/csv"], b"a,b")
+
+
+@pytest.mark.parametrize(
+    ("reply", "path", "says"),
+    [
+        (web.Response(status=500, text="it broke\nbadly"), "", "500: it broke"),
+        (web.Response(status=404), "", "404: an empty answer"),
+        (web.Response(status=302, headers={"Location": "http://elsewhere/"}), "", "302: redirects are not followed"),
+        (web.Response(text="fine"), "", "200: the answer is no JSON: fine"),
+        (web.json_response({"a": 1}), "{$.b}", "jsonPath {$.b}: the answer has no 'b' there"),
+        (web.json_response({"a": 1}), "{$..b}", "cannot be read"),
+    ],
+)
+async def test_what_is_no_answer_is_said(service, providers, reply, path, says):
+    async def give(request):
+        return reply
+
+    service.reply = give
+    answer = await ask(service, providers, json_path=path)
+    assert says in answer.problem and "badly" not in answer.problem
+
+
+async def test_a_header_from_a_secret_is_read_anew_each_time(service, providers, secrets):
+    secrets.data["token"] = {"bearer": b"Bearer one\n"}
+    await ask(service, providers, headers=(TOKEN, Header("X-Team", "qa")))
+    secrets.data["token"] = {"bearer": b"Bearer two"}
+    await ask(service, providers, headers=(TOKEN,))
+    assert [request.headers["Authorization"] for request, _ in service.got] == ["Bearer one", "Bearer two"]
+    assert service.got[0][0].headers["X-Team"] == "qa"
+
+
+@pytest.mark.parametrize(
+    ("data", "failure", "says"),
+    [
+        ({}, None, "cannot be read: there is no such Secret in namespace default"),
+        ({"token": {"other": b"x"}}, None, "cannot be read: the Secret has no such key"),
+        ({"token": {"bearer": b"\xff\xfe"}}, None, "cannot be sent: it is no text"),
+        (
+            {},
+            Refused(403, "secrets is forbidden"),
+            "may not be read: allow the operator to get it by a Role in namespace",
+        ),
+        ({}, Unavailable("503: away"), "cannot be read: 503: away"),
+    ],
+)
+async def test_a_secret_that_cannot_be_used_is_named_with_its_key(service, providers, secrets, data, failure, says):
+    secrets.data, secrets.failure = data, failure
+    answer = await ask(service, providers, headers=(TOKEN,))
+    assert answer.problem.startswith("Secret 'token', key 'bearer', ") and says in answer.problem
+    assert service.got == [], "nothing is sent without it"
+
+
+async def test_a_secret_is_in_no_message(service, providers, secrets):
+    secrets.data["token"] = {"bearer": b"s3cret\nX-Evil: 1"}
+    answer = await ask(service, providers, headers=(TOKEN,))
+    assert answer.problem and "s3cret" not in answer.problem
+    assert service.got == []
