@@ -76,6 +76,7 @@ class ControlPlane:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._folder = Path()
         self._authority = Authority(self._folder)
+        self._front_proxy = Authority(self._folder)
         self.url = ""
 
     @property
@@ -123,6 +124,9 @@ class ControlPlane:
             "apiserver", "/CN=kube-apiserver", "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1"
         )
         self._authority.issue("admin", "/O=system:masters/CN=admin")
+        # Of an authority of its own: else whoever has a certificate of ours could speak for anybody to aggregated APIs.
+        self._front_proxy = Authority.create(self._folder / "front-proxy")
+        self._front_proxy.issue("front-proxy", "/CN=front-proxy-client")
         self._authority.service_account_key()
 
     def _start_with_retries(self) -> None:
@@ -133,7 +137,7 @@ class ControlPlane:
             self._start("etcd", _etcd_command(self._assets, self._folder, etcd_port, peer_port))
             self._start(
                 "kube-apiserver",
-                _apiserver_command(self._assets, self._authority, etcd_port, api_port),
+                _apiserver_command(self._assets, self._authority, self._front_proxy, etcd_port, api_port),
             )
             if self._becomes_ready():
                 return
@@ -221,7 +225,9 @@ def _etcd_command(folder: Path, data: Path, port: int, peer_port: int) -> list[s
     ]  # fmt: skip
 
 
-def _apiserver_command(folder: Path, authority: Authority, etcd_port: int, port: int) -> list[str]:
+def _apiserver_command(
+    folder: Path, authority: Authority, front_proxy: Authority, etcd_port: int, port: int
+) -> list[str]:
     return [
         str(folder / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd_port}", f"--secure-port={port}",
         "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--service-cluster-ip-range=10.98.0.0/16",
@@ -231,6 +237,11 @@ def _apiserver_command(folder: Path, authority: Authority, etcd_port: int, port:
         f"--service-account-key-file={authority.path('sa.pub')}",
         f"--service-account-signing-key-file={authority.path('sa.key')}",
         "--service-account-issuer=https://kubernetes.default.svc", "--authorization-mode=RBAC",
+        f"--requestheader-client-ca-file={front_proxy.path('ca.crt')}",
+        "--requestheader-allowed-names=front-proxy-client", "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={front_proxy.path('front-proxy.crt')}",
+        f"--proxy-client-key-file={front_proxy.path('front-proxy.key')}",
         "--allow-privileged", "--enable-priority-and-fairness=false", "--endpoint-reconciler-type=none",
         # No controller creates service accounts here, and without them no pod would be admitted.
         "--disable-admission-plugins=ServiceAccount",

@@ -19,16 +19,20 @@ from slipway_operator import explain, watch
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
+from slipway_operator.kube.aggregation import Host
+from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
+from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.fetch import Fetcher
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Reconciler
+from slipway_operator.reconcile import Askers, Capacity, Reconciler
 from slipway_operator.settings import Settings, parse, product_version
 from slipway_operator.telemetry import health, logs
 from slipway_operator.telemetry.metrics import Key, Metrics
@@ -95,7 +99,7 @@ async def _run(settings: Settings) -> int:
         hooks = HookRunner(poster, queue.add, metrics.called)
         measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
         try:
-            return await _serve(settings, client, session, queue, metrics, lease, (hooks, measurements))
+            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
@@ -124,7 +128,7 @@ async def _serve(
     queue: WorkQueue[Key],
     metrics: Metrics,
     lease: Lease,
-    askers: tuple[HookRunner, MeasurementRunner],
+    askers: Askers,
 ) -> int:
     listed = asyncio.Event()
     pulse = health.Pulse()
@@ -140,7 +144,11 @@ async def _serve(
         # Tasks that are born before kopf starts are not its to cancel.
         gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
         planning = PlanSettings(settings.server_image, settings.endpoint)
-        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), *askers)
+        capacity = Capacity(Autoscalers(client))
+        if settings.metrics_api_service:
+            capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
+            tasks += running
+        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
@@ -152,11 +160,30 @@ async def _serve(
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        return await _watch(settings, client, queue, metrics, tasks)
+        return await _watch(settings, client, queue, metrics, tasks, capacity.autoscalers)
     finally:
         await _end(tasks, queue)
         await lease.release()
         await runner.cleanup()
+
+
+def _metrics_api(
+    settings: Settings, client: Client, sampler: Sampler, queue: WorkQueue[Key], metrics: Metrics
+) -> tuple[Capacity, list[asyncio.Task[None]]]:
+    """The metrics API, with what reconciles tell it and learn of it."""
+
+    def changed(providers: dict[str, str]) -> None:
+        metrics.serves(providers)
+        for key in sampler.known():
+            queue.add(key)
+
+    host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
+    api = MetricsApi(client, sampler, host, settings.metrics_api_port, changed)
+    running = [
+        asyncio.create_task(sampler.run(), name="sampler"),
+        asyncio.create_task(api.run(), name="metrics api"),
+    ]
+    return Capacity(Autoscalers(client), sampler, api.providers), running
 
 
 async def _watch(
@@ -165,13 +192,14 @@ async def _watch(
     queue: WorkQueue[Key],
     metrics: Metrics,
     tasks: Sequence[asyncio.Task[None]],
+    autoscalers: Autoscalers,
 ) -> int:
     """Watch until a signal; anything else ends the process with an error, and the next one starts clean."""
     stop = asyncio.Event()
     for task in tasks:
         task.add_done_callback(lambda _: stop.set())
     try:
-        await watch.run(client, settings.namespaces, queue.add, metrics.heard, stop)
+        await watch.run(client, settings.namespaces, queue.add, metrics.heard, stop, autoscalers.forget)
     except Exception:
         log.exception("the watches ended")
         return 1

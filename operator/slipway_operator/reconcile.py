@@ -3,18 +3,21 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
+from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.metrics_api.sampler import Sampler, followed
 from slipway_operator.model import status
+from slipway_operator.model.observed import Observed
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.status import Decision, Status
 from slipway_operator.planning.hooks import notices
@@ -32,6 +35,27 @@ STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Who scales, and what they may ask us: nothing where we serve no metrics API."""
+
+    autoscalers: Autoscalers
+    sampler: Sampler | None = None
+    providers: Callable[[], dict[str, str]] = dict  # of the metrics APIs, as `Observed.metrics_providers`
+
+
+@dataclass(frozen=True, slots=True)
+class Askers:
+    """Who puts a plan's questions to others, and holds the answers."""
+
+    hooks: HookRunner
+    measurements: MeasurementRunner
+
+    def forget(self, key: Key) -> None:
+        self.hooks.forget(key)
+        self.measurements.forget(key)
+
+
 class Reconciler:
     """Brings one ModelDeployment a step nearer to its spec, any number of times."""
 
@@ -42,12 +66,12 @@ class Reconciler:
         settings: PlanSettings,
         metrics: Metrics,
         clock: Callable[[], datetime],
-        hooks: HookRunner,
-        measurements: MeasurementRunner,
+        askers: Askers,
+        capacity: Capacity | None = None,
     ) -> None:
+        self._capacity = capacity or Capacity(Autoscalers(client))
         self._client, self._gateways, self._settings = client, gateways, settings
-        self._metrics, self._clock, self._hooks = metrics, clock, hooks
-        self._measurements = measurements
+        self._metrics, self._clock, self._askers = metrics, clock, askers
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._told: dict[Key, Decision | None] = {}  # the last decision that this process knows to be told
 
@@ -76,12 +100,10 @@ class Reconciler:
             self._forget(key)
             return None
         if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
-            self._hooks.forget(key)
-            self._measurements.forget(key)
+            self._askers.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
-        seen = await observe(self._client, self._gateways, obj)
-        observed = replace(seen, hooks=self._hooks.answers(key), measured=self._measurements.answers(key))
+        observed = await self._observe(key, obj)
         now = self._clock()
         former = status.parse(obj.get("status"))
         await self._tell_what_was_not(key, obj, former, now)
@@ -102,23 +124,35 @@ class Reconciler:
         if told:
             self._told[key] = planned.status.last_decision
         self._metrics.rollouts.show(key, planned.status)
+        if self._capacity.sampler:
+            self._capacity.sampler.follow(key, followed(obj, planned.status, observed))
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
         again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
+    async def _observe(self, key: Key, obj: dict[str, Any]) -> Observed:
+        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers)
+        return replace(
+            seen,
+            hooks=self._askers.hooks.answers(key),
+            measured=self._askers.measurements.answers(key),
+            metrics_providers=self._capacity.providers(),
+        )
+
     def _forget(self, key: Key) -> None:
-        self._hooks.forget(key)
-        self._measurements.forget(key)
+        if self._capacity.sampler:
+            self._capacity.sampler.forget(key)
+        self._askers.forget(key)
         self._told.pop(key, None)
         self._leaving.pop(key, None)
 
     def _ask(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Only now: what is asked is written down, and answers that are written down are let go."""
-        self._hooks.tell(key, notices(obj, planned.status, planned.events, now))
+        self._askers.hooks.tell(key, notices(obj, planned.status, planned.events, now))
         room = [
-            self._hooks.follow(key, planned.calls),
-            self._measurements.follow(key, planned.questions),
+            self._askers.hooks.follow(key, planned.calls),
+            self._askers.measurements.follow(key, planned.questions),
         ]
         return planned.requeue_after_s if all(room) else _at_latest(planned.requeue_after_s, BUSY_PAUSE_S)
 

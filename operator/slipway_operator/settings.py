@@ -30,6 +30,9 @@ class Settings:
     log_level: str
     hook_signing_key_file: Path | None = None
     hook_allow_local: bool = False
+    metrics_api_service: str = ""  # empty: the metrics API is not served
+    metrics_api_port: int = 8443
+    metrics_api_owner: str = ""
     target: str = ""  # explain: a file or the name of a ModelDeployment
     target_namespace: str = "default"
 
@@ -57,6 +60,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         log_level=chosen.log_level.upper(),
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
         hook_allow_local=chosen.hook_allow_local == "true",
+        metrics_api_service=chosen.metrics_api_service,
+        metrics_api_port=chosen.metrics_api_port,
+        metrics_api_owner=chosen.metrics_api_owner,
         target=getattr(chosen, "target", ""),
         target_namespace=getattr(chosen, "namespace", "default"),
     )
@@ -133,6 +139,11 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         "true lets webhooks reach loopback and link-local addresses (default: %(default)s)",
         choices=("true", "false"),
     )
+    add(
+        "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
+    )
+    add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
+    add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
     add(
         "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"

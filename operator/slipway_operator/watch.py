@@ -8,6 +8,7 @@ from typing import Any
 
 import kopf
 
+from slipway_operator.kube.autoscalers import about
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
@@ -16,8 +17,10 @@ from slipway_operator.model import labels
 Key = tuple[str, str]
 Add = Callable[[Key], None]
 Heard = Callable[[str], None]
+Forget = Callable[[str], None]
 
 CHILDREN = (("apps", "v1", "replicasets"), ("", "v1", "pods"), ("", "v1", "services"))
+AUTOSCALERS = ("autoscaling", "v2", "horizontalpodautoscalers")
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +80,15 @@ async def all_keys(client: Client, namespaces: Sequence[str]) -> list[Key]:
     return found
 
 
-async def run(client: Client, namespaces: Sequence[str], add: Add, heard: Heard, stop: asyncio.Event) -> None:
-    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew."""
+async def run(
+    client: Client, namespaces: Sequence[str], add: Add, heard: Heard, stop: asyncio.Event, forget: Forget
+) -> None:
+    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew.
+
+    `forget(namespace)` hears of every change of an autoscaler there before its ModelDeployment is added.
+    """
     await kopf.operator(
-        registry=registry(client, add, heard, stop),
+        registry=registry(client, add, heard, stop, forget),
         settings=settings(),
         # Ours, because kopf's own asks for the name of a user that need not exist in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
@@ -91,7 +99,7 @@ async def run(client: Client, namespaces: Sequence[str], add: Add, heard: Heard,
     )
 
 
-def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event) -> kopf.OperatorRegistry:
+def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event, forget: Forget) -> kopf.OperatorRegistry:
     """The handlers: each event, of a parent or of a child, names the parent and nothing else."""
     registry = kopf.OperatorRegistry()
 
@@ -111,6 +119,7 @@ def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event) -> kop
 
     for group, version, plural in CHILDREN:
         _on_child(registry, group, version, plural, add, heard)
+    _on_autoscaler(registry, add, heard, forget)
     return registry
 
 
@@ -121,6 +130,36 @@ def _on_child(registry: kopf.OperatorRegistry, group: str, version: str, plural:
     async def child(namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
         heard(plural)
         add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
+
+
+def _on_autoscaler(registry: kopf.OperatorRegistry, add: Add, heard: Heard, forget: Forget) -> None:
+    """All of them: those of people and of KEDA carry no label of ours, and name the ModelDeployment as their target."""
+    seen: dict[tuple[str, str], tuple[str, set[str]]] = {}
+
+    @kopf.on.event(*AUTOSCALERS, registry=registry)
+    async def autoscaler(event: kopf.RawEvent, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
+        heard(AUTOSCALERS[2])
+        place = namespace or ""
+        item = {"metadata": {"name": name}, "spec": dict(body.get("spec") or {})}
+        concerned, said = about(item), _said_by(body)
+        former, before = seen.pop((place, name), ("", set()))
+        if event.get("type") != "DELETED" and concerned:
+            seen[place, name] = said, concerned
+            if former == said:
+                return
+        forget(place)
+        for target in concerned | before:
+            add((place, target))
+
+
+def _said_by(body: kopf.Body) -> str:
+    """What a reconcile looks at: the metrics in its status change every 15 s, and are no business of ours."""
+    said = (body.get("status") or {}).get("conditions") or ()
+    looked_at = [one for one in said if one["type"] in ("AbleToScale", "ScalingActive")]
+    words = sorted(
+        (one["type"], one["status"], one.get("message") if one["status"] == "False" else "") for one in looked_at
+    )
+    return repr((body.get("spec"), words))
 
 
 def settings() -> kopf.OperatorSettings:

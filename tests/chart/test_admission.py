@@ -33,6 +33,8 @@ GROUPS = {
     "controllerrevisions": "apps",
     "deployments": "apps",
     "jobs": "batch",
+    "horizontalpodautoscalers": "autoscaling",
+    "apiservices": "apiregistration.k8s.io",
     "endpointslices": "discovery.k8s.io",
     "leases": "coordination.k8s.io",
     "clusterroles": "rbac.authorization.k8s.io",
@@ -48,16 +50,20 @@ OPERATOR = {
     "replicasets": (*READ, "create", "patch", "delete"),
     "controllerrevisions": (*READ, "create", "patch", "delete"),
     "services": (*READ, "create", "patch", "delete"),
+    "horizontalpodautoscalers": (*READ, "create", "patch", "delete"),
     "pods": READ,
     "pods/eviction": ("create",),
     "jobs": ("get", "create", "delete"),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }
+# Those that register the metrics API, by name.
+REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 LEASE = {"get", "update"}  # its own one, in its own namespace
 GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
+    "apiservices",
     "deployments",
     "leases",
     "clusterroles",
@@ -120,6 +126,22 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
     for lease, verbs in (("slipway-operator", LEASE if account == "slipway-operator" else set()), ("another", set())):
         own = partial(_may, api, f"{namespace}:{account}", namespace)
         assert {verb for verb in (*READ, *WRITE) if own(verb, "leases", lease)} == verbs
+
+
+def test_the_metrics_api_is_registered_by_name_and_by_the_operator_alone(api: Api, namespace: str) -> None:
+    _install_rbac(api, "default", namespace)
+    operator, gateway = f"{namespace}:slipway-operator", f"{namespace}:slipway-gateway"
+    _wait_for(partial(_may, api, operator, "", "patch", "apiservices", REGISTRATIONS[0]))
+    for name in (*REGISTRATIONS, "v1.apps", "v1beta1.metrics.k8s.io"):
+        granted = {verb for verb in (*READ, *WRITE) if _may(api, operator, "", verb, "apiservices", name)}
+        assert granted == ({"get", "create", "patch", "delete"} if name in REGISTRATIONS else set())
+        assert not _may(api, gateway, "", "get", "apiservices", name)
+    own, config = f"{namespace}-slipway-metrics-api", "extension-apiserver-authentication"
+    assert _may(api, operator, "", "get", "clusterroles", own)
+    assert not _may(api, operator, "", "get", "clusterroles", "cluster-admin")
+    _wait_for(partial(_may, api, operator, "kube-system", "get", "configmaps", config))
+    assert not _may(api, operator, "kube-system", "get", "configmaps", "kube-root-ca.crt")
+    assert not _may(api, gateway, "kube-system", "get", "configmaps", config)
 
 
 def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, teams: None) -> None:

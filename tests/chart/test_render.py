@@ -153,10 +153,40 @@ def test_network_policy_lets_the_operator_ask_the_gateways() -> None:
 
 
 def test_closed_network_policy_keeps_everyone_from_the_operator() -> None:
-    rendered = objects(values={"networkPolicy": {"enabled": True}})
+    closed = {"networkPolicy": {"enabled": True}}
+    rendered = objects(values={**closed, "operator": {"metricsApi": {"enabled": False}}})
     spec = find(rendered, "NetworkPolicy", "slipway-operator")["spec"]
     assert spec["policyTypes"] == ["Ingress"]
     assert "ingress" not in spec
+    open_to_the_api_server = find(objects(values=closed), "NetworkPolicy", "slipway-operator")["spec"]["ingress"]
+    assert open_to_the_api_server == [{"ports": [{"port": "metrics"}]}]
+
+
+def test_metrics_api_is_found_by_its_service_and_owned_by_its_role() -> None:
+    rendered = objects()
+    container = _container(find(rendered, "Deployment", "slipway-operator"))
+    service = find(rendered, "Service", "slipway-operator-metrics")
+    role = find(rendered, "ClusterRole", f"{NAMESPACE}-slipway-metrics-api")
+    assert {
+        f"--metrics-api-service={service['metadata']['name']}",
+        f"--metrics-api-owner={role['metadata']['name']}",
+        "--metrics-api-port=8443",
+    } <= set(container["args"])
+    assert service["spec"]["ports"] == [{"name": "metrics", "port": 443, "targetPort": "metrics"}]
+    assert {"name": "metrics", "containerPort": 8443} in container["ports"]
+    assert [rule["resourceNames"] for rule in role["rules"] if "clusterroles" in rule["resources"]] == [
+        [role["metadata"]["name"]]
+    ]
+
+
+@pytest.mark.parametrize(
+    "off", [{"operator": {"metricsApi": {"enabled": False}}}, None], ids=["switched", "namespaced"]
+)
+def test_metrics_api_leaves_nothing_where_it_is_off(off: dict | None) -> None:
+    rendered = objects(values=off) if off else objects("namespaced")
+    assert "metrics-api" not in str(rendered)
+    assert not [item for item in of_kind(rendered, "Service") if item["metadata"]["name"].endswith("-metrics")]
+    assert not [item for item in rendered if item["metadata"].get("namespace") == "kube-system"]
 
 
 def test_service_monitors_scrape_the_admin_port_alone() -> None:

@@ -56,6 +56,7 @@ OTHER: Values = {
     "operator.hooks.signingSecret.name": "hooks",
     "operator.hooks.signingSecret.key": "mine",
     "operator.hooks.allowLocalAddresses": True,
+    "operator.metricsApi.enabled": False,
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",
     "server.image.digest": _DIGEST,

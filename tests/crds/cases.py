@@ -90,7 +90,60 @@ def _capacity(**capacity: object) -> dict[str, Any]:
     return {"strategy": {"capacity": capacity}}
 
 
+def _scaled(*metrics: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"autoscaling": {"maxReplicas": 4, "metrics": list(metrics) or [_follow()], **fields}}
+
+
+def _follow(**fields: Any) -> dict[str, Any]:
+    return {"type": "QueueDepth", "target": "4", **fields}
+
+
+def _behavior(direction: str, **rules: Any) -> dict[str, Any]:
+    return _scaled(behavior={direction: rules})
+
+
+def _policy(kind: str) -> dict[str, Any]:
+    return {"policies": [{"type": kind, "value": 1, "periodSeconds": 60}]}
+
+
 CEL_CASES = (
+    Case(
+        "autoscaling-bounds",
+        "spec.autoscaling.minReplicas is at most maxReplicas",
+        bad=(_scaled(minReplicas=5),),
+        good=(_scaled(minReplicas=4), _scaled()),
+    ),
+    Case(
+        "autoscaling-name",
+        "spec.autoscaling.metrics.name goes with External and Pods",
+        bad=(_scaled(_follow(type="External")), _scaled(_follow(type="Pods")), _scaled(_follow(name="depth"))),
+        good=(_scaled(_follow(type="External", name="sqs_depth"), _follow(type="Pods", name="busy")),),
+    ),
+    Case(
+        "autoscaling-selector",
+        "spec.autoscaling.metrics.selector goes with External and Pods only",
+        bad=(_scaled(_follow(selector={"matchLabels": {"queue": "a"}})),),
+        good=(_scaled(_follow(type="External", name="depth", selector={"matchLabels": {"queue": "a"}})),),
+    ),
+    Case(
+        "autoscaling-target-type",
+        "spec.autoscaling.metrics.targetType goes with External only",
+        bad=(_scaled(_follow(targetType="Value")), _scaled(_follow(type="Pods", name="busy", targetType="Value"))),
+        good=(_scaled(_follow(type="External", name="depth", targetType="Value")),),
+    ),
+    Case(
+        "autoscaling-target",
+        "spec.autoscaling.metrics.target is a positive quantity",
+        bad=(
+            *(_scaled(_follow(target=target)) for target in ("0", "-1", "many", "70%", "")),
+            *(_scaled(_follow(type="CPU", target=target)) for target in ("0%", "7.5%", "%", "-5%")),
+        ),
+        good=(
+            *(_scaled(_follow(target=target)) for target in ("4", "500m", "1.5")),
+            *(_scaled(_follow(type="CPU", target=target)) for target in ("70%", "250%", "500m")),
+            _scaled(_follow(type="Memory", target="20Gi")),
+        ),
+    ),
     Case(
         "revision-needs-hf",
         "spec.model.revision goes with hf:// only",
@@ -327,6 +380,38 @@ CEL_CASES = (
 
 # Limits that the schema itself holds; `says` is what the API server's own message contains.
 SCHEMA_CASES = (
+    *(
+        Case(
+            f"autoscaling.{field}",
+            f"spec.autoscaling.{field}",
+            bad=(bad,),
+            good=(good,),
+        )
+        for field, bad, good in (
+            ("metrics[0].type", _scaled(_follow(type="Queue")), _scaled(_follow(type="TTFT", target="500m"))),
+            (
+                "metrics[0].targetType",
+                _scaled(_follow(type="External", name="depth", targetType="Utilization")),
+                _scaled(_follow(type="External", name="depth", targetType="AverageValue")),
+            ),
+            *(
+                case
+                for direction in ("scaleUp", "scaleDown")
+                for case in (
+                    (
+                        f"behavior.{direction}.selectPolicy",
+                        _behavior(direction, selectPolicy="Most"),
+                        _behavior(direction, selectPolicy="Disabled"),
+                    ),
+                    (
+                        f"behavior.{direction}.policies[0].type",
+                        _behavior(direction, **_policy("Nodes")),
+                        _behavior(direction, **_policy("Percent"), stabilizationWindowSeconds=0),
+                    ),
+                )
+            ),
+        )
+    ),
     *(
         Case(
             f"{strategy}.threshold.type",

@@ -66,7 +66,10 @@ def test_everything_else_of_the_model_can_change(api: Api, namespace: str) -> No
             {"strategy": {"canary": {"steps": [{"setWeigth": 10, "pause": {}}]}}},
             "spec.strategy.canary.steps[0].setWeigth",
         ),
-        ({"autoscaling": {"minReplicas": 1}}, "spec.autoscaling"),
+        (
+            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "CPU", "target": "70%"}], "idleSeconds": 60}},
+            "spec.autoscaling.idleSeconds",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

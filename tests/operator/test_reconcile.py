@@ -9,7 +9,7 @@ from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unav
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
-from slipway_operator.reconcile import TELL_AGAIN_S, Reconciler
+from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler
 from slipway_operator.telemetry.metrics import Metrics
 
 KEY = ("default", "chat")
@@ -83,7 +83,7 @@ async def reconcile(client, failures=0, hooks=None, measurements=None):
     metrics = Metrics("test")
     settings = PlanSettings("image", "url")
     reconciler = Reconciler(
-        client, NoGateways(), settings, metrics, lambda: NOW, hooks or Hooks(), measurements or Hooks()
+        client, NoGateways(), settings, metrics, lambda: NOW, Askers(hooks or Hooks(), measurements or Hooks())
     )
     try:
         return await reconciler(KEY, failures)
@@ -191,7 +191,7 @@ class Remembering(FailingClient):
 def reconciler(client, seconds=0):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
-    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, Hooks(), Hooks())
+    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, Askers(Hooks(), Hooks()))
 
 
 @pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])

@@ -71,8 +71,50 @@ def test_kopf_is_an_event_source_and_nothing_else():
     assert settings.process.ultimate_exiting_timeout == 25
     assert set(settings.watching.label_selectors.values()) == {"slipway.dev/modeldeployment"}
     assert sum(settings.networking.error_backoffs) > 400
-    registry = watch.registry(None, lambda key: None, lambda kind: None, asyncio.Event())
+    registry = watch.registry(None, lambda key: None, lambda kind: None, asyncio.Event(), lambda namespace: None)
     assert isinstance(registry, kopf.OperatorRegistry)
-    assert len(registry._watching.get_all_handlers()) == 4
+    assert len(registry._watching.get_all_handlers()) == 5
     for other in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert not other.get_all_handlers()
+
+
+class Autoscaler:
+    """The handler of autoscalers, called as kopf calls it; which namespaces were forgotten and which keys added."""
+
+    def __init__(self):
+        self.forgotten, self.added = [], []
+        registry = watch.registry(None, self.added.append, lambda kind: None, asyncio.Event(), self.forgotten.append)
+        self._handler = registry._watching.get_all_handlers()[-1]
+
+    async def __call__(self, name="theirs", target="chat", kind="ModelDeployment", change="MODIFIED", **status):
+        aim = {"apiVersion": "slipway.dev/v1alpha1", "kind": kind, "name": target}
+        body = kopf.Body({"spec": {"scaleTargetRef": aim}, "status": status})
+        await self._handler.fn(event={"type": change}, namespace="default", name=name, body=body)
+        told, self.added[:] = sorted(self.added), []
+        return [name for _, name in told]
+
+
+def said(status="True", message=""):
+    return [{"type": "ScalingActive", "status": status, "message": message}]
+
+
+async def test_autoscalers_wake_what_they_scale_and_only_when_they_say_something_new():
+    hpa = Autoscaler()
+    assert await hpa(change=None) == ["chat"]
+    assert await hpa(currentMetrics=[1]) == []
+    assert await hpa(currentMetrics=[2]) == []
+    assert await hpa(conditions=said()) == ["chat"]
+    assert await hpa(conditions=said(message="other words for what works")) == []
+    assert await hpa(conditions=said("False", "no metric")) == ["chat"]
+    assert await hpa(conditions=said("False", "no metric"), change="DELETED") == ["chat"]
+    assert await hpa(conditions=said("False", "no metric")) == ["chat"]
+    assert set(hpa.forgotten) == {"default"}
+
+
+async def test_an_autoscaler_that_turns_to_another_target_wakes_both():
+    hpa = Autoscaler()
+    await hpa()
+    assert await hpa(target="code") == ["chat", "code"]
+    assert await hpa(kind="Service") == ["code"]
+    assert await hpa(kind="Service") == []
+    assert await hpa(name="chat-autoscaler", kind="Service") == ["chat"], "it has the name of ours"

@@ -21,11 +21,11 @@ from slipway_operator.model import status as status_room
 from slipway_operator.model.analysis import Counts
 from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, HookType
 from slipway_operator.model.measuring import Answer, Question
-from slipway_operator.model.observed import Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.observed import Autoscaler, Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.samples import Sample, Side
 from slipway_operator.model.spec import parse_inputs
-from slipway_operator.model.status import Mode, Status, Traffic
+from slipway_operator.model.status import Mode, State, Status, Traffic
 from slipway_operator.model.strategy import parse_strategy
 from slipway_operator.model.template import found
 from slipway_operator.planning.canary import replicas_for
@@ -151,6 +151,7 @@ class ModelCluster:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     pods: dict[str, Pods] = field(default_factory=dict)
     services: set[str] = field(default_factory=set)
+    autoscalers: dict[str, Autoscaler] = field(default_factory=dict)  # by name
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
     places: int | None = None  # pods that the nodes take; None is any number
@@ -302,6 +303,7 @@ class ModelCluster:
             hooks=dict(self._answers),
             measured=dict(self._measurements),
             templates={name: found(name, spec) for name, spec in self.templates.items()},
+            autoscalers=tuple(self.autoscalers.values()),
         )
 
     def fixpoint(self) -> dict[str, Any]:
@@ -386,6 +388,11 @@ class ModelCluster:
         return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
 
     def _create(self, manifest: dict[str, Any]) -> None:
+        if manifest["kind"] == "HorizontalPodAutoscaler":
+            name = manifest["metadata"]["name"]
+            made = self.autoscalers[name].created_at if name in self.autoscalers else self.now
+            self.autoscalers[name] = Autoscaler(name, True, True, made, copy.deepcopy(manifest["spec"]))
+            return
         revision = manifest["metadata"]["labels"][labels.REVISION]
         if manifest["kind"] == "ControllerRevision":
             data = manifest["data"]
@@ -415,6 +422,9 @@ class ModelCluster:
         item.ready -= int(number) < item.ready
 
     def _delete(self, kind: str, name: str) -> None:
+        if kind == "HorizontalPodAutoscaler":
+            self.autoscalers.pop(name, None)
+            return
         revision = name.rsplit("-", 1)[1]
         if kind == "ControllerRevision":
             self.snapshots.pop(revision, None)
@@ -428,9 +438,10 @@ class ModelCluster:
         old = self.parsed()
         for item in new.conditions:
             assert item.reason in WORDS["conditions"][item.type]["reasons"], f"docs/status.yaml lacks {item.reason}"
-        self._assert_weights(old.traffic, new.traffic)
+        self._assert_weights(old.traffic, new.traffic, min(self._carriers(old), self._carriers(new)))
         self._assert_confirmed(old, new)
         self._assert_judged(old, new)
+        self._assert_scale(new)
         if old.stable_revision != new.stable_revision:
             assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"
         if new.rollout:
@@ -441,7 +452,16 @@ class ModelCluster:
         self.status, self._parsed = rendered, None
         self._note_zeroes()
 
-    def _assert_weights(self, old: Traffic | None, new: Traffic | None) -> None:
+    def _assert_scale(self, new: Status) -> None:
+        """An autoscaler divides demand by the replicas, and looks for load in the pods of the selector."""
+        live = {name for name in (new.stable_revision, new.rollout and new.rollout.revision) if name}
+        if new.rollout and new.rollout.state is State.ABORTED:
+            live -= {new.rollout.revision} - {new.stable_revision}
+        assert new.selector == f"slipway.dev/modeldeployment=chat,slipway.dev/revision in ({','.join(sorted(live))})"
+        present = sum(item.replicas for name, item in self.pods.items() if name in live)
+        assert new.replicas == min(present, self.spec.get("replicas", 1)), "what a rollout adds is no capacity"
+
+    def _assert_weights(self, old: Traffic | None, new: Traffic | None, carriers: int) -> None:
         if new is None:
             assert old is None, "a table is never taken back"
             return
@@ -454,7 +474,7 @@ class ModelCluster:
         for backend in new.backends:
             before = old.weight(backend.revision) if old else 0
             if backend.weight > before:
-                self._assert_carries(backend.revision, backend.weight, new)
+                self._assert_carries(backend.revision, backend.weight, new, carriers)
 
     def _assert_confirmed(self, old: Status, new: Status) -> None:
         """Gates, as written before, are open for every higher weight of a revision under test."""
@@ -485,11 +505,11 @@ class ModelCluster:
             assert before.analysis and before.analysis.verdict and before.analysis.verdict.outcome == "Pass"
             assert before.analysis.id == before.step_token, "each step has a verdict of its own"
 
-    def _assert_carries(self, revision: str, weight: int, table: Traffic) -> None:
+    def _assert_carries(self, revision: str, weight: int, table: Traffic, carriers: int) -> None:
         ready = self.pods[revision].ready if revision in self.pods else 0
         others = [b.revision for b in table.backends if b.revision != revision]
         last_healthy = not any(self.pods.get(other, Pods(0)).ready for other in others)
-        needed = replicas_for(weight, self._carriers())
+        needed = replicas_for(weight, carriers)
         assert ready >= needed or last_healthy, f"I1: {weight}% needs {needed} ready pods, there are {ready}"
 
     def _assert_may_shrink(self, revision: str, replicas: int) -> None:
@@ -511,6 +531,7 @@ class ModelCluster:
 
     delays_changed: bool = False
     surge_changed: bool = False
+    replicas_walk: bool = False  # up again while pods of former revisions drain, which are not to make way
     _parsed: Status | None = None
     _questions: dict[str, HookCall] = field(default_factory=dict)
     _answers: dict[str, HookAnswer] = field(default_factory=dict)
@@ -522,19 +543,24 @@ class ModelCluster:
         """I7, on every growth: replicas and surge, and what a shrunk spec or surge still has to drain."""
         growth = sum(item.desired for item in self.pods.values())
         replicas = self.spec.get("replicas", 1)
-        draining = sum(item.desired for item in self.pods.values() if item.desired > replicas)
+        left = self._live() if self.replicas_walk else self.pods.keys()
+        draining = sum(item.desired for name, item in self.pods.items() if item.desired > replicas or name not in left)
         surge = parse_strategy(self.spec.get("strategy") or {}).capacity.surge(replicas)
         most = replicas + surge + draining
         assert growth <= most or self.surge_changed, f"I7: {growth} pods for {replicas} replicas and {surge} more"
         assert growth <= 2 * replicas + draining, f"I7: {growth} pods for {replicas} replicas"
 
-    def _mode(self) -> Mode:
+    def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout
+        return {self.parsed().stable_revision, rollout.revision if rollout else None}
+
+    def _mode(self, status: Status | None = None) -> Mode:
+        rollout = (status or self.parsed()).rollout
         return rollout.capacity_mode if rollout else Mode.SURGE
 
-    def _carriers(self) -> int:
+    def _carriers(self, status: Status | None = None) -> int:
         """Pods that carry everything: one fewer while they are replaced in place."""
-        return int(self.spec.get("replicas", 1)) - (self._mode() is Mode.REPLACE)
+        return int(self.spec.get("replicas", 1)) - (self._mode(status) is Mode.REPLACE)
 
     def _acked_weight(self, revision: str | None) -> int:
         traffic = self.parsed().traffic

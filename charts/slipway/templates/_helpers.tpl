@@ -55,6 +55,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the metrics API is served: registrations are cluster-wide, so not with rights in some namespaces only. */}}
+{{- define "slipway.metricsApi" -}}
+{{- if and .Values.operator.metricsApi.enabled (eq .Values.rbac.scope "cluster") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "slipway.metricsApiRole" -}}
+{{- printf "%s-%s-metrics-api" .Release.Namespace (include "slipway.fullname" .) -}}
+{{- end -}}
+
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
 {{- define "slipway.endpoint" -}}
 {{- $port := int .Values.gateway.service.port -}}

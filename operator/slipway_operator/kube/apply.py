@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from slipway_operator.kube import events
+from slipway_operator.kube.autoscalers import belongs_to
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.observe import is_owned
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, child
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
@@ -108,4 +108,4 @@ async def _evict(client: Client, obj: Object, evict: Evict) -> None:
 
 def _is_ours(live: Object, obj: Object) -> bool:
     label = (live["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT)
-    return label == obj["metadata"]["name"] and is_owned(live, obj["metadata"]["uid"])
+    return label == obj["metadata"]["name"] and belongs_to(live, obj["metadata"]["uid"])

@@ -89,10 +89,14 @@ class Client:
         path = resource.path(body["metadata"]["namespace"])
         return await self._write(resource, "POST", path, [_FIELD_MANAGER], body)
 
-    async def apply(self, resource: Resource, manifest: Object) -> Object:
-        """Create or complete an object by server-side apply; the fields in the manifest become ours."""
-        path = resource.path(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-        return await self._write(resource, "PATCH", path, [_FIELD_MANAGER, ("force", "true")], manifest, _APPLY)
+    async def apply(self, resource: Resource, manifest: Object, *, force: bool = True) -> Object:
+        """Create or complete an object by server-side apply; the fields in the manifest become ours.
+
+        Without `force` a field that somebody else owns with another value makes it Stale.
+        """
+        path = resource.path(manifest["metadata"].get("namespace"), manifest["metadata"]["name"])
+        forced = [("force", "true")] if force else []
+        return await self._write(resource, "PATCH", path, [_FIELD_MANAGER, *forced], manifest, _APPLY)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
         """Change some fields by merge patch."""
@@ -109,7 +113,7 @@ class Client:
         path = resource.path(metadata["namespace"], metadata["name"], "status")
         return await self._write(resource, "PUT", path, [_FIELD_MANAGER], body)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
         """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._write(resource, "DELETE", resource.path(namespace, name), [], body)

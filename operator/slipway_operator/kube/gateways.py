@@ -42,6 +42,16 @@ class Answer:
     routes: Object = field(default_factory=dict)
     incarnation: str = ""  # another one after each start of its process
     bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
+    gone: bool = False  # its last words, repeated for a while
+
+    def inflight(self, namespace: str, name: str, uid: str) -> int | None:
+        """Requests in progress at one ModelDeployment; None when it has no such route, or says what makes no sense."""
+        try:
+            route = self.routes.get(f"{namespace}/{name}") or {}
+            counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
+            return None if counted is None else sum(max(0, int(counts["inflight"])) for counts in counted)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return None
 
     def about(self, namespace: str, name: str, uid: str) -> Gateway:
         """The part about one ModelDeployment; a route of a former one of that name counts as none.
@@ -114,7 +124,9 @@ class Gateways:
         self._heard = {name: told for name, told in self._heard.items() if now - told[0] < GRACE_S}
         present = {answer.incarnation for answer in found}
         fallen = [
-            replace(answer, ready=False) for _, answer in self._heard.values() if answer.incarnation not in present
+            replace(answer, ready=False, gone=True)
+            for _, answer in self._heard.values()
+            if answer.incarnation not in present
         ]
         self._heard |= {answer.incarnation: (now, answer) for answer in found if answer.incarnation}
         return fallen

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from slipway_operator.kube import pod_trouble
+from slipway_operator.kube.autoscalers import Autoscalers, belongs_to
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
@@ -18,19 +19,19 @@ Object = dict[str, Any]
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 
 
-async def observe(client: Client, gateways: Gateways, obj: Object) -> Observed:
-    """The children and the gateways of a ModelDeployment, as they are now."""
+async def observe(client: Client, gateways: Gateways, obj: Object, autoscalers: Autoscalers | None = None) -> Observed:
+    """The children, the gateways and the autoscalers of a ModelDeployment, as they are now."""
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     selector = labels.selector(name)
     # Whether a revision exists must be certain; pods and services change all the time anyway.
-    replica_sets, revisions, pods, services, answers, templates = await asyncio.gather(
+    replica_sets, revisions, pods, services, answers, (templates, scalers) = await asyncio.gather(
         client.list(REPLICA_SETS, namespace, selector),
         client.list(CONTROLLER_REVISIONS, namespace, selector),
         client.list(PODS, namespace, selector, cached=True),
         client.list(SERVICES, namespace, selector, cached=True),
         gateways.answers(),
-        analysis_templates(client, obj),
+        asyncio.gather(analysis_templates(client, obj), (autoscalers or Autoscalers(client)).of(obj)),
     )
     owned = [item for item in replica_sets if is_owned(item, uid)]
     return Observed(
@@ -39,6 +40,7 @@ async def observe(client: Client, gateways: Gateways, obj: Object) -> Observed:
         services=frozenset(revision_of(item) for item in services if is_owned(item, uid) and not _is_leaving(item)),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
         templates=templates,
+        autoscalers=scalers,
     )
 
 
@@ -64,9 +66,7 @@ async def _template(client: Client, namespace: str, name: str) -> Template:
 
 def is_owned(item: Object, uid: str) -> bool:
     """Whether an object has our labels and belongs to this very ModelDeployment, not to a former namesake."""
-    metadata = item["metadata"]
-    owners = metadata.get("ownerReferences") or ()
-    return labels.REVISION in (metadata.get("labels") or {}) and any(owner.get("uid") == uid for owner in owners)
+    return labels.REVISION in (item["metadata"].get("labels") or {}) and belongs_to(item, uid)
 
 
 def revision_of(item: Object) -> str:
@@ -91,7 +91,7 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
     """Read a ReplicaSet of ours and the pods among `pods` that are its own."""
     status = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]
-    own = sorted((pod for pod in pods if _has_owner(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
+    own = sorted((pod for pod in pods if belongs_to(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
     living = [pod for pod in own if not pod_trouble.has_ended(pod)]
     # Pods that ended come last: they were replaced, and the replacement's word is news.
     found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living), *pod_trouble.of_pods(own))
@@ -111,11 +111,8 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
 def _pod(pod: Object) -> Pod:
     metadata = pod["metadata"]
     made = wire.parse_time(metadata["creationTimestamp"])
-    return Pod(metadata["name"], made, pod_trouble.is_ready(pod), pod_trouble.restarts(pod))
-
-
-def _has_owner(pod: Object, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())
+    address = (pod.get("status") or {}).get("podIP") or ""
+    return Pod(metadata["name"], made, pod_trouble.is_ready(pod), pod_trouble.restarts(pod), address)
 
 
 def _is_leaving(item: Object) -> bool:

@@ -33,8 +33,12 @@ ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslic
 JOBS = Resource("batch/v1", "Job", "jobs")
 SECRETS = Resource("v1", "Secret", "secrets")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+AUTOSCALERS = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+API_SERVICES = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices")
+CLUSTER_ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 
-CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES)
+CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES, AUTOSCALERS)
 
 
 def child(api_version: str, kind: str) -> Resource:

@@ -27,14 +27,16 @@ class Owner:
             "name": labels.child_name(self.name, revision),
             "namespace": self.namespace,
             "labels": labels.child_labels(self.name, revision),
-            "ownerReferences": [
-                {
-                    "apiVersion": labels.API_VERSION,
-                    "kind": labels.KIND,
-                    "name": self.name,
-                    "uid": self.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [self.reference()],
+        }
+
+    def reference(self) -> dict[str, Any]:
+        """As the owner of a child."""
+        return {
+            "apiVersion": labels.API_VERSION,
+            "kind": labels.KIND,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
         }

@@ -1,5 +1,7 @@
 """Names and labels of everything that belongs to a ModelDeployment: their single home."""
 
+from collections.abc import Iterable
+
 GROUP = "slipway.dev"
 VERSION = "v1alpha1"
 KIND = "ModelDeployment"
@@ -22,6 +24,17 @@ def child_labels(name: str, revision: str) -> dict[str, str]:
 def selector(name: str) -> str:
     """Label selector, as a string, of every object of a ModelDeployment."""
     return f"{MODEL_DEPLOYMENT}={name}"
+
+
+def live_selector(name: str, revisions: Iterable[str]) -> str:
+    """Label selector, as a string, of the pods of some revisions: of all when there is none yet."""
+    listed = ",".join(sorted(revisions))
+    return f"{selector(name)},{REVISION} in ({listed})" if listed else selector(name)
+
+
+def autoscaler_name(name: str) -> str:
+    """Name of a ModelDeployment's own HorizontalPodAutoscaler: neither KEDA's nor one that people would choose."""
+    return f"{name}-autoscaler"
 
 
 def child_name(name: str, revision: str) -> str:

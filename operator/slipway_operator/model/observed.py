@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.model.measuring import Answer
@@ -39,6 +40,7 @@ class Pod:
     created_at: datetime
     ready: bool
     restarts: int = 0  # of its containers
+    address: str = ""  # its IP, once it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,29 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalerCondition:
+    """What the HorizontalPodAutoscaler's controller says of it."""
+
+    type: str  # AbleToScale | ScalingActive | ScalingLimited
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaler:
+    """A HorizontalPodAutoscaler that scales the ModelDeployment, or has the name that ours would have."""
+
+    name: str
+    ours: bool  # by its owner reference
+    aims_here: bool  # its target is the ModelDeployment
+    created_at: datetime
+    spec: dict[str, Any] = field(default_factory=dict)
+    conditions: tuple[ScalerCondition, ...] = ()
+    scaled_object: str = ""  # KEDA's, that it was made for
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a plan may look at besides spec and status."""
 
@@ -82,6 +107,8 @@ class Observed:
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
     measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
+    autoscalers: tuple[Autoscaler, ...] = ()
+    metrics_providers: dict[str, str] = field(default_factory=dict)  # who serves a metrics API group; "" is we do
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""

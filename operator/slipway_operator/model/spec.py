@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
 from slipway_operator.model.hooks import Hook, parse_hooks
 from slipway_operator.model.strategy import Strategy, parse_strategy
 from slipway_operator.model.wire import parse_time
@@ -86,6 +87,7 @@ class Spec:
     restart_at: datetime | None = None  # pods made before this moment are replaced
     intents: Intents = field(default_factory=Intents)
     hooks: tuple[Hook, ...] = ()
+    autoscaling: Autoscaling | None = None
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -104,6 +106,7 @@ def parse(obj: Json) -> Spec | Invalid:
             restart_at=_time(spec.get("restartAt")),
             intents=_intents(spec.get("rollout") or {}),
             hooks=parse_hooks_of(obj),
+            autoscaling=parse_autoscaling(spec.get("autoscaling")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Observed, Snapshot
 from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
-from slipway_operator.model.status import Phase, RevisionStatus, Rollout, State, Status, Traffic
+from slipway_operator.model.status import Condition, Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
 from slipway_operator.planning import (
     analysis,
@@ -26,6 +26,7 @@ from slipway_operator.planning import (
     revision,
     wakeup,
 )
+from slipway_operator.planning.autoscale import Scaling, scaling
 from slipway_operator.planning.news import news
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
@@ -63,13 +64,15 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     ignored = _ignored_intents(course, at) if generation != status.observed_generation else ()
     evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
+    scaler = scaling(owner, at, obj)
     renewed = replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended)
+    renewed = replace(renewed, conditions=_conditions(course, at, traffic, scaler, generation))
     moved = news(course, at, desired, traffic, renewed.revisions, evicted)
     return Plan(
         status=renewed,
-        create=_creations(owner, course, at, desired, settings),
+        create=(*_creations(owner, course, at, desired, settings), *scaler.create),
         scale=_scalings(owner, at, desired),
-        delete=_deletions(owner, course, at, gone),
+        delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=evicted,
         events=(*translated, *decided, *told, *moved, *ignored),
         calls=hooks.calls(owner, course, ended, at),
@@ -129,7 +132,6 @@ def _status(
 ) -> Status:
     generation = _generation(obj)
     live = [item for item in (course.stable, course.target) if item]
-    fresh = describe.conditions(course, at, traffic)
     return Status(
         observed_generation=generation,
         phase=describe.phase(course, at),
@@ -139,8 +141,9 @@ def _status(
         ready=describe.ready_of_wanted(at, {name: desired[name] for name in live}),
         model=at.spec.inputs.model.name,
         endpoint=endpoint,
-        replicas=sum(item.replicas for name, item in at.observed.workloads.items() if name in live),
-        selector=labels.selector(obj["metadata"]["name"]),
+        # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
+        replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
+        selector=labels.live_selector(obj["metadata"]["name"], live),
         current_revision=at.current,
         stable_revision=course.stable,
         previous_revision=course.previous,
@@ -152,8 +155,15 @@ def _status(
         decisions=course.decisions,
         pause_conditions=argo.pause_conditions(course, at.spec, at.status),
         controller_pause=argo.controller_pause(course),
-        conditions=conditions.carry_over(fresh, at.status.conditions, generation),
     )
+
+
+def _conditions(
+    course: Course, at: Situation, traffic: Traffic | None, scaler: Scaling, generation: int
+) -> tuple[Condition, ...]:
+    fresh = describe.conditions(course, at, traffic)
+    told = [*fresh, scaler.condition] if scaler.condition else fresh
+    return conditions.carry_over(told, at.status.conditions, generation)
 
 
 def _shown(course: Course, at: Situation) -> Rollout | None:

@@ -43,12 +43,18 @@ def target_weight(course: Course, at: Situation) -> int:
     if rollout is None or course.target is None:
         return 0
     present = at.weight(rollout.revision)
-    carried = _carried(course, at, present)
+    returning = _returning(course, at, present)
     if rollout.state is State.ABORTING:
-        return _returning(course, at, present)
-    if rollout.state is State.PROMOTING:
+        return returning
+    # More replicas make the pods of both sides too few: nothing moves then until some are ready that it can move to.
+    return max(_wanted_weight(course, at, present), returning)
+
+
+def _wanted_weight(course: Course, at: Situation, present: int) -> int:
+    carried = _carried(course, at, present)
+    if course.state is State.PROMOTING:
         return carried
-    if rollout.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
+    if course.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
         return min(asked_weight(course, at), carried)
     return min(present, carried)
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, hooks, measuring, restart
+from slipway_operator.planning import analysis, autoscale, hooks, measuring, restart
 from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
@@ -51,6 +51,7 @@ def _moments(course: Course, at: Situation) -> Iterator[datetime]:
     yield from hooks.moments(course, at)
     for run, spec in analysis.under_way(course, at):
         yield from measuring.moments(run, spec)
+    yield from autoscale.moments(at)
     for name in retired(course, at):
         settled = at.status.scale_down_at(name)
         if settled:

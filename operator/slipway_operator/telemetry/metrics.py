@@ -1,7 +1,7 @@
 """Every metric of the operator is declared here."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -75,6 +75,12 @@ class Metrics:
         self._holds_lease = Gauge(
             "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
         )
+        self._metrics_api = Gauge(
+            "slipway_operator_metrics_api_provider",
+            "1 for who serves a group of the metrics API.",
+            ["group", "provider"],
+            registry=self.registry,
+        )
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def reconciled(self, result: str, seconds: float) -> None:
@@ -104,6 +110,12 @@ class Metrics:
     def leads(self, held: bool) -> None:
         """The lease was taken or lost."""
         self._holds_lease.set(held)
+
+    def serves(self, providers: Mapping[str, str]) -> None:
+        """Who serves each group of the metrics API; "" is this operator."""
+        self._metrics_api.clear()
+        for group, provider in providers.items():
+            self._metrics_api.labels(group, provider or "slipway").set(1)
 
     def follow_queue(self, queue: Queue) -> None:
         """Show the queue as it is when it is asked for."""

@@ -21,6 +21,9 @@
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
@@ -58,6 +61,18 @@
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
+{{- end -}}
+
+{{- define "slipway.metricsApiRules" -}}
+- apiGroups: [apiregistration.k8s.io]
+  resources: [apiservices]
+  resourceNames: [v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io, v1beta1.external.metrics.k8s.io]
+  verbs: [get, create, patch, delete]
+# Itself: it owns the registrations, so that they go with the release.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: [{{ include "slipway.metricsApiRole" . }}]
+  verbs: [get]
 {{- end -}}
 
 {{/* A role and its binding: {root, component, name, suffix, kind prefix ("Cluster" or ""), namespace, rules}. */}}

@@ -1,0 +1,109 @@
+"""The HorizontalPodAutoscalers of a namespace by what they scale: ours, people's and KEDA's."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.resources import AUTOSCALERS
+from slipway_operator.model import labels, wire
+from slipway_operator.model.observed import Autoscaler, ScalerCondition
+
+Object = dict[str, Any]
+
+CACHE_S = 1.0
+_SCALED_OBJECT = "scaledobject.keda.sh/name"
+_MOST = 8  # that scale one ModelDeployment; two are too many already
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What one namespace holds, by the names that it is about."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    fresh_until: float = float("-inf")
+    found: dict[str, list[Object]] = field(default_factory=dict)
+
+
+class Autoscalers:
+    """A hundred reconciles at once list a namespace once. Foreign ones carry no label of ours, so all are listed."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._shelves: dict[str, _Shelf] = {}  # by namespace
+
+    async def of(self, obj: Object) -> tuple[Autoscaler, ...]:
+        """Those that scale a ModelDeployment, and one of another target that has the name of ours."""
+        metadata = obj["metadata"]
+        name, uid = metadata["name"], metadata["uid"]
+        items = (await self._found(metadata["namespace"])).get(name, [])
+        return tuple(_read(item, name, uid) for item in items[:_MOST])
+
+    def forget(self, namespace: str) -> None:
+        """Something changed there: what was listed counts no more, nor what is being listed."""
+        if shelf := self._shelves.get(namespace):
+            shelf.fresh_until = float("-inf")
+
+    async def _found(self, namespace: str) -> dict[str, list[Object]]:
+        shelf = self._shelves.setdefault(namespace, _Shelf())
+        async with shelf.lock:
+            if self._clock() >= shelf.fresh_until:
+                # Before the question, so that a change that is told meanwhile makes the answer old.
+                shelf.fresh_until = self._clock() + CACHE_S
+                try:
+                    shelf.found = await self._list(namespace)
+                except BaseException:
+                    shelf.fresh_until = float("-inf")
+                    raise
+            return shelf.found
+
+    async def _list(self, namespace: str) -> dict[str, list[Object]]:
+        try:
+            items = await self._client.list(AUTOSCALERS, namespace, cached=True)
+        except Refused:  # an operator that was upgraded before its permissions were
+            return {}
+        found: dict[str, list[Object]] = {}
+        for item in items:
+            if not item["metadata"].get("deletionTimestamp"):
+                for name in about(item):
+                    found.setdefault(name, []).append(item)
+        return found
+
+
+def about(item: Object) -> set[str]:
+    """Names of the ModelDeployments that an autoscaler concerns: its target, and whose name it takes."""
+    target = target_of(item)
+    taken = item["metadata"]["name"].removesuffix(labels.autoscaler_name(""))
+    return {name for name in (target, taken if taken != item["metadata"]["name"] else "") if name}
+
+
+def target_of(item: Object) -> str:
+    """Name of the ModelDeployment that it scales; empty when it scales something else."""
+    target = (item.get("spec") or {}).get("scaleTargetRef") or {}
+    group = str(target.get("apiVersion", "")).partition("/")[0]
+    return str(target.get("name", "")) if (group, target.get("kind")) == (labels.GROUP, labels.KIND) else ""
+
+
+def belongs_to(item: Object, uid: str) -> bool:
+    """Whether an object has an owner: this very one, not a former namesake."""
+    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
+
+
+def _read(item: Object, name: str, uid: str) -> Autoscaler:
+    metadata = item["metadata"]
+    said = (item.get("status") or {}).get("conditions") or ()
+    return Autoscaler(
+        name=metadata["name"],
+        ours=belongs_to(item, uid),
+        aims_here=target_of(item) == name,
+        created_at=wire.parse_time(metadata["creationTimestamp"]),
+        spec=item.get("spec") or {},
+        conditions=tuple(
+            ScalerCondition(one["type"], one["status"], one.get("reason") or "", one.get("message") or "")
+            for one in said
+        ),
+        scaled_object=(metadata.get("labels") or {}).get(_SCALED_OBJECT, ""),
+    )

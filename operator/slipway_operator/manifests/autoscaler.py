@@ -1,0 +1,115 @@
+"""The HorizontalPodAutoscaler of a ModelDeployment, and whether a live one still says what is wanted."""
+
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import labels, quantity
+from slipway_operator.model.autoscaling import OWN_NAMES, Autoscaling, Metric, MetricType, Rules
+from slipway_operator.model.spec import Json
+
+API_VERSION, KIND = "autoscaling/v2", "HorizontalPodAutoscaler"
+CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
+# Percent of a GPU in use as NVIDIA's DCGM exporter calls it and Prometheus adapters pass it on.
+GPU_METRIC = "DCGM_FI_DEV_GPU_UTIL"
+
+
+def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> dict[str, Any]:
+    """An `autoscaling/v2` object that writes the ModelDeployment's scale.
+
+    `group` is the metrics API that serves our own metrics. They are demand that is divided by the pods, so they say the
+    same whatever share of it a rollout has moved.
+    """
+    target = {"apiVersion": labels.API_VERSION, "kind": labels.KIND, "name": owner.name}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": labels.autoscaler_name(owner.name),
+            "namespace": owner.namespace,
+            "labels": {
+                labels.MODEL_DEPLOYMENT: owner.name,
+                labels.MANAGED_BY: "slipway",
+                labels.COMPONENT: "autoscaler",
+            },
+            "ownerReferences": [owner.reference()],
+        },
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": wanted.min_replicas,
+            "maxReplicas": wanted.max_replicas,
+            "metrics": [_metric(metric, target, group) for metric in wanted.metrics],
+            "behavior": {"scaleUp": _rules(wanted.scale_up), "scaleDown": _rules(wanted.scale_down)},
+        },
+    }
+
+
+def says_the_same(live: Json, wanted: Json) -> bool:
+    """Whether a live spec holds all that is wanted, by value; what the API server adds counts for nothing."""
+    return _same("", live, wanted)
+
+
+def _same(field: str, live: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(_same(key, live.get(key), item) for key, item in wanted.items())
+    if isinstance(wanted, list):
+        paired = isinstance(live, list) and len(live) == len(wanted)
+        return paired and all(_same(field, *pair) for pair in zip(live, wanted, strict=True))
+    if field in ("value", "averageValue") and isinstance(wanted, str):
+        return _is_quantity(live) and quantity.parse(str(live)) == quantity.parse(wanted)
+    return bool(live == wanted)
+
+
+def _is_quantity(value: Any) -> bool:
+    try:
+        quantity.parse(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def _metric(metric: Metric, target: dict[str, Any], group: str) -> dict[str, Any]:
+    if metric.type in OWN_NAMES:
+        return _own(metric, target, group)
+    if metric.type in (MetricType.CPU, MetricType.MEMORY):
+        return {
+            "type": "Resource",
+            "resource": {"name": metric.type.lower(), "target": _share_or_average(metric.target)},
+        }
+    if metric.type is MetricType.EXTERNAL:
+        return {"type": "External", "external": {"metric": _named(metric), "target": _amount(metric)}}
+    name = {"name": GPU_METRIC} if metric.type is MetricType.GPU_UTILIZATION else _named(metric)
+    return {"type": "Pods", "pods": {"metric": name, "target": _amount(metric)}}
+
+
+def _own(metric: Metric, target: dict[str, Any], group: str) -> dict[str, Any]:
+    name = {"name": OWN_NAMES[metric.type]}
+    if group == EXTERNAL:
+        selected = {**name, "selector": {"matchLabels": {labels.MODEL_DEPLOYMENT: target["name"]}}}
+        return {"type": "External", "external": {"metric": selected, "target": _amount(metric)}}
+    return {"type": "Object", "object": {"describedObject": target, "metric": name, "target": _amount(metric)}}
+
+
+def _named(metric: Metric) -> dict[str, Any]:
+    selector = {"selector": {"matchLabels": dict(metric.match_labels)}} if metric.match_labels else {}
+    return {"name": metric.name, **selector}
+
+
+def _amount(metric: Metric) -> dict[str, Any]:
+    field = "value" if metric.target_type == "Value" else "averageValue"
+    return {"type": metric.target_type, field: metric.target}
+
+
+def _share_or_average(target: str) -> dict[str, Any]:
+    if target.endswith("%"):
+        return {"type": "Utilization", "averageUtilization": int(quantity.parse(target[:-1]))}
+    return {"type": "AverageValue", "averageValue": target}
+
+
+def _rules(rules: Rules) -> dict[str, Any]:
+    return {
+        "stabilizationWindowSeconds": rules.window_s,
+        "selectPolicy": rules.select,
+        "policies": [
+            {"type": policy.type, "value": policy.value, "periodSeconds": policy.period_s} for policy in rules.policies
+        ],
+    }

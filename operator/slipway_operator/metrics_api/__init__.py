@@ -1,0 +1,1 @@
+"""The Kubernetes metrics API of the operator: what gateways and pods report, for autoscalers."""

@@ -1,0 +1,190 @@
+"""The routes of the metrics API; each answer is a document or a Status that says why there is none."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
+from slipway_operator.metrics_api import documents, selector
+from slipway_operator.metrics_api.documents import DEPLOYMENTS, VERSIONS, Document, Sample
+from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD, Number, PodTarget, Series, Unknown
+from slipway_operator.model import labels
+
+Answer = Callable[[web.Request], Awaitable[Document]]
+Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Key = tuple[str, str]
+
+log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """There is no document to answer with."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the sampler knows, as the API tells it."""
+
+    sampler: Sampler
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def application(self, names: Callable[[], Collection[str]]) -> web.Application:
+        """All routes. `names`: common names of the client certificates that may ask; none means any that is valid."""
+        application = web.Application(middlewares=[_guard(names)])
+        add = application.router.add_get
+        for group, versions in VERSIONS.items():
+            add(f"/apis/{group}", _json(_fixed(documents.group(group))))
+            for version in versions:
+                add(f"/apis/{group}/{version}", _json(_fixed(documents.resources(group, version))))
+        for version in VERSIONS[CUSTOM]:
+            place = f"/apis/{CUSTOM}/{version}/namespaces/{{namespace}}"
+            add(f"{place}/{{resource}}/{{name}}/{{metric}}", _json(self._custom(version)))
+        add(f"/apis/{EXTERNAL}/{VERSIONS[EXTERNAL][0]}/namespaces/{{namespace}}/{{metric}}", _json(self._external))
+        return application
+
+    def _custom(self, version: str) -> Answer:
+        async def answer(request: web.Request) -> Document:
+            place = request.match_info
+            resource, metric = place["resource"], place["metric"]
+            known = {DEPLOYMENTS: OF_DEPLOYMENT, "pods": OF_POD}.get(resource)
+            if known is None:
+                raise Refusal(404, f"there are metrics of {DEPLOYMENTS} and pods, not of {resource}")
+            _require_metric(metric, known)
+            read = self._deployments if known is OF_DEPLOYMENT else self._pods
+            samples = read(place["namespace"], place["name"], metric, _selector(request))
+            return documents.custom_values(version, metric, samples)
+
+        return answer
+
+    async def _external(self, request: web.Request) -> Document:
+        metric, namespace = request.match_info["metric"], request.match_info["namespace"]
+        _require_metric(metric, OF_DEPLOYMENT)
+        return documents.external_values(metric, self._deployments(namespace, "*", metric, _selector(request)))
+
+    def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[Sample]:
+        """Of one, or of all that a selector of `slipway.dev/modeldeployment` picks: those with a fresh number."""
+        keys = [
+            key
+            for key in self.sampler.known(namespace)
+            if key[1] == name or (name == "*" and matches({labels.MODEL_DEPLOYMENT: key[1]}))
+        ]
+        if not keys:
+            raise Refusal(404, f"no ModelDeployment {'of this selector' if name == '*' else name} in {namespace}")
+        return _fresh([self._deployment(key, metric) for key in keys], metric)
+
+    def _deployment(self, key: Key, metric: str) -> Sample | str:
+        series = self.sampler.series(key)
+        try:
+            return self._sample(labels.KIND, key, _there(series).number(metric, self.sampler.clock()))
+        except Unknown as unknown:
+            return f"ModelDeployment {key[1]}: {unknown}"
+
+    def _pods(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[Sample]:
+        found = [
+            (key, pod)
+            for key in self.sampler.known(namespace)
+            for pod in _there(self.sampler.peek(key)).followed.pods
+            if pod.name == name or (name == "*" and matches(_labels(key, pod)))
+        ]
+        if not found:
+            raise Refusal(404, f"no ready pod {'of this selector' if name == '*' else name} in {namespace}")
+        return _fresh([self._pod(key, pod, metric) for key, pod in found], metric)
+
+    def _pod(self, key: Key, pod: PodTarget, metric: str) -> Sample | str:
+        series = _there(self.sampler.series(key))
+        try:
+            number = series.of_pod(metric, pod.name, self.sampler.clock())
+        except Unknown as unknown:
+            return f"pod {pod.name}: {unknown}"
+        return self._sample("Pod", (key[0], pod.name), number)
+
+    def _sample(self, kind: str, key: Key, number: Number) -> Sample:
+        taken = self.now() - timedelta(seconds=max(0.0, self.sampler.clock() - number.at))
+        return Sample(kind, *key, number.value, taken, number.window_s)
+
+
+def _there(series: Series | None) -> Series:
+    assert series is not None, "the keys are those of the sampler, and nothing else runs meanwhile"
+    return series
+
+
+def _fresh(found: Sequence[Sample | str], metric: str) -> list[Sample]:
+    """Those that have a number: an autoscaler copes with a missing one, and must not take it for zero."""
+    fresh = [item for item in found if isinstance(item, Sample)]
+    if not fresh:
+        why = next(item for item in found if isinstance(item, str))
+        raise Refusal(503, f"{metric} has no fresh value: {why}")
+    return fresh
+
+
+def _labels(key: Key, pod: PodTarget) -> dict[str, str]:
+    return labels.child_labels(key[1], pod.revision)
+
+
+def _require_metric(metric: str, known: Collection[str]) -> None:
+    if metric not in known:
+        raise Refusal(404, f"there is no metric {metric[:128]}; there are {', '.join(sorted(known))}")
+
+
+def _selector(request: web.Request) -> selector.Matches:
+    if request.query.get("metricLabelSelector"):
+        raise Refusal(400, "metricLabelSelector: these metrics have no labels of their own; leave it out")
+    try:
+        return selector.parse(request.query.get("labelSelector", ""))
+    except selector.BadSelector as error:
+        raise Refusal(400, f"labelSelector: {error}") from error
+
+
+def _fixed(document: Document) -> Answer:
+    async def answer(_: web.Request) -> Document:
+        return document
+
+    return answer
+
+
+def _json(answer: Answer) -> Handle:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.json_response(await answer(request))
+
+    return handle
+
+
+def _guard(names: Callable[[], Collection[str]]) -> Middleware:
+    """Only the API server's front proxy may ask; it has checked who asks it and what they may."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handle) -> web.StreamResponse:
+        try:
+            if (caller := _common_name(request)) not in (allowed := names()) and allowed:
+                raise Refusal(403, f"a client certificate for {caller!r} may not ask here: only the API server may")
+            return await handler(request)
+        except Refusal as refusal:
+            return _refused(refusal.code, refusal.message)
+        except web.HTTPException as error:
+            return _refused(error.status, f"{request.method} {request.path[:256]}: {error.reason}")
+        except Exception:
+            log.exception("a request of the metrics API failed")
+            return _refused(500, "the metrics API failed; the operator's log says how")
+
+    return guard
+
+
+def _refused(code: int, message: str) -> web.Response:
+    return web.Response(text=json.dumps(documents.failure(code, message)), status=code, content_type="application/json")
+
+
+def _common_name(request: web.Request) -> str:
+    """The common name of the client's certificate, which TLS has verified; empty where there is none."""
+    certificate = request.transport.get_extra_info("peercert") if request.transport else None
+    subject = (certificate or {}).get("subject") or ()
+    return next((value for part in subject for key, value in part if key == "commonName"), "")

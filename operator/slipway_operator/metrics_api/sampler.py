@@ -1,0 +1,189 @@
+"""Asks pods and gateways for their load every few seconds, and keeps the last minute of it in memory."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import aiohttp
+
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.gateways import Answer
+from slipway_operator.metrics_api import exposition
+from slipway_operator.metrics_api.exposition import Reading
+from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
+from slipway_operator.model.observed import Observed
+from slipway_operator.model.status import Status
+
+Key = tuple[str, str]
+
+PORT = 8000  # of the server: docs/contracts.md
+TIMEOUT_S = 2.0
+CONCURRENCY = 64
+LARGEST_BYTES = 2 << 20
+# Somebody who asks without an autoscaler is answered for so long; then its pods are left alone again.
+ASKED_S = 120.0
+
+log = logging.getLogger(__name__)
+
+
+class Answers(Protocol):
+    """The gateways, as `kube.gateways.Gateways` asks them."""
+
+    async def answers(self) -> Sequence[Answer]:
+        """What each says."""
+
+
+def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followed:
+    """What the sampler is to know of a ModelDeployment after a reconcile."""
+    live = [name for name in (status.stable_revision, status.canary_revision) if name] or [
+        item.revision for item in status.revisions
+    ]
+    pods = tuple(
+        PodTarget(pod.name, pod.address, name)
+        for name in live
+        for pod in (observed.workloads[name].pods if name in observed.workloads else ())
+        if pod.ready and pod.address
+    )
+    scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
+    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled)
+
+
+class Sampler:
+    """The series of every ModelDeployment. Only pods whose numbers somebody wants are asked."""
+
+    def __init__(
+        self, gateways: Answers, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._gateways, self._session, self.clock = gateways, session, clock
+        self._series: dict[Key, Series] = {}
+        self._asked_at: dict[Key, float] = {}
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._new: set[Key] = set()  # with pods that were never heard
+        self._wanted_now = asyncio.Event()
+
+    def follow(self, key: Key, seen: Followed) -> None:
+        """Take over what a reconcile saw; pods that are new are asked at once."""
+        series = self._series.get(key)
+        if series is None or series.followed.uid != seen.uid:
+            self._series[key], new = Series(seen, self.clock()), True
+        else:
+            new = series.follow(seen, self.clock())
+        if new and self._is_wanted(key):
+            self._want(key)
+
+    def forget(self, key: Key) -> None:
+        """The ModelDeployment is gone."""
+        for memory in (self._series, self._asked_at):
+            memory.pop(key, None)
+        self._new.discard(key)
+
+    def series(self, key: Key) -> Series | None:
+        """The series of a ModelDeployment for somebody who asks; None when there is no such object."""
+        found = self._series.get(key)
+        if found and not self._is_wanted(key):
+            self._want(key)
+        if found:
+            self._asked_at[key] = self.clock()
+        return found
+
+    def peek(self, key: Key) -> Series | None:
+        """The series of a ModelDeployment for somebody who only looks for its pods."""
+        return self._series.get(key)
+
+    def known(self, namespace: str = "") -> list[Key]:
+        """ModelDeployments of a namespace, or all."""
+        return sorted(key for key in self._series if namespace in ("", key[0]))
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        due = self.clock()
+        while True:
+            await self._pause(due - self.clock())
+            if self.clock() >= due:
+                due = self.clock() + PERIOD_S
+                self._new.clear()
+                await self.sample([key for key in self._series if self._is_wanted(key)])
+            else:
+                keys, self._new = sorted(self._new), set()
+                await self.sample(keys)
+
+    async def sample(self, keys: Sequence[Key]) -> None:
+        """Ask the gateways once and every pod of these ModelDeployments."""
+        if not keys:
+            return
+        await self._ask_gateways(keys)
+        pods = [(key, pod) for key in keys if key in self._series for pod in self._series[key].followed.pods]
+        await asyncio.gather(*(self._ask_pod(key, pod) for key, pod in pods))
+
+    async def _pause(self, seconds: float) -> None:
+        self._wanted_now.clear()
+        if self._new or seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wanted_now.wait()
+        except TimeoutError:
+            return
+
+    def _is_wanted(self, key: Key) -> bool:
+        asked = self.clock() - self._asked_at.get(key, float("-inf")) < ASKED_S
+        return asked or self._series[key].followed.scaled
+
+    def _want(self, key: Key) -> None:
+        self._new.add(key)
+        self._wanted_now.set()
+
+    async def _ask_gateways(self, keys: Sequence[Key]) -> None:
+        try:
+            answers: Sequence[Answer] = await self._gateways.answers()
+            problem = ""
+        except ApiError as error:
+            answers, problem = (), f"the gateways cannot be found: {error}"
+        now = self.clock()
+        for key in keys:
+            if series := self._series.get(key):
+                series.hear_gateways(problem or inflight(answers, key, series.followed.uid), now)
+
+    async def _ask_pod(self, key: Key, pod: PodTarget) -> None:
+        async with self._slots:
+            reading = await self._read(pod)
+        if series := self._series.get(key):
+            series.hear(pod.name, reading, self.clock())
+
+    async def _read(self, pod: PodTarget) -> Reading | str:
+        host = f"[{pod.address}]" if ":" in pod.address else pod.address
+        limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            # Another host's page would be counted as this pod's, and none of ours redirects.
+            async with self._session.get(
+                f"http://{host}:{PORT}/metrics", timeout=limit, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    return f"/metrics answers {response.status}"
+                page = await response.content.read(LARGEST_BYTES + 1)
+                while len(page) <= LARGEST_BYTES and (more := await response.content.read(LARGEST_BYTES)):
+                    page += more
+            if len(page) > LARGEST_BYTES:
+                return f"/metrics has more than {LARGEST_BYTES} bytes"
+            return exposition.parse(page.decode(errors="replace"))
+        except exposition.Malformed as error:
+            return f"/metrics: {error}"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return f"/metrics cannot be read: {type(error).__name__}: {error}".rstrip(": ")
+
+
+def inflight(answers: Sequence[Answer], key: Key, uid: str) -> int | str:
+    """Requests in progress over all gateways, those that leave too; in words why that is not known.
+
+    What a gateway held that died is not counted: its clients come back through another one.
+    """
+    present = [answer for answer in answers if not answer.gone]
+    if not any(answer.ready for answer in present):
+        return "no gateway is ready"
+    silent = [answer.name for answer in present if answer.ready and not answer.reachable]
+    if silent:
+        return f"gateway {silent[0]} does not answer"
+    counts = [count for answer in present if (count := answer.inflight(*key, uid)) is not None]
+    return sum(counts) if counts else "no gateway has a route to it yet"

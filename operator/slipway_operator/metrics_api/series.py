@@ -1,0 +1,269 @@
+"""The last minute of one ModelDeployment's demand, and the numbers that autoscalers read from it; pure.
+
+A number is made of fresh readings alone. Where there are none the answer is `Unknown`, never zero: an autoscaler that
+took silence for idleness would take the pods away from those who wait. Times are seconds of one clock that never jumps.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from slipway_operator.metrics_api.exposition import Buckets, Reading
+
+PERIOD_S = 10.0  # between two readings of a pod
+WINDOW_S = 60.0  # over which rates and percentiles are taken
+STALE_S = 30.0  # a reading that is older counts no more: three were missed
+_KEPT = int(WINDOW_S / PERIOD_S) + 2
+
+
+class Unknown(Exception):
+    """There is no fresh number; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTarget:
+    """A ready pod of a live revision."""
+
+    name: str
+    address: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known of a ModelDeployment from its last reconcile."""
+
+    uid: str
+    pods: tuple[PodTarget, ...]
+    replicas: int  # status.replicas, which autoscalers divide by
+    scaled: bool  # an autoscaler is about to ask
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One value of a series."""
+
+    value: float
+    at: float  # when the oldest reading in it was taken
+    window_s: int | None = None  # None: at one moment
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one pod said, oldest first."""
+
+    since: float  # when the pod was first heard of
+    readings: deque[tuple[float, Reading]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    problem: str = "it was not asked yet"
+
+
+class Series:
+    """One ModelDeployment."""
+
+    def __init__(self, followed: Followed, now: float) -> None:
+        self.followed = followed
+        self._pods: dict[str, _Memory] = {}
+        self._inflight: tuple[float, int] | None = None
+        self._inflight_problem = "the gateways were not asked yet"
+        self.follow(followed, now)
+
+    def follow(self, followed: Followed, now: float) -> bool:
+        """Take over what a reconcile saw; True when there is a pod that was never heard."""
+        self.followed = followed
+        present = {pod.name for pod in followed.pods}
+        new = present - self._pods.keys()
+        self._pods = {name: memory for name, memory in self._pods.items() if name in present}
+        self._pods |= {name: _Memory(now) for name in new}
+        return bool(new)
+
+    def hear(self, pod: str, reading: Reading | str, now: float) -> None:
+        """What a pod answered, or in words why it did not; nothing of a pod that is followed no more."""
+        if memory := self._pods.get(pod):
+            if isinstance(reading, str):
+                memory.problem = reading
+            else:
+                memory.readings.append((now, reading))
+                memory.problem = f"a rate needs two readings, {PERIOD_S:g} s apart"
+
+    def hear_gateways(self, inflight: int | str, now: float) -> None:
+        """Requests in progress over all gateways, or in words why that is not known."""
+        if isinstance(inflight, str):
+            self._inflight_problem = inflight
+        else:
+            self._inflight = (now, inflight)
+
+    # --- of the whole -------------------------------------------------------------------------------------------------
+
+    def number(self, metric: str, now: float) -> Number:
+        """The value of a metric of the ModelDeployment.
+
+        Raises:
+            KeyError: when there is no such metric.
+            Unknown: when there is no fresh value.
+        """
+        return OF_DEPLOYMENT[metric](self, now)
+
+    def of_pod(self, metric: str, pod: str, now: float) -> Number:
+        """The value of a metric of one pod.
+
+        Raises:
+            KeyError: when there is no such metric, or no such pod.
+            Unknown: when there is no fresh value.
+        """
+        return OF_POD[metric](self._pods[pod], now)
+
+    def inflight(self, now: float) -> Number:
+        """Requests that gateways have at the pods."""
+        if self._inflight is None or now - self._inflight[0] > STALE_S:
+            raise Unknown(self._inflight_problem)
+        return Number(self._inflight[1], self._inflight[0])
+
+    def total(self, of_pod: "OfPod", now: float) -> Number:
+        """The sum over the pods. One that is silent for long counts as their mean, while half of them speak.
+
+        A pod that was never heard has just begun, and has no load to speak of.
+        """
+        known = self._known(of_pod, now)
+        silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
+        self._require(known, silent)
+        mean = sum(number.value for number in known.values()) / len(known)
+        window = next(iter(known.values())).window_s
+        return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
+
+    def ttft_p95(self, now: float) -> Number:
+        """Seconds to the first token that 95 of 100 requests stay below; 0 only when nobody asks and nobody waits."""
+        known = self._known(_latest, now)
+        silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
+        self._require(known, silent)
+        grown = _added(_growth(self._pods[name], now) for name in known)
+        at = min(number.at for number in known.values())
+        if grown and grown[-1][1] > 0:
+            return Number(quantile(0.95, grown), at, int(WINDOW_S))
+        busy = sum(number.value for number in known.values())
+        if busy > 0:
+            raise Unknown(f"{busy:g} requests are in the pods and none had its first token in the last {WINDOW_S:g} s")
+        return Number(0.0, at, int(WINDOW_S))
+
+    def _known(self, of_pod: "OfPod", now: float) -> dict[str, Number]:
+        found = {}
+        for name, memory in self._pods.items():
+            try:
+                found[name] = of_pod(memory, now)
+            except Unknown:
+                continue
+        return found
+
+    def _require(self, known: Mapping[str, Number], silent: int) -> None:
+        if not self._pods:
+            raise Unknown("no pod is ready")
+        if len(known) < max(1, silent):
+            name, memory = next(pod for pod in self._pods.items() if pod[0] not in known)
+            raise Unknown(f"{len(known)} of {len(self._pods)} pods have fresh numbers; pod {name}: {memory.problem}")
+
+
+OfPod = Callable[[_Memory, float], Number]
+
+
+def _fresh(memory: _Memory, now: float) -> tuple[float, Reading]:
+    if not memory.readings or now - memory.readings[-1][0] > STALE_S:
+        raise Unknown(memory.problem)
+    return memory.readings[-1]
+
+
+def _first(memory: _Memory, now: float) -> tuple[float, Reading]:
+    """The oldest reading within the window."""
+    return next(item for item in memory.readings if now - item[0] <= WINDOW_S)
+
+
+def _gauge(read: Callable[[Reading], float]) -> OfPod:
+    def number(memory: _Memory, now: float) -> Number:
+        at, reading = _fresh(memory, now)
+        return Number(read(reading), at)
+
+    return number
+
+
+_latest = _gauge(lambda reading: reading.waiting + reading.running)
+
+
+def _tokens_per_second(memory: _Memory, now: float) -> Number:
+    """Generated tokens per second between the oldest and the newest reading of the window."""
+    at, _ = _fresh(memory, now)
+    seconds = at - _first(memory, now)[0]
+    if seconds <= 0:
+        raise Unknown(memory.problem)
+    within = [reading.tokens for moment, reading in memory.readings if now - moment <= WINDOW_S]
+    # A count that fell began anew with its process: what it shows was generated since.
+    grown = sum(after - before if after >= before else after for before, after in pairwise(within))
+    return Number(grown / seconds, at, int(WINDOW_S))
+
+
+def _growth(memory: _Memory, now: float) -> Buckets:
+    """First tokens of the window by upper bound, cumulated."""
+    newest, oldest = dict(_fresh(memory, now)[1].ttft), dict(_first(memory, now)[1].ttft)
+    restarted = any(count < oldest.get(bound, 0.0) for bound, count in newest.items())
+    return tuple((bound, count - (0.0 if restarted else oldest.get(bound, 0.0))) for bound, count in newest.items())
+
+
+def _added(growths: Iterable[Buckets]) -> Buckets:
+    """The sum of cumulated counts, also of pods whose engines have other bounds."""
+    every = [dict(growth) for growth in growths]
+    bounds = sorted({bound for growth in every for bound in growth})
+    return tuple((bound, sum(_up_to(bound, growth) for growth in every)) for bound in bounds)
+
+
+def _up_to(bound: float, growth: Mapping[float, float]) -> float:
+    return max((count for own, count in growth.items() if own <= bound), default=0.0)
+
+
+def quantile(share: float, buckets: Buckets) -> float:
+    """The value below which this share of observations lies, as PromQL's histogram_quantile: linear within a bucket.
+
+    Above the last finite bound there is nothing to go by: the answer is that bound.
+    """
+    rank, lower, below = share * buckets[-1][1], 0.0, 0.0
+    for bound, count in buckets:
+        if count >= rank and count > below:
+            return lower if math.isinf(bound) else lower + (bound - lower) * (rank - below) / (count - below)
+        lower, below = (lower, below) if math.isinf(bound) else (bound, count)
+    return lower
+
+
+def _ttft_of_pod(memory: _Memory, now: float) -> Number:
+    at, _ = _fresh(memory, now)
+    grown = _growth(memory, now)
+    if not grown or grown[-1][1] <= 0:
+        raise Unknown(f"no request had its first token in the last {WINDOW_S:g} s")
+    return Number(quantile(0.95, grown), at, int(WINDOW_S))
+
+
+def _replica_seconds(series: Series, now: float) -> Number:
+    """The percentile times status.replicas: divided by the replicas, as an AverageValue is, it is the percentile again.
+
+    So an autoscaler compares it with its target whatever pods a rollout has added for a while.
+    """
+    number = series.ttft_p95(now)
+    return Number(number.value * max(1, series.followed.replicas), number.at, number.window_s)
+
+
+OF_POD: Mapping[str, OfPod] = {
+    "slipway_queue_depth": _gauge(lambda reading: reading.waiting),
+    "slipway_requests_running": _gauge(lambda reading: reading.running),
+    "slipway_tokens_per_second": _tokens_per_second,
+    "slipway_kv_cache_usage": _gauge(lambda reading: reading.kv_usage),
+    "slipway_ttft_p95_seconds": _ttft_of_pod,
+}
+
+
+def _total(metric: str) -> Callable[[Series, float], Number]:
+    return lambda series, now: series.total(OF_POD[metric], now)
+
+
+OF_DEPLOYMENT: Mapping[str, Callable[[Series, float], Number]] = {
+    **{metric: _total(metric) for metric in OF_POD},
+    "slipway_in_flight": Series.inflight,
+    "slipway_ttft_p95_seconds": Series.ttft_p95,
+    "slipway_ttft_p95_replica_seconds": _replica_seconds,
+}

@@ -1,0 +1,118 @@
+"""Keeps the metrics API served and registered: certificate, front proxy, port, APIServices; looks every minute."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from slipway_operator.kube.aggregation import FrontProxy, Host, NoFrontProxy, front_proxy, register
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.metrics_api import certificate
+from slipway_operator.metrics_api.app import Api
+from slipway_operator.metrics_api.certificate import Certificate, NoCertificate
+from slipway_operator.metrics_api.documents import VERSIONS
+from slipway_operator.metrics_api.sampler import Sampler
+
+LOOK_S = 60.0
+RETRY_S = 5.0
+_RENEW_AFTER_S = certificate.DAYS * 86400 / 2
+_SHUTDOWN_S = 2.0  # an answer takes no time; idle connections of the API server are not waited for
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Served:
+    """What the port serves with."""
+
+    own: Certificate
+    clients_ca: str
+    made_at: float
+    runner: web.AppRunner
+
+
+@dataclass(slots=True)
+class MetricsApi:
+    """The server of one operator. What goes wrong is logged and tried again: rollouts do not depend on it."""
+
+    client: Client
+    sampler: Sampler
+    host: Host
+    port: int
+    changed: Callable[[dict[str, str]], None]  # hears who serves each group whenever that changes
+    clock: Callable[[], float] = time.monotonic
+    _providers: dict[str, str] = field(default_factory=dict)
+    _names: frozenset[str] = frozenset()
+    _served: _Served | None = None
+    _problem: str = ""
+
+    def providers(self) -> dict[str, str]:
+        """Who serves each group, "" for us; nothing while that is not known."""
+        return dict(self._providers)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            while True:
+                pause_s = await self._look()
+                await asyncio.sleep(pause_s)
+        finally:
+            await self._stop()
+
+    async def _look(self) -> float:
+        try:
+            await self.keep()
+        except (ApiError, NoFrontProxy, NoCertificate, OSError) as error:
+            self._tell(f"the metrics API is not served as it should be: {error}")
+            return RETRY_S
+        self._tell("")
+        return LOOK_S
+
+    async def keep(self) -> None:
+        """Bring the port and the registrations in line with what the API server says now.
+
+        Raises:
+            ApiError, NoFrontProxy: when it does not say or take it.
+            NoCertificate, OSError: when there is no certificate or no port to serve with.
+        """
+        proxy = await front_proxy(self.client)
+        self._names = proxy.names
+        served = self._served
+        if not served or served.clients_ca != proxy.ca or self.clock() - served.made_at > _RENEW_AFTER_S:
+            served = await self._serve(proxy)
+        providers = await register(self.client, self.host, VERSIONS, served.own.certificate)
+        if providers != self._providers:
+            self._providers = providers
+            for group, provider in providers.items():
+                log.info("%s is served by %s", group, provider or "this operator")
+            self.changed(self.providers())
+
+    async def _serve(self, proxy: FrontProxy) -> _Served:
+        own = await certificate.make(self.host.dns_name)
+        context = certificate.server_context(own, proxy.ca)
+        await self._stop()
+        application = Api(self.sampler).application(lambda: self._names)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, None, self.port, ssl_context=context).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._served = _Served(own, proxy.ca, self.clock(), runner)
+        return self._served
+
+    async def _stop(self) -> None:
+        if self._served:
+            served, self._served = self._served, None
+            await served.runner.cleanup()
+
+    def _tell(self, problem: str) -> None:
+        """Once for each problem, not once for each try."""
+        if problem and problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem

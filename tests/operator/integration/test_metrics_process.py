@@ -1,0 +1,125 @@
+"""The operator's process serving the metrics API: by the rights that its documentation lists, with a real gateway."""
+
+import asyncio
+import contextlib
+import re
+import ssl
+
+import aiohttp
+import pytest
+import yaml
+
+from slipway_operator.kube.errors import NotFound
+from slipway_operator.kube.resources import API_SERVICES, CLUSTER_ROLES, MODEL_DEPLOYMENTS
+from tests.support.processes import ROOT, Cluster, free_port, limited_kubeconfig, until
+
+from .conftest import MANIFEST
+
+pytestmark = pytest.mark.integration
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GROUPS = ("v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+
+
+async def allow_registration(client, namespace):
+    """What docs/operator.md lists for the metrics API; the name of the ClusterRole."""
+    text = (ROOT / "docs" / "operator.md").read_text()
+    block = re.search(r"```yaml\n# ClusterRole (\S+)\n(rules:.*?)```", text, re.DOTALL)
+    name, subjects = (
+        f"{namespace}-metrics-api",
+        [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
+    )
+    rules = yaml.safe_load(block[2].replace(block[1], name))["rules"]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    reader = {**role, "kind": "Role", "name": "extension-apiserver-authentication-reader"}
+    metadata = {"name": name}
+    await client._call("POST", f"{RBAC}/clusterroles", [], {"metadata": metadata, "rules": rules})
+    binding = {"metadata": metadata, "roleRef": role, "subjects": subjects}
+    await client._call("POST", f"{RBAC}/clusterrolebindings", [], binding)
+    binding = {"metadata": metadata, "roleRef": reader, "subjects": subjects}
+    await client._call("POST", f"{RBAC}/namespaces/kube-system/rolebindings", [], binding)
+    return name
+
+
+@pytest.fixture
+async def cluster(client, namespace, api_server, tmp_path):
+    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
+    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
+    owner, cluster.metrics_port = await allow_registration(client, namespace), free_port()
+    cluster.operator._command += [
+        "--metrics-api-service=operator-metrics",
+        f"--metrics-api-port={cluster.metrics_port}",
+        f"--metrics-api-owner={owner}",
+    ]
+    await cluster.announce_gateway()
+    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
+    pods = asyncio.create_task(cluster.run_pods())
+    yield cluster
+    pods.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pods
+    await cluster.operator.stop()
+    await cluster.gateway.stop()
+    for name in GROUPS:
+        with contextlib.suppress(NotFound):
+            live = await client.get(API_SERVICES, None, name)
+            await client.delete(API_SERVICES, None, name, live["metadata"]["uid"])
+
+
+def as_front_proxy(api_server):
+    """The credentials of the control plane's front proxy; another cluster keeps them to itself."""
+    folder = api_server.parent / "front-proxy"
+    if not folder.exists():
+        pytest.skip("the front proxy's key is in reach on a control plane of one's own only")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the API server's test verifies ours
+    context.load_cert_chain(folder / "front-proxy.crt", folder / "front-proxy.key")
+    return context
+
+
+async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(cluster, client, namespace, api_server):
+    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
+    scaled = {"maxReplicas": 2, "metrics": [{"type": "InFlight", "target": "8"}]}
+    await client.create(MODEL_DEPLOYMENTS, manifest | {"spec": manifest["spec"] | {"autoscaling": scaled}})
+    await until(lambda: registered(client), "the operator has registered the metrics API")
+    owners = {
+        owner["uid"]
+        for name in GROUPS
+        for owner in (await client.get(API_SERVICES, None, name))["metadata"]["ownerReferences"]
+    }
+    assert owners == {(await client.get(CLUSTER_ROLES, None, f"{namespace}-metrics-api"))["metadata"]["uid"]}
+    await until(lambda: provides(cluster), "its metrics say that it serves")
+
+    context, place = as_front_proxy(api_server), f"namespaces/{namespace}/modeldeployments.slipway.dev/chat"
+    base = f"https://127.0.0.1:{cluster.metrics_port}/apis/custom.metrics.k8s.io/v1beta2/{place}"
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(metric):
+            async with session.get(f"{base}/{metric}", ssl=context) as answer:
+                return answer.status, await answer.json()
+
+        async def measured():
+            status, document = await ask("slipway_in_flight")
+            return document["items"] if status == 200 else None
+
+        (item,) = await until(measured, "the gateway's count has arrived")
+        assert (item["value"], item["describedObject"]["name"]) == ("0", "chat")
+        status, document = await ask("slipway_queue_depth")
+        assert (status, document["message"]) == (
+            503,
+            "slipway_queue_depth has no fresh value: ModelDeployment chat: no pod is ready",
+        )
+    code, seconds = await cluster.operator.end()
+    assert (code, seconds < 20) == (0, True), cluster.operator.log()
+    assert await registered(client), "the next operator serves on: nothing is unregistered in between"
+
+
+async def registered(client):
+    with contextlib.suppress(NotFound):
+        return [await client.get(API_SERVICES, None, name) for name in GROUPS]
+    return None
+
+
+async def provides(cluster):
+    _, page = await cluster.admin("/metrics")
+    return 'slipway_operator_metrics_api_provider{group="custom.metrics.k8s.io",provider="slipway"} 1.0' in page

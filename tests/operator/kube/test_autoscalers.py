@@ -1,0 +1,111 @@
+"""Who scales a ModelDeployment, read from what a namespace holds; asked once for many."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from slipway_operator.kube.autoscalers import CACHE_S, Autoscalers
+from slipway_operator.kube.errors import Refused, Unavailable
+
+CREATED = "2026-01-01T00:00:00Z"
+
+
+def hpa(
+    name: str, target: str = "chat", *, kind: str = "ModelDeployment", owner: str = "", **metadata: Any
+) -> dict[str, Any]:
+    group = "slipway.dev/v1alpha1" if kind == "ModelDeployment" else "apps/v1"
+    owners = {"ownerReferences": [{"uid": owner}]} if owner else {}
+    return {
+        "metadata": {"name": name, "creationTimestamp": CREATED, **owners, **metadata},
+        "spec": {"scaleTargetRef": {"apiVersion": group, "kind": kind, "name": target}},
+    }
+
+
+class Namespace:
+    """Stands for the client: what it holds, and how often it was asked."""
+
+    def __init__(self, *items: dict[str, Any], failure: Exception | None = None) -> None:
+        self.items, self.failure, self.lists = list(items), failure, 0
+
+    async def list(self, resource: Any, namespace: str, selector: str = "", cached: bool = False) -> Any:
+        assert (resource.plural, namespace, selector) == ("horizontalpodautoscalers", "default", "")
+        self.lists += 1
+        await asyncio.sleep(0)
+        if self.failure:
+            raise self.failure
+        return list(self.items)
+
+
+def of(name: str = "chat") -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default", "uid": "u1"}}
+
+
+async def found(*items: dict[str, Any], name: str = "chat") -> Any:
+    return await Autoscalers(Namespace(*items)).of(of(name))  # type: ignore[arg-type]
+
+
+async def test_ours_theirs_and_kedas_are_told_apart() -> None:
+    keda = hpa("keda-hpa-x", labels={"scaledobject.keda.sh/name": "x"})
+    seen = await found(hpa("chat-autoscaler", owner="u1"), hpa("theirs"), keda)
+    assert [(item.name, item.ours, item.scaled_object) for item in seen] == [
+        ("chat-autoscaler", True, ""),
+        ("theirs", False, ""),
+        ("keda-hpa-x", False, "x"),
+    ]
+
+
+async def test_other_targets_are_none_of_ours_but_for_the_name() -> None:
+    assert not await found(hpa("a", "code"), hpa("b", kind="Deployment"))
+    (taken,) = await found(hpa("chat-autoscaler", "web", kind="Deployment"))
+    assert (taken.ours, taken.aims_here) == (False, False)
+
+
+async def test_one_of_a_former_namesake_or_one_that_leaves_does_not_count_as_ours() -> None:
+    (former,) = await found(hpa("chat-autoscaler", owner="u0"))
+    assert not former.ours
+    assert not await found(hpa("chat-autoscaler", owner="u1", deletionTimestamp=CREATED))
+
+
+async def test_what_the_controller_says_is_read() -> None:
+    item = hpa("theirs")
+    item["status"] = {"conditions": [{"type": "ScalingActive", "status": "False", "reason": "R", "message": "m"}]}
+    (seen,) = await found(item)
+    assert [(one.type, one.status, one.reason, one.message) for one in seen.conditions] == [
+        ("ScalingActive", "False", "R", "m")
+    ]
+
+
+async def test_many_ask_once_and_a_change_makes_them_ask_again() -> None:
+    now = 0.0
+    client = Namespace(hpa("theirs"))
+    autoscalers = Autoscalers(client, lambda: now)  # type: ignore[arg-type]
+    await asyncio.gather(*(autoscalers.of(of(name)) for name in ("chat", "code", "chat")))
+    assert client.lists == 1
+    autoscalers.forget("default")
+    await autoscalers.of(of())
+    assert client.lists == 2
+    now = CACHE_S
+    await autoscalers.of(of())
+    assert client.lists == 3
+
+
+async def test_a_change_that_is_told_while_it_asks_makes_the_answer_old() -> None:
+    client = Namespace(hpa("theirs"))
+    autoscalers = Autoscalers(client, lambda: 0.0)  # type: ignore[arg-type]
+    asking = asyncio.create_task(autoscalers.of(of()))
+    await asyncio.sleep(0)
+    autoscalers.forget("default")
+    await asking
+    await autoscalers.of(of())
+    assert client.lists == 2
+
+
+async def test_an_operator_without_the_right_sees_none_and_one_without_an_answer_says_so() -> None:
+    assert not await Autoscalers(Namespace(failure=Refused(403, "forbidden"))).of(of())  # type: ignore[arg-type]
+    client = Namespace(failure=Unavailable("away"))
+    autoscalers = Autoscalers(client, lambda: 0.0)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await autoscalers.of(of())
+    assert client.lists == 2, "a failure is not kept"

@@ -1,0 +1,162 @@
+"""The HorizontalPodAutoscaler as autoscaling/v2 takes it, and when a live one needs correcting."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
+
+OWNER = Owner("chat", "default", "u1")
+TARGET = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", "name": "chat"}
+
+
+def wanted(*metrics: dict[str, Any], **fields: Any) -> Autoscaling:
+    given = metrics or ({"type": "QueueDepth", "target": "4"},)
+    parsed = parse_autoscaling({"maxReplicas": 8, "metrics": list(given), **fields})
+    assert parsed is not None
+    return parsed
+
+
+def rendered(*metrics: dict[str, Any], group: str = CUSTOM, **fields: Any) -> dict[str, Any]:
+    return horizontal_pod_autoscaler(OWNER, wanted(*metrics, **fields), group)
+
+
+def test_it_is_owned_named_and_aims_at_the_scale() -> None:
+    manifest = rendered()
+    assert manifest["metadata"]["name"] == "chat-autoscaler"
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "u1"
+    assert manifest["spec"]["scaleTargetRef"] == TARGET
+    assert (manifest["spec"]["minReplicas"], manifest["spec"]["maxReplicas"]) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (
+            {"type": "QueueDepth", "target": "4"},
+            {
+                "type": "Object",
+                "object": {
+                    "describedObject": TARGET,
+                    "metric": {"name": "slipway_queue_depth"},
+                    "target": {"type": "AverageValue", "averageValue": "4"},
+                },
+            },
+        ),
+        (
+            {"type": "CPU", "target": "70%"},
+            {
+                "type": "Resource",
+                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
+            },
+        ),
+        (
+            {"type": "Memory", "target": "20Gi"},
+            {
+                "type": "Resource",
+                "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "20Gi"}},
+            },
+        ),
+        (
+            {"type": "GPUUtilization", "target": "80"},
+            {
+                "type": "Pods",
+                "pods": {
+                    "metric": {"name": "DCGM_FI_DEV_GPU_UTIL"},
+                    "target": {"type": "AverageValue", "averageValue": "80"},
+                },
+            },
+        ),
+        (
+            {
+                "type": "External",
+                "name": "depth",
+                "selector": {"matchLabels": {"queue": "a"}},
+                "target": "30",
+                "targetType": "Value",
+            },
+            {
+                "type": "External",
+                "external": {
+                    "metric": {"name": "depth", "selector": {"matchLabels": {"queue": "a"}}},
+                    "target": {"type": "Value", "value": "30"},
+                },
+            },
+        ),
+    ],
+    ids=lambda value: value["type"] if "target" in value else "",
+)
+def test_each_metric(metric: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert rendered(metric)["spec"]["metrics"] == [expected]
+
+
+@pytest.mark.parametrize("kind", ["QueueDepth", "InFlight", "TokensPerSecond", "TTFT", "KVCacheUsage"])
+def test_our_own_metrics_come_from_whichever_group_is_ours(kind: str) -> None:
+    (custom,) = rendered({"type": kind, "target": "4"})["spec"]["metrics"]
+    (external,) = rendered({"type": kind, "target": "4"}, group=EXTERNAL)["spec"]["metrics"]
+    name = custom["object"]["metric"]["name"]
+    assert name.startswith("slipway_")
+    assert external["external"]["metric"] == {
+        "name": name,
+        "selector": {"matchLabels": {"slipway.dev/modeldeployment": "chat"}},
+    }
+    assert external["external"]["target"] == custom["object"]["target"]
+
+
+def test_behavior_is_written_out_with_kubernetes_own_defaults() -> None:
+    rules = {"stabilizationWindowSeconds": 60, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 30}]}
+    behavior = rendered(behavior={"scaleUp": rules})["spec"]["behavior"]
+    assert behavior["scaleUp"] == {**rules, "selectPolicy": "Max"}
+    assert behavior["scaleDown"] == {
+        "stabilizationWindowSeconds": 300,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+    }
+
+
+def test_what_the_api_server_adds_or_writes_otherwise_is_the_same() -> None:
+    spec = rendered({"type": "TTFT", "target": "0.5"}, {"type": "Memory", "target": "2048Mi"})["spec"]
+    live = copy.deepcopy(spec)
+    live["metrics"][0]["object"]["target"]["averageValue"] = "500m"
+    live["metrics"][1]["resource"]["target"]["averageValue"] = "2Gi"
+    live["behavior"]["scaleUp"]["tolerance"] = None
+    assert says_the_same(live, spec)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda spec: spec.update(maxReplicas=9),
+        lambda spec: spec.pop("minReplicas"),
+        lambda spec: spec["metrics"].append(spec["metrics"][0]),
+        lambda spec: spec["metrics"][0]["object"]["target"].update(averageValue="5"),
+        lambda spec: spec["metrics"][0]["object"]["target"].update(averageValue="odd"),
+        lambda spec: spec["behavior"].pop("scaleDown"),
+        lambda spec: spec["behavior"]["scaleDown"]["policies"][0].update(value=10),
+        lambda spec: spec["scaleTargetRef"].update(name="other"),
+    ],
+)
+def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
+    spec = rendered()["spec"]
+    live = copy.deepcopy(spec)
+    edit(live)
+    assert not says_the_same(live, spec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"maxReplicas": 2, "minReplicas": 3}, "minReplicas 3 must be from 1 to maxReplicas 2"),
+        ({"minReplicas": 0}, "minReplicas 0 must be from 1"),
+        ({"metrics": [{"type": "QueueDepth", "target": "0"}]}, "the target 0 of QueueDepth must be above 0"),
+        ({"metrics": [{"type": "QueueDepth", "target": "70%"}]}, "is no quantity"),
+        ({"metrics": [{"type": "Pods", "target": "4"}]}, "Pods needs the name of a metric"),
+        ({"metrics": [{"type": "Joy", "target": "4"}]}, "Joy"),
+    ],
+)
+def test_nonsense_is_a_sentence(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        wanted(**fields)

@@ -1,0 +1,76 @@
+"""Pages of model servers, ours and vLLM's, and pages that are none."""
+
+import math
+
+import pytest
+
+from slipway_operator.metrics_api.exposition import Malformed, Reading, parse
+from slipway_server.engine.messages import Step
+from slipway_server.telemetry.metrics import Metrics, Timing
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="org/a{b} c"} 3.0
+vllm:num_requests_running{engine="1",model_name="org/a{b} c"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="org/a{b} c"} 7.0 1700000000000
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:kv_cache_usage_perc{engine="1"} 0.25
+vllm:generation_tokens_total{engine="0"} 1.25e+06
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1"} 5
+vllm:time_to_first_token_seconds_bucket{engine="1",le="0.1"} 1
+vllm:time_to_first_token_seconds_bucket{le="+Inf",engine="0"} 9
+vllm:time_to_first_token_seconds_count{engine="0"} 9
+vllm:something_odd{a="b"} NaN
+process_cpu_seconds_total 12
+"""
+
+
+def test_engines_of_one_pod_count_together() -> None:
+    assert parse(VLLM) == Reading(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
+
+
+def test_what_our_own_server_says_is_understood() -> None:
+    metrics = Metrics("chat")
+    metrics.step(
+        Step(
+            started=[],
+            events=[],
+            running=2,
+            waiting=5,
+            kv_usage=0.5,
+            tokens=3,
+            seconds=0.01,
+            preemptions=0,
+            prefix_queries=0,
+            prefix_hits=0,
+        )
+    )
+    timing = Timing(prompt_tokens=3)
+    metrics.started(timing)
+    metrics.token(timing)
+    reading = parse(metrics.render().decode())
+    assert (reading.waiting, reading.running, reading.tokens, reading.kv_usage) == (5, 2, 1, 0.5)
+    assert reading.ttft[-1] == (math.inf, 1)
+
+
+def test_the_former_name_of_the_cache_is_known() -> None:
+    page = VLLM.replace("kv_cache_usage_perc", "gpu_cache_usage_perc")
+    assert parse(page).kv_usage == 0.375
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("", "vllm:num_requests_waiting is missing"),
+        ("<html>login</html>", "is missing"),
+        (VLLM.replace(" 7.0 ", " NaN "), "vllm:num_requests_waiting is NaN"),
+        (VLLM.replace(" 7.0 ", " -1 "), "is -1"),
+        (VLLM.replace('le="0.1"', 'le="fast"'), "a bucket without a bound"),
+        (VLLM.replace('le="0.1",', "").replace(',le="0.1"', ""), "a bucket without a bound"),
+        ("\n" * 20_001, "more than 20000 lines"),
+    ],
+)
+def test_a_page_that_is_none_says_why(page: str, says: str) -> None:
+    with pytest.raises(Malformed, match=says):
+        parse(page)

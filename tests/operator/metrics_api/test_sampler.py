@@ -1,0 +1,203 @@
+"""Who is asked how often, what of their answers counts, and what the gateways' answers add up to."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from slipway_operator.kube.errors import Unavailable
+from slipway_operator.kube.gateways import Answer
+from slipway_operator.metrics_api import sampler as room
+from slipway_operator.metrics_api.sampler import ASKED_S, Sampler, followed, inflight
+from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
+from slipway_operator.model.observed import Autoscaler, Observed, Pod, Workload
+from slipway_operator.model.status import RevisionStatus, Status
+
+CHAT = ("default", "chat")
+PAGE = "vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:generation_tokens_total 5\n"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Told:
+    """Gateways that say what they were told to."""
+
+    def __init__(self, *answers: Answer, failure: Exception | None = None) -> None:
+        self.told, self.failure = answers, failure
+
+    async def answers(self) -> tuple[Answer, ...]:
+        if self.failure:
+            raise self.failure
+        return self.told
+
+
+def gateway(count: object = 3, *, name: str = "gw-1", uid: str = "u1", **fields: Any) -> Answer:
+    routes = {"default/chat": {"uid": uid, "generation": 1, "revisions": {"r1": {"inflight": count}}}}
+    return Answer(**{"name": name, "ready": True, "reachable": True, "routes": routes, **fields})
+
+
+def pods(*names: str, scaled: bool = True) -> Followed:
+    return Followed("u1", tuple(PodTarget(name, "127.0.0.1", "r1") for name in names), 1, scaled)
+
+
+@pytest.fixture
+async def pod(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pod whose page is `pod.page`, unless it is a response."""
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        pod.asked += 1
+        pod.heard.put_nowait(None)
+        return pod.page() if callable(pod.page) else web.Response(text=pod.page)
+
+    application = web.Application()
+    application.router.add_get("/metrics", answer)
+    pod: Any = TestServer(application)
+    pod.page, pod.asked, pod.heard = PAGE, 0, asyncio.Queue()
+    async with pod:
+        monkeypatch.setattr(room, "PORT", pod.port)
+        yield pod
+
+
+@pytest.fixture
+async def session() -> Any:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def sampled(session: aiohttp.ClientSession, *names: str) -> Sampler:
+    sampler = Sampler(Told(gateway()), session, Clock())
+    sampler.follow(CHAT, pods(*names))
+    await sampler.sample([CHAT])
+    return sampler
+
+
+def number(sampler: Sampler, metric: str) -> float:
+    series = sampler.series(CHAT)
+    assert series
+    return series.number(f"slipway_{metric}", sampler.clock()).value
+
+
+async def test_pods_and_gateways_are_heard(session: Any, pod: Any) -> None:
+    sampler = await sampled(session, "a", "b")
+    assert (number(sampler, "queue_depth"), number(sampler, "in_flight"), pod.asked) == (6, 3, 2)
+
+
+def redirect() -> web.Response:
+    return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/metrics"})
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (lambda: web.Response(status=503), "/metrics answers 503"),
+        (redirect, "/metrics answers 302"),
+        ("", "vllm:num_requests_waiting is missing"),
+        ("x" * (room.LARGEST_BYTES + 1), "/metrics has more than"),
+    ],
+    ids=["unavailable", "redirect", "empty", "huge"],
+)
+async def test_a_page_that_is_none_is_told_in_words(session: Any, pod: Any, page: Any, says: str) -> None:
+    pod.page = page
+    sampler = await sampled(session, "a")
+    with pytest.raises(Unknown, match=says):
+        number(sampler, "queue_depth")
+
+
+async def test_a_pod_that_nobody_answers_for_is_told_in_words(
+    session: Any, monkeypatch: Any, unused_tcp_port: int
+) -> None:
+    monkeypatch.setattr(room, "PORT", unused_tcp_port)
+    sampler = await sampled(session, "a")
+    with pytest.raises(Unknown, match="/metrics cannot be read: ClientConnectorError"):
+        number(sampler, "queue_depth")
+
+
+async def test_a_new_pod_is_heard_at_once(session: Any, pod: Any) -> None:
+    sampler = Sampler(Told(gateway()), session)
+    running = asyncio.create_task(sampler.run())
+    try:
+        await asyncio.sleep(0)  # it waits now
+        sampler.follow(CHAT, pods("a"))
+        await asyncio.wait_for(pod.heard.get(), 5)
+        sampler.follow(CHAT, pods("a", "b"))
+        for _ in range(2):
+            await asyncio.wait_for(pod.heard.get(), 5)
+    finally:
+        running.cancel()
+
+
+async def test_without_an_autoscaler_pods_are_left_alone_until_somebody_asks(session: Any) -> None:
+    clock = Clock()
+    sampler = Sampler(Told(), session, clock)
+    sampler.follow(CHAT, pods("a", scaled=False))
+    assert (sampler._is_wanted(CHAT), sampler._new) == (False, set())
+    sampler.series(CHAT)
+    assert (sampler._is_wanted(CHAT), sampler._new) == (True, {CHAT})
+    clock.seconds += ASKED_S + 1
+    assert not sampler._is_wanted(CHAT)
+
+
+async def test_a_namesake_starts_anew_and_what_is_gone_leaves_nothing(session: Any, pod: Any) -> None:
+    sampler = await sampled(session, "a")
+    sampler.follow(CHAT, Followed("u2", pods("a").pods, 1, True))
+    with pytest.raises(Unknown):
+        number(sampler, "queue_depth")
+    sampler.forget(CHAT)
+    assert (sampler.series(CHAT), sampler.known(), sampler._new, sampler._asked_at) == (None, [], set(), {})
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([gateway(3), gateway(4, name="gw-2")], 7),
+        ([gateway(3), gateway(4, name="leaving", ready=False)], 7),
+        ([gateway(3), gateway(4, name="dead", ready=False, gone=True)], 3),
+        ([gateway(0)], 0),
+        ([gateway(3), gateway(uid="former", name="gw-2")], 3),
+        ([gateway(3), gateway("odd", name="gw-2")], 3),
+        ([], "no gateway is ready"),
+        ([gateway(4, ready=False)], "no gateway is ready"),
+        ([gateway(3), gateway(name="gw-2", reachable=False)], "gateway gw-2 does not answer"),
+        ([gateway(uid="former")], "no gateway has a route to it yet"),
+    ],
+)
+def test_in_flight_over_all_gateways(answers: list[Answer], expected: int | str) -> None:
+    assert inflight(answers, CHAT, "u1") == expected
+
+
+async def test_gateways_that_cannot_be_found_are_no_zero(session: Any, pod: Any) -> None:
+    sampler = Sampler(Told(failure=Unavailable("away")), session, Clock())
+    sampler.follow(CHAT, pods("a"))
+    await sampler.sample([CHAT])
+    with pytest.raises(Unknown, match="the gateways cannot be found: away"):
+        number(sampler, "in_flight")
+
+
+def test_ready_pods_of_live_revisions_are_followed() -> None:
+    def workload(name: str) -> Workload:
+        ready = Pod(f"{name}-1", START, True, 0, "10.0.0.1")
+        return Workload(
+            name, 3, 3, 1, pods=(ready, Pod(f"{name}-2", START, False, 0, "10.0.0.2"), Pod(f"{name}-3", START, True))
+        )
+
+    observed = Observed(workloads={name: workload(name) for name in ("stable", "canary", "old")})
+    status = Status(stable_revision="stable", canary_revision="canary", replicas=2)
+    seen = followed({"metadata": {"uid": "u1"}, "spec": {}}, status, observed)
+    assert [pod.name for pod in seen.pods] == ["stable-1", "canary-1"]
+    assert (seen.replicas, seen.scaled) == (2, False)
+    first = Status(revisions=(RevisionStatus("canary", "canary", 1, 1, 100),))
+    assert [pod.name for pod in followed({"metadata": {"uid": "u1"}, "spec": {}}, first, observed).pods] == ["canary-1"]
+    theirs = Observed(autoscalers=(Autoscaler("hpa", False, True, START),))
+    assert followed({"metadata": {"uid": "u1"}, "spec": {}}, status, theirs).scaled
+    assert followed({"metadata": {"uid": "u1"}, "spec": {"autoscaling": {}}}, status, observed).scaled
