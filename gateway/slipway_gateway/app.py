@@ -201,7 +201,10 @@ class Edge:
             message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
             raise errors.invalid("invalid_last_event_id", message)
         call.headers[resume.RESUME] = place.resume
-        return replace(call, revision=place.revision)
+        tokens = self._proxy.remembered(call, place.stream)
+        if tokens:
+            call.headers[resume.RESUME_BYTES] = str(len(tokens))
+        return replace(call, revision=place.revision, holder=place.holder, tokens=tokens)
 
     async def _read_body(self, request: web.Request, body: bytearray) -> None:
         limit = self._settings.max_body_bytes

@@ -180,14 +180,24 @@ class Backends:
         return self.table is not None and route is not None and revision in self.table.revisions(route)
 
     def pick(
-        self, model: str, key: str, excluded: Collection[str], revision: str = "", *, preferred: str = ""
+        self,
+        model: str,
+        key: str,
+        excluded: Collection[str],
+        revision: str = "",
+        *,
+        preferred: str = "",
+        holder: str = "",
     ) -> Target | None:
-        """An endpoint by weight, of a `preferred` revision first, or of the one `revision` that can answer."""
+        """An endpoint by weight, of a `preferred` revision first, or of the one `revision` that can answer.
+
+        `holder`: tag of the one in it that has the stream.
+        """
         route = self.find(model)
         if self.table is None or route is None:
             return None
         if revision:
-            return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded)
+            return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded, holder=holder)
         if preferred and (one := pick_of(self.table, route, preferred, key, self._inflight, excluded=excluded)):
             return one
         watch, in_force = self._watches[route.name], self._in_force(route)

@@ -20,7 +20,8 @@ class Call:
     """What is asked of an endpoint; the same bytes for every attempt.
 
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
-    `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON.
+    `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
+    that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
     """
 
     model: str
@@ -32,6 +33,8 @@ class Call:
     preferred: str = ""
     stream: bool = False
     wants_json: bool = False
+    holder: str = ""
+    tokens: bytes = b""
 
     @property
     def path(self) -> str:

@@ -12,6 +12,7 @@ from yarl import URL
 from .backends import Backends, Lease
 from .exchange import Answer, Call, Effort, Fault
 from .fate import Fate
+from .memory import Memory, name_of
 from .relay import Relay
 from .router import Target
 from .settings import Settings
@@ -41,6 +42,8 @@ class Proxy:
         # As long as a request runs: what `cut` ends it by.
         self._limits: set[asyncio.Timeout] = set()
         self._clock = asyncio.get_running_loop().time
+        self._memory = Memory(settings.max_remembered_bytes, settings.remember_s, self._clock)
+        metrics.remembered.set_function(lambda: self._memory.size_bytes)
 
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
@@ -84,7 +87,7 @@ class Proxy:
 
     async def _first_answer(self, call: Call, record: Record, effort: Effort) -> Answer:
         while effort.spent < effort.limit:
-            target = self._backends.pick(call.model, call.key, effort.tried, call.revision, preferred=call.preferred)
+            target = self._pick(call, effort)
             if target is None:
                 if effort.waits_in_vain or not await self._hold(effort):
                     break
@@ -99,6 +102,11 @@ class Proxy:
             effort.note(target.url, result)
             self._metrics.retried(target.model, target.revision, result.reason)
         return self._give_up(call, effort)
+
+    def _pick(self, call: Call, effort: Effort) -> Target | None:
+        return self._backends.pick(
+            call.model, call.key, effort.tried, call.revision, preferred=call.preferred, holder=call.holder
+        )
 
     def _fate(self, call: Call, target: Target) -> Fate:
         now_s = self._clock()
@@ -158,7 +166,7 @@ class Proxy:
     async def _post(self, call: Call, target: Target) -> aiohttp.ClientResponse:
         return await self._session.post(
             URL(target.url + call.path_qs, encoded=True),
-            data=call.body,
+            data=call.body + call.tokens,
             headers=call.headers,
             allow_redirects=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
@@ -190,10 +198,10 @@ class Proxy:
     async def go_on(self, call: Call, trail: Trail, broken: Answer, record: Record, effort: Effort) -> Answer | None:
         """The rest of a broken stream from another server of its revision; None when none gives it in time."""
         target = broken.target
-        headers, body = trail.ask(call.headers, call.body)
+        headers, tokens = trail.ask(call.headers, call.tokens)
         effort.again(target.url, self._clock() + self._settings.resume_timeout_s)
         try:
-            rest = replace(call, headers=headers, body=body, revision=target.revision)
+            rest = replace(call, headers=headers, tokens=tokens, revision=target.revision)
             answer = await self._first_answer(rest, record, effort)
         except (errors.Refusal, aiohttp.ServerTimeoutError):
             answer = broken
@@ -202,6 +210,17 @@ class Proxy:
             answer = broken
         self._metrics.resumed(target.model, target.revision, "lost" if answer is broken else "resumed")
         return None if answer is broken else answer
+
+    def remember(self, call: Call, trail: Trail) -> None:
+        """Of a stream that did not come to its end here."""
+        if tokens := trail.tokens:
+            self._memory.keep(name_of(trail.stream, call), tokens)
+
+    def remembered(self, call: Call, stream: str) -> bytes:
+        """Tokens of a stream that broke here, with commas; empty when it did not, or too long ago."""
+        tokens = self._memory.find(name_of(stream, call))
+        self._metrics.returned(known=bool(tokens))
+        return tokens
 
     def now(self) -> float:
         return self._clock()

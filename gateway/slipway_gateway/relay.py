@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from .exchange import Answer, Call
+from .split import tag
 from .telemetry.metrics import Record
 from .wire import headers
 from .wire.resume import Trail
@@ -34,7 +35,8 @@ class Relay:
         self._answer = answer
         self._record = record
         self._aligner = EventAligner() if answer.streams_events else None
-        self._trail = Trail.begin(answer.headers, answer.target.revision) if answer.streams_events else None
+        self._trail = self._begin_trail(answer) if answer.streams_events else None
+        self._done = False
         self._effort = proxy.resume_effort()
         crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
         self._out = web.StreamResponse(status=answer.status, headers=crossing)
@@ -69,7 +71,13 @@ class Relay:
         return self._out
 
     def close(self) -> None:
+        if self._trail and not self._done:
+            self._proxy.remember(self._call, self._trail)
         self._answer.close()
+
+    def _begin_trail(self, answer: Answer) -> Trail | None:
+        target = answer.target
+        return Trail.begin(answer.headers, target.revision, tag(target.url), self._call.tokens)
 
     async def _stream(self) -> None:
         while gone := await self._copy():
@@ -81,6 +89,7 @@ class Relay:
         if self._aligner and (rest := self._aligner.flush()):
             await self._send(self._out.write(rest))
         await self._send(self._out.write_eof())
+        self._done = True
         self._record.end(_outcome_of(self._answer.status), self._answer.status)
 
     async def _copy(self) -> str:
@@ -136,6 +145,7 @@ class Relay:
             return False
         broken.close()
         self._answer = rest
+        self._trail.moves_to(tag(rest.target.url))
         self._aligner.drop()
         return True
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .split import affinity, choose
+from .split import affinity, choose, tag
 from .table import Backend, HeaderMatch, Route, RouteTable
 
 
@@ -85,10 +85,15 @@ def pick_of(
     inflight: Mapping[str, int],
     *,
     excluded: Collection[str] = (),
+    holder: str = "",
 ) -> Target | None:
-    """The same within one revision, listed or not: what began there can end nowhere else."""
+    """The same within one revision, listed or not: what began there can end nowhere else.
+
+    `holder`: tag of the endpoint that comes first, whatever its load.
+    """
     urls = [url for url in table.urls(route, revision) if url not in excluded]
     if not urls:
         return None
-    url = min(urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
+    holders = [url for url in urls if tag(url) == holder] if holder else []
+    url = min(holders or urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
     return Target(route.name, route.model, revision, url)

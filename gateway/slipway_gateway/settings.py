@@ -39,6 +39,8 @@ class Settings:
     max_held: int = _setting(256, "requests that may wait for an endpoint at a time")
     hold_timeout_s: float = _setting(5.0, "how long a request may wait for a ready endpoint before 503")
     resume_timeout_s: float = _setting(30.0, "how long a broken stream may wait for another server of its revision")
+    remember_s: float = _setting(600.0, "how long tokens of a broken stream are kept for the client that comes back")
+    max_remembered_bytes: int = _setting(64 << 20, "of these tokens together; beyond it the oldest go")
     connect_timeout_s: float = _setting(2.0, "to connect to an endpoint")
     warm_connections: int = _setting(2, "kept open to each ready endpoint of a revision without weight; 0: none")
     idle_timeout_s: float = _setting(600.0, "without a byte from the endpoint")

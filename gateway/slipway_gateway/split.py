@@ -21,6 +21,14 @@ def choose(weights: Sequence[int], salt: str, key: str) -> int | None:
     return None
 
 
+def tag(url: str) -> str:
+    """Four digits by which an endpoint is found again and that tell nobody where it is.
+
+    Two endpoints may share them: whoever goes by a tag must do as well with another endpoint.
+    """
+    return f"{xxh64_intdigest(url.encode()) & 0xFFFF:04x}"
+
+
 def affinity(node: str, key: str) -> int:
     """Rendezvous rank of a node for a key: the same key prefers the same node while both live."""
     return xxh64_intdigest(f"{node}\0{key}".encode("utf-8", "surrogatepass"))

@@ -88,6 +88,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         kv_tokens=settings.max_kv_tokens,
         prefix_cache=settings.prefix_caching == "on",
         revision=settings.model_version,
+        kv_cache_dtype=settings.kv_cache_dtype,
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
     )

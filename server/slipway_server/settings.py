@@ -9,6 +9,7 @@ from pathlib import Path
 TASKS = ("auto", "generate", "embed")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8")
+KV_CACHE_DTYPES = ("auto", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Settings:
     task: str
     dtype: str
     quantization: str
+    kv_cache_dtype: str
     device: str
     max_model_len: int | None
     host: str
@@ -35,6 +37,9 @@ class Settings:
     max_queue_requests: int
     max_queue_tokens: int
     max_body_bytes: int
+    replay_window_s: float
+    max_replay_bytes: int
+    max_replay_streams: int
     step_trace: str
     enable_debug: str
     log_level: str
@@ -75,12 +80,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--model-version", "", "the version that answers tell", metavar="VERSION")
     add("--task", "auto", "what the model does", choices=TASKS)
     add("--dtype", "auto", "type of the weights; auto is the folder's own", choices=DTYPES)
-    add(
-        "--quantization",
-        "none",
-        "at load: none, or int8",
-        choices=QUANTIZATIONS,
-    )
+    add("--quantization", "none", "at load: none, or int8", choices=QUANTIZATIONS)
+    add("--kv-cache-dtype", "auto", "keys and values: as computed, or in int8", choices=KV_CACHE_DTYPES)
     add("--device", "auto", "auto, cpu, cuda or cuda:N", type=_device)
     add("--max-model-len", None, "longest context in tokens; the model's own when not given", type=_at_least(1))
     add("--host", "0.0.0.0", "address to listen on")
@@ -105,6 +106,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--max-queue-requests", 256, "requests that may wait; more get 429", type=_at_least(0))
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
+    add(
+        "--replay-window", 60, "seconds that a stream is kept for a client that lost it; 0: none is",
+        type=_seconds, dest="replay_window_s",
+    )  # fmt: skip
+    add("--max-replay-bytes", 64 * 2**20, "of all streams that are kept; beyond it the oldest goes", type=_at_least(0))
+    add("--max-replay-streams", 256, "that are kept without a client; beyond it the oldest goes", type=_at_least(1))
     add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
     add("--enable-debug", "off", "GET /debug/profile on the probe port", choices=("on", "off"), nargs="?", const="on")
     add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))

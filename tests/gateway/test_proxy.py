@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from slipway_gateway.split import tag
+
 from .harness import (
     Gateway,
     Handler,
@@ -196,7 +198,8 @@ async def test_a_stream_that_every_server_dies_of_ends_soon() -> None:
         gate.route(("rev", 100, [server.url]))
         async with await gate.post() as answer:
             *said, error, _, _ = (await answer.read()).split(b"\n\n")
-        assert said == [b"id: rev.%s.%d.0000000%d\ndata: {}" % (STREAM.encode(), n, n) for n in (1, 2, 3, 4)]
+        names = [b"rev.%s.%d.0000000%d.%s" % (STREAM.encode(), n, n, tag(server.url).encode()) for n in (1, 2, 3, 4)]
+        assert said == [b"id: %s\ndata: {}" % name for name in names]
         assert b"upstream_died" in error
         assert "X-Slipway-Stream" not in answer.headers
         assert [seen.headers.get("X-Slipway-Resume") for seen in server.seen] == [
@@ -228,7 +231,8 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         gate.route(("rev", 0, [server.url]))
         said = await answer.read()
-        assert said.endswith(b".2.00000002\ndata: {}\n\ndata: [DONE]\n\n")
+        # Its id leads to where it comes from now.
+        assert said.endswith(b".2.00000002.%s\ndata: {}\n\ndata: [DONE]\n\n" % tag(server.url).encode())
         assert len(server.seen) == 2 and gate.outcomes() == {"ok": 1}
 
 
@@ -241,6 +245,48 @@ async def test_a_server_that_tells_another_story_is_not_followed() -> None:
         said = await answer.read()
         assert b"upstream_died" in said and b'"n"' not in said
         assert gate.outcomes() == {"upstream_error": 1}
+
+
+async def test_a_client_that_comes_back_is_led_to_its_server_with_the_tokens_that_were_sent() -> None:
+    went_on = asyncio.Event()
+
+    async def begin(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
+        out = web.StreamResponse(headers=headers)
+        await out.prepare(request)
+        if "X-Slipway-Resume" in request.headers:
+            await out.write(b"data: [DONE]\n\n")
+            return out
+        for position in (1, 2, 3):
+            await out.write(b": %d.0000000%d 7,%d\ndata: {}\n\n" % (position, position, position))
+        await went_on.wait()
+        return out
+
+    async with upstream(begin) as first, upstream(begin) as second, gateway() as gate:
+        gate.route(("rev", 100, [first.url, second.url]))
+        answer = await gate.post()
+        name = (await answer.content.readuntil(b"\n\n")).split(b"\n")[0].removeprefix(b"id: ").decode()
+        await answer.content.readuntil(b".3.00000003.")  # what arrived is less than what was sent
+        answer.close()
+        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        (holder, other) = (first, second) if first.seen else (second, first)
+        for body, tokens in ((None, b"7,1,7,2,7,3,"), ({"model": "chat", "prompt": "another"}, b"")):
+            async with await gate.post(body, headers={"Last-Event-ID": name}) as answer:
+                assert (await answer.read()).endswith(b"[DONE]\n\n")
+            asked = holder.seen[-1]
+            assert asked.headers["X-Slipway-Resume"] == f"{STREAM}.1.00000001"
+            assert asked.headers.get("X-Slipway-Resume-Bytes", "0") == str(len(tokens))
+            assert holder.bodies[-1].endswith(b"}" + tokens) and asked.headers["X-Slipway-Returns"] == "1"
+        # It is led there first, and not at any price.
+        gate.route(("rev", 100, [other.url]))
+        async with await gate.post(headers={"Last-Event-ID": name}) as answer:
+            assert answer.status == 200
+        assert other.bodies[-1].endswith(b"}7,1,7,2,7,3,")
+        read = gate.metrics.registry.get_sample_value
+        assert read("slipway_gateway_returns_total", {"tokens": "known"}) == 2
+        assert read("slipway_gateway_returns_total", {"tokens": "unknown"}) == 1
+        assert read("slipway_gateway_remembered_bytes") == 256 + 12
+        assert gate.outcomes() == {"client_closed": 1, "ok": 3}
 
 
 async def test_a_client_that_leaves_ends_the_wait_for_a_server() -> None:

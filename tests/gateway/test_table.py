@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.router import pick, preference
+from slipway_gateway.router import pick, pick_of, preference
+from slipway_gateway.split import tag
 from slipway_gateway.table import (
     Backend,
     Endpoints,
@@ -180,6 +181,19 @@ def test_least_load(key: str, loads: list[int]) -> None:
     assert found is not None and inflight[found.url] == min(loads)
     again = pick(table(one, s=["u2", "u0", "u1"]), one, key, inflight)
     assert again == found
+
+
+@given(st.text(max_size=20), st.sampled_from(["u0", "u1", "u2"]), st.sets(st.sampled_from(["u0", "u1", "u2"])))
+def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str, excluded: set[str]) -> None:
+    one = route(Backend("s", 100))
+    shown, inflight = table(one, s=["u0", "u1", "u2"]), {holder: 9}
+    found = pick_of(shown, one, "s", key, inflight, excluded=excluded, holder=tag(holder))
+    if holder in excluded:
+        assert found == pick_of(shown, one, "s", key, inflight, excluded=excluded)
+    else:
+        assert found is not None and found.url == holder
+    gone = pick_of(shown, one, "s", key, inflight, holder=tag("http://gone:8000"))
+    assert gone == pick_of(shown, one, "s", key, inflight)
 
 
 def test_ties_spread_over_endpoints() -> None:

@@ -35,6 +35,8 @@ def test_debugging_is_switched_on_by_its_name_alone() -> None:
         (["--gpu-memory-utilization", "90"], "not a share above 0 and up to 1"),
         (["--gpu-memory-utilization", "nan"], "not a share above 0 and up to 1"),
         (["--task", "paint"], "invalid choice"),
+        (["--kv-cache-dtype", "fp8"], "invalid choice"),
+        (["--replay-window", "-1"], "not a number of seconds"),
         (["--max-model", "5"], "unrecognized arguments"),
     ],
 )

@@ -49,6 +49,8 @@ class Metrics:
         self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
         self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
+        self.remembered = self._gauge("remembered_bytes", "Tokens of broken streams, for clients that come back", ())
+        self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         counts = (self._requests, self._retries, self._resumes, self._bad)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
@@ -84,6 +86,9 @@ class Metrics:
 
     def resumed(self, model: str, revision: str, outcome: str) -> None:
         self._resumes.labels(model, revision, outcome).inc()
+
+    def returned(self, *, known: bool) -> None:
+        self._returns.labels("known" if known else "unknown").inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._inflight.labels(model, revision).inc(by)

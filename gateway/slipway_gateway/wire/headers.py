@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from multidict import CIMultiDict
 
-from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, STREAM
+from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STREAM
 
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
@@ -26,7 +26,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
-_OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, LAST_EVENT_ID))
+_OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, LAST_EVENT_ID))
 _OF_REQUEST = _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id", TENANT.lower()}
 _OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -40,6 +40,8 @@ def request_id(headers: Mapping[str, str]) -> str:
 
 def to_upstream(headers: Mapping[str, str], request_id: str, tenant: str = "") -> CIMultiDict[str]:
     said = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
+    if RESUMABLE in headers or LAST_EVENT_ID in headers:
+        said[RETURNS] = "1"
     return _crossing(headers, _OF_REQUEST, said)
 
 

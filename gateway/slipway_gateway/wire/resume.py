@@ -14,44 +14,64 @@ RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"
 RESUME = "X-Slipway-Resume"
 RESUME_BYTES = "X-Slipway-Resume-Bytes"
+RETURNS = "X-Slipway-Returns"
 LAST_EVENT_ID = "Last-Event-ID"
 
 _MARK = b": "
 _STREAM = r"[0-9a-f]{1,16}-[0-9a-f]{1,16}-[0-9a-f]{32}"
 _IS_STREAM = re.compile(_STREAM)
-_EVENT_ID = re.compile(rf"([!-~]{{1,760}})\.({_STREAM}\.[0-9]{{1,9}}\.[0-9a-f]{{8}})")
+_EVENT_ID = re.compile(rf"([!-~]{{1,760}})\.({_STREAM}\.[0-9]{{1,9}}\.[0-9a-f]{{8}})(?:\.([0-9a-f]{{4}}))?")
 # Some 20,000 tokens. A longer answer is resumed by generating it once more up to the break, which costs time alone.
 MAX_TOKEN_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a client lost its stream: in an answer of this revision, after an event that the server can name."""
+    """Where a client lost its stream: in an answer of this revision, after an event that the server can name.
+
+    `holder`: tag of the endpoint that sent it, empty when it is not known.
+    """
 
     revision: str
     resume: str
+    holder: str = ""
+
+    @property
+    def stream(self) -> str:
+        return self.resume.partition(".")[0]
 
 
 def place(last_event_id: str) -> Place | None:
     found = _EVENT_ID.fullmatch(last_event_id)
-    return Place(unquote(found[1]), found[2]) if found else None
+    return Place(unquote(found[1]), found[2], found[3] or "") if found else None
 
 
 class Trail:
     """What of one stream is with its client: the event that came last, and the tokens behind all of them."""
 
-    def __init__(self, stream: str, revision: str) -> None:
-        self._stream = stream
+    def __init__(self, stream: str, revision: str, holder: str, known: bytes = b"") -> None:
+        """`known`: tokens that the client had before, with commas."""
+        self.stream = stream
         self._id = f"id: {quote(revision, safe='')}.{stream}.".encode()
         self._last = b""
-        self._tokens = bytearray()
+        self._tokens = bytearray(known)
         self._whole = True
+        self.moves_to(holder)
 
     @classmethod
-    def begin(cls, headers: Mapping[str, str], revision: str) -> "Trail | None":
+    def begin(cls, headers: Mapping[str, str], revision: str, holder: str, known: bytes = b"") -> "Trail | None":
         """None when the server does not mark its events: then its bytes are passed on as they are."""
         stream = headers.get(STREAM, "")
-        return cls(stream, revision) if _IS_STREAM.fullmatch(stream) else None
+        return cls(stream, revision, holder, known) if _IS_STREAM.fullmatch(stream) else None
+
+    @property
+    def tokens(self) -> bytes:
+        """Those behind all of its events so far, with commas; nothing when they were too many."""
+        return bytes(self._tokens) if self._whole else b""
+
+    def moves_to(self, holder: str) -> None:
+        """Events come from the endpoint of this tag from now on."""
+        self._end = f".{holder}".encode()
 
     def pass_on(self, events: bytes) -> bytes:
         """Whole events with their marks → with ids for the client."""
@@ -62,17 +82,19 @@ class Trail:
         return b"\n\n".join([*map(self._event, parts[:-1]), parts[-1]])
 
     def goes_on(self, headers: Mapping[str, str]) -> bool:
-        return headers.get(STREAM) == self._stream
+        return headers.get(STREAM) == self.stream
 
-    def ask(self, headers: CIMultiDict[str], body: bytes) -> tuple[CIMultiDict[str], bytes]:
-        """The request that leads to the rest of the stream; without any event yet, to all of it."""
+    def ask(self, headers: CIMultiDict[str], tokens: bytes) -> tuple[CIMultiDict[str], bytes]:
+        """Headers, and tokens behind the body, that lead to the rest of the stream.
+
+        Without any event yet they are those of the request itself.
+        """
         asking = headers.copy()
         if not self._last:
-            return asking, body
-        asking[RESUME] = f"{self._stream}.{self._last.decode('ascii', 'replace')}"
-        tokens = bytes(self._tokens) if self._whole else b""
-        asking[RESUME_BYTES] = str(len(tokens))
-        return asking, body + tokens
+            return asking, tokens
+        asking[RESUME] = f"{self.stream}.{self._last.decode('ascii', 'replace')}"
+        asking[RESUME_BYTES] = str(len(self.tokens))
+        return asking, self.tokens
 
     def _event(self, event: bytes) -> bytes:
         if not event.startswith(_MARK):
@@ -81,7 +103,7 @@ class Trail:
         self._last, _, tokens = event[2:end].partition(b" ")
         if tokens:
             self._remember(tokens)
-        return self._id + self._last + event[end:]
+        return self._id + self._last + self._end + event[end:]
 
     def _remember(self, tokens: bytes) -> None:
         if self._whole and len(self._tokens) + len(tokens) < MAX_TOKEN_BYTES:

@@ -24,6 +24,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     kv_tokens: int  # 0: what fits into memory
     prefix_cache: bool = True
     revision: str = ""  # of the model: what is cached belongs to it alone
+    kv_cache_dtype: str = "auto"  # or int8
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
 

@@ -139,6 +139,7 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
         device=start.device,
         context_tokens=start.context_tokens,
         threads=threads,
+        kv_cache_dtype=start.kv_cache_dtype,
     )
     settle_memory()
     kernels = decoder.kernels
@@ -147,7 +148,7 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
         decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
     )
     self_test(decoder, config.get("vocab_size") or BLOCK_TOKENS)
-    scope = f"{start.revision}/{kernels.dtype}/{start.quantization}"
+    scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
     least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
     suits_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
     budget = Budget(least, limits.step_tokens, start.step_s or suits_s)
@@ -160,6 +161,10 @@ def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
     from ..models.encoder import EncoderRunner
     from ..models.loader import load
 
+    if start.kv_cache_dtype != "auto":
+        raise LoadError(
+            f"--kv-cache-dtype {start.kv_cache_dtype} is for models that generate: this one has no such cache."
+        )
     device = pick_device(start.device)
     model = load(Path(start.model), task="embed", dtype=start.dtype, device=device)
     runner = EncoderRunner(model, Path(start.model))

@@ -16,6 +16,7 @@ from .debug import profiles
 from .errors import ApiError
 from .openai import OpenAI
 from .probes import Health, ProbeServer
+from .replay import Bounds, Replays
 from .service import Service
 from .slipway import Slipway
 from .sse import OUTCOME
@@ -94,7 +95,7 @@ def _sentence(http: web.Request, error: web.HTTPException) -> str:
     return error.reason
 
 
-def build(service: Service, max_body_bytes: int) -> tuple[web.Application, Guard]:
+def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.Application, Guard]:
     async def probe(http: web.Request) -> web.Response:
         status, body = service.health.answer(http.path)
         return web.Response(status=status, body=body, content_type="application/json")
@@ -105,13 +106,15 @@ def build(service: Service, max_body_bytes: int) -> tuple[web.Application, Guard
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
     app.add_routes([web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)])
-    app.add_routes([*OpenAI(service).routes(), *Slipway(service).routes()])
+    app.add_routes([*OpenAI(service, replays).routes(), *Slipway(service, replays).routes()])
     return app, guard
 
 
 async def serve(settings: Settings, service: Service, engine: EngineClient, engine_life: asyncio.Task[None]) -> None:
     """Until SIGTERM and the end of the drain; raises EngineError when the engine ends first."""
-    app, guard = build(service, settings.max_body_bytes)
+    bounds = Bounds(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
+    replays = Replays(bounds, service.metrics)
+    app, guard = build(service, replays, settings.max_body_bytes)
     # aiohttp does not cancel handlers of clients that went away unless it is told to.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -127,6 +130,7 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
     try:
         await asyncio.wait([stopping, engine_life], return_when=asyncio.FIRST_COMPLETED)
         if not engine_life.done():
+            replays.close()
             await _drain(settings, service.health, engine, guard, engine_life)
         if engine_life.done():
             await _wait(guard.idle, FAREWELL_S)

@@ -66,5 +66,9 @@ def lost(message: str) -> ApiError:
     return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
 
 
+def taken_over() -> ApiError:
+    return ApiError(409, "This stream goes on at another connection.", code="taken_over", outcome="cancelled")
+
+
 def too_late(message: str) -> ApiError:
     return ApiError(504, message, code="deadline_exceeded", outcome="error")

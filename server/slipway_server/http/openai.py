@@ -10,7 +10,8 @@ from aiohttp import web
 
 from ..text.chat_template import ChatTemplateError
 from .errors import ApiError, invalid
-from .resume import Asked, asked
+from .replay import Replays
+from .resume import Asked, Identity, Progress, asked
 from .schemas import (
     MAX_PROMPTS,
     ChatRequest,
@@ -27,8 +28,8 @@ from .tenant import tenant_of
 
 
 class OpenAI:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, replays: Replays) -> None:
+        self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -117,6 +118,8 @@ class OpenAI:
         texts = [prompt.tokens for prompt in prompts]
         if body.use_beam_search:
             answers = beams_all(self._service, texts, body, ask.tenant)
+        elif progress:
+            answers = self._kept(texts[0], body, ask, identity, progress)
         else:
             answers = generate_all(self._service, texts, body, ask)
         async with aclosing(answers) as deltas:
@@ -128,6 +131,22 @@ class OpenAI:
             async for index, delta in deltas:
                 choices[index].add(delta)
         return json_response(shape.whole(chosen(choices, body), sum(choice.tokens for choice in choices)))
+
+    async def _kept(
+        self, prompt: tuple[int, ...], body: FullSampling, ask: Asked, identity: Identity, progress: Progress
+    ) -> AsyncGenerator[Indexed, None]:
+        """The deltas of one answer that its client may come back for."""
+
+        def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
+            # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
+            priority = (body.priority or 0) - bool(resumed)
+            return self._service.generate(prompt, body, priority=priority, resumed=resumed, tenant=ask.tenant)
+
+        known = ask.resumed if body.told_logprobs < 0 else ask.told
+        answer = self._replays.answer(ask, identity, source, progress=progress, known=known)
+        async with aclosing(answer) as deltas:
+            async for delta in deltas:
+                yield 0, delta
 
 
 def chosen(choices: list[Choice], body: FullSampling) -> list[Choice]:
@@ -142,16 +161,12 @@ async def generate_all(
     service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, ask: Asked
 ) -> AsyncGenerator[Indexed, None]:
     """The deltas of all choices of all prompts as they come. One failure ends all, as does closing the iterator."""
-    # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-    priority = (sampling.priority or 0) - bool(ask.resumed)
     turns = service.turns()
     merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
         choice = index % sampling.candidates
-        answer = service.generate(
-            prompt, sampling, choice=choice, priority=priority, resumed=ask.resumed, tenant=ask.tenant
-        )
+        answer = service.generate(prompt, sampling, choice=choice, priority=sampling.priority or 0, tenant=ask.tenant)
         try:
             async with turns, aclosing(answer) as deltas:
                 async for delta in deltas:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from zlib import crc32
 
 from aiohttp import web
@@ -20,6 +21,7 @@ RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"
 RESUME = "X-Slipway-Resume"
 RESUME_BYTES = "X-Slipway-Resume-Bytes"
+RETURNS = "X-Slipway-Returns"
 
 _RESUME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{32})\.([0-9]{1,9})\.([0-9a-f]{8})")
 _SEEDS = 1 << 64
@@ -52,17 +54,32 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request's body, and what its headers say about resuming and whose it is."""
+    """A request's body, and what its headers say about resuming and whose it is.
+
+    `returns`: its client comes back when it loses its connection, and wants its slot kept meanwhile.
+    """
 
     body: bytes
     resumable: bool = False
     resume: Resume | None = None
     tenant: str = ""
+    path: str = ""
+    returns: bool = False
 
     @property
     def resumed(self) -> tuple[int, ...]:
         """Tokens of the answer that are there already."""
         return self.resume.tokens if self.resume else ()
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """Of these, the ones whose events the client has: what goes with the others must be computed anew."""
+        return self.resume.tokens[: self.resume.position] if self.resume else ()
+
+    @property
+    def digest(self) -> bytes:
+        """Of what decides over the answer, but for the seed: equal for one who asks the same again, and nobody else."""
+        return blake2b(b"\0".join((self.path.encode(), self.tenant.encode(), self.body)), digest_size=16).digest()
 
     def identity(self, sampling: Sampling) -> Identity:
         """Of the stream, new or taken up; from here on the sampling has its seed."""
@@ -79,13 +96,13 @@ class Asked:
 
 
 async def asked(http: web.Request) -> Asked:
-    return read(http.headers, await http.read())
+    return read(http.headers, await http.read(), http.path)
 
 
-def read(headers: Mapping[str, str], body: bytes) -> Asked:
-    where, tenant = headers.get(RESUME), tenant_of(headers)
+def read(headers: Mapping[str, str], body: bytes, path: str = "") -> Asked:
+    where, tenant, returns = headers.get(RESUME), tenant_of(headers), RETURNS in headers
     if where is None:
-        return Asked(body, RESUMABLE in headers, tenant=tenant)
+        return Asked(body, RESUMABLE in headers, tenant=tenant, path=path, returns=returns)
     found = _RESUME.fullmatch(where)
     size = headers.get(RESUME_BYTES, "0")
     if not found or not size.isdigit() or int(size) > len(body):
@@ -93,7 +110,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
     seed, created, name, position, check = found.groups()
     cut = len(body) - int(size)
     resume = Resume(Identity(int(seed, 16), int(created, 16), name), int(position), int(check, 16), _tokens(body[cut:]))
-    return Asked(body[:cut], True, resume, tenant)
+    return Asked(body[:cut], True, resume, tenant, path, returns)
 
 
 def _tokens(text: bytes) -> tuple[int, ...]:
@@ -112,6 +129,7 @@ class Progress:
     def __init__(self, identity: Identity, resume: Resume | None = None) -> None:
         self.identity = identity
         self.position = 0
+        self.wrong = False  # what came is not the stream that was to be taken up
         self._check = 0
         self._unsaid: list[int] = []
         # An opening event has position 0: nothing was sent before it.
@@ -145,12 +163,15 @@ class Progress:
         return f": {self.position}.{self._check:08x} {tokens}\n".encode()
 
     def finish(self) -> None:
-        if self.position < self._sent:
-            raise gone()
+        self._refuse(wrong=self.position < self._sent)
 
     def _move(self) -> None:
         self.position += 1
-        if self.position == self._sent and self._check != self._expected:
+        self._refuse(wrong=self.position == self._sent and self._check != self._expected)
+
+    def _refuse(self, *, wrong: bool) -> None:
+        if wrong:
+            self.wrong = True
             raise gone()
 
 

@@ -1,13 +1,14 @@
 """The endpoints beside OpenAI's: /v1/generate and /api/v1, thin adapters over the same deltas."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
 from .openai import check_model
+from .replay import Replays
 from .resume import Asked, Progress, asked
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
 from .service import Delta, Service
@@ -17,8 +18,8 @@ from .tenant import tenant_of
 
 
 class Slipway:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, replays: Replays) -> None:
+        self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -35,7 +36,11 @@ class Slipway:
         prompt = await self._service.encode(body.prompt, param="prompt")
         identity = ask.identity(body)
         progress = ask.progress(identity, streamed=bool(body.stream))
-        answer = self._service.generate(prompt, body, priority=body.priority, resumed=ask.resumed, tenant=ask.tenant)
+
+        def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
+            return self._service.generate(prompt, body, priority=body.priority, resumed=resumed, tenant=ask.tenant)
+
+        answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
         async with aclosing(answer) as deltas:
             if body.stream:
                 events = typed_events(deltas, len(prompt), progress)
@@ -86,7 +91,11 @@ class Slipway:
         prompt = await self._service.encode(text, param="prompt")
         identity = ask.identity(sampling)
         progress = ask.progress(identity, streamed=stream)
-        answer = self._service.generate(prompt, sampling, resumed=ask.resumed, tenant=ask.tenant)
+
+        def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
+            return self._service.generate(prompt, sampling, resumed=resumed, tenant=ask.tenant)
+
+        answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
         async with aclosing(answer) as deltas:
             if stream:
                 return await stream_events(http, token_events(deltas, progress), progress=progress)

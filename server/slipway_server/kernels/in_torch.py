@@ -1,19 +1,22 @@
 """The operations in torch alone: any device and dtype, made to be right and plain. The measure for the C kernels."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn import functional
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map, Rotary
 
+SCALE_BYTES = 4  # of a float32
+
 
 class TorchKernels:
     name = "torch"
     replays = False
 
-    def __init__(self, dtype: torch.dtype, device: str) -> None:
-        self.dtype, self.device = dtype, torch.device(device)
+    def __init__(self, dtype: torch.dtype, device: str, *, kv_int8: bool = False) -> None:
+        self.dtype, self.device, self._kv_int8 = dtype, torch.device(device), kv_int8
         self.spans = Spans()
         self._layers: list[TorchAttention] = []
 
@@ -61,13 +64,16 @@ class TorchKernels:
 
     @property
     def bytes_per_block(self) -> int:
-        each = (2 * layer.spec.kv_heads * layer.spec.size for layer in self._layers)
-        return sum(each) * BLOCK_TOKENS * self.dtype.itemsize
+        def of_one(size: int) -> int:
+            return size + SCALE_BYTES if self._kv_int8 else size * self.dtype.itemsize
+
+        each = (2 * layer.spec.kv_heads * of_one(layer.spec.size) for layer in self._layers)
+        return sum(each) * BLOCK_TOKENS
 
     def reserve(self, blocks: int) -> None:
         for layer in self._layers:
             size = layer.spec.size
-            layer.reserve(blocks, (size, size), self.dtype, self.device)
+            layer.reserve(blocks, (size, size), self.dtype, self.device, int8=self._kv_int8)
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing to do: no more is read than was written for the sequence at hand."""
@@ -76,15 +82,61 @@ class TorchKernels:
         return weight.to(self.device, self.dtype).contiguous()
 
 
+class Cache(Protocol):
+    """Keys, or values, of one layer by place."""
+
+    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
+        """x [T, kv heads, size]."""
+        ...
+
+    def read(self, places: torch.Tensor) -> torch.Tensor: ...
+
+
+class PlainCache:
+    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        """shape [places, kv heads, size]."""
+        self._numbers = torch.empty(shape, dtype=dtype, device=device)
+
+    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
+        self._numbers[places] = x
+
+    def read(self, places: torch.Tensor) -> torch.Tensor:
+        return self._numbers[places]
+
+
+class Int8Cache:
+    """Whole numbers from -127 to 127 with a scale for each token and head; what is not finite makes the scale so."""
+
+    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+        """shape [places, kv heads, size]; `dtype` of what is read."""
+        self._dtype = dtype
+        self._whole = torch.empty(shape, dtype=torch.int8, device=device)
+        self._scales = torch.empty((*shape[:2], 1), dtype=torch.float32, device=device)
+
+    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
+        top = x.float().abs().amax(dim=-1, keepdim=True)
+        whole = x.float() * torch.where(top > 0, 127 / top, 0.0)
+        self._whole[places] = whole.nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
+        self._scales[places] = top / 127
+
+    def read(self, places: torch.Tensor) -> torch.Tensor:
+        return (self._whole[places] * self._scales[places]).to(self._dtype)
+
+
 class TorchAttention:
     def __init__(self, spec: AttentionSpec, spans: "Spans") -> None:
         self.spec, self._spans = spec, spans
-        self._keys = self._values = torch.empty(0)
 
-    def reserve(self, blocks: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
+    def reserve(
+        self, blocks: int, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device, *, int8: bool = False
+    ) -> None:
         """`sizes` of a key and of a value: some families have different ones."""
-        tokens, heads = blocks * BLOCK_TOKENS, self.spec.kv_heads
-        self._keys, self._values = (torch.empty((tokens, heads, n), dtype=dtype, device=device) for n in sizes)
+
+        def cache(size: int) -> Cache:
+            shape = (blocks * BLOCK_TOKENS, self.spec.kv_heads, size)
+            return Int8Cache(shape, dtype, device) if int8 else PlainCache(shape, dtype, device)
+
+        self._keys, self._values = map(cache, sizes)
 
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
         spec = self.spec
@@ -100,10 +152,11 @@ class TorchAttention:
         """[T, heads, size] each, rotated, to [T, heads, size of values]."""
         spans = self._spans(batch)
         places = batch.places.long()
-        self._keys[places], self._values[places] = k, v
+        self._keys.write(places, k)
+        self._values.write(places, v)
         answer = q.new_empty(len(q), self.spec.heads, v.shape[-1])
         for span in spans:
-            keys, values = self._keys[span.seen], self._values[span.seen]
+            keys, values = self._keys.read(span.seen), self._values.read(span.seen)
             answer[span.rows] = self._one(q[span.rows], keys, values, span.start)
         return answer
 

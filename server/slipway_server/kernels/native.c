@@ -447,7 +447,8 @@ static void norm_part(void *given, i64 part) {
 void slipway_norm(const Norm *job) { run(norm_part, (void *)job, (job->m + ROW_CHUNK - 1) / ROW_CHUNK); }
 
 // --- rotary embedding, and the write into the cache ------------------------------------------------------------------
-// Keys of a block: [kv head, size/2, 32 tokens, 2]; values: [kv head, 32/2, size, 2].
+// Keys of a block: [kv head, size/2, 32 tokens, 2]; values: [kv head, 32/2, size, 2]. In int8 they lie alike, with one
+// float for each token and head beside them ([kv head, 32 tokens]) that all numbers of its key, or value, are times of.
 
 typedef struct {
     const bf16 *qkv;           // [tokens, (heads + 2*kv_heads) * size]
@@ -456,7 +457,8 @@ typedef struct {
     const int32_t *positions;  // [tokens]
     const int32_t *places;     // [tokens]: block * 32 + place in it
     bf16 *q;                   // out: [tokens, heads, size]
-    bf16 *keys, *values;       // of this layer
+    void *keys, *values;       // of this layer: bf16, or int8 where there are scales
+    float *key_scales, *value_scales; // or NULL
     i64 tokens, heads, kv_heads, size, rotary;
     float epsilon;
 } Rope;
@@ -481,6 +483,44 @@ ALWAYS void turned(const Rope *job, const bf16 *from, const float *norm, i64 tok
     if (half) rotate(to, job->cos + at, job->sin + at, half);
 }
 
+// To whole numbers from -127 to 127; returns their scale. They hide what is not finite: the scale says it for all of them.
+static float to_int8(const bf16 *x, int8_t *whole, i64 size) {
+    __m512 most = _mm512_setzero_ps();
+    __mmask16 none = 0;
+    for (i64 i = 0; i < size; i += LANES) {
+        __m512 v = load_bf16(x + i);
+        most = _mm512_max_ps(most, _mm512_abs_ps(v));
+        none |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    }
+    float top = none ? NAN : _mm512_reduce_max_ps(most);
+    __m512 inverse = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
+    for (i64 i = 0; i < size; i += LANES) {
+        __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(load_bf16(x + i), inverse));
+        _mm_storeu_si128((void *)(whole + i), _mm512_cvtepi32_epi8(rounded));
+    }
+    return top / 127.0f;
+}
+
+// One token's key and value of one head into its tile, the block's numbers of that head.
+static void keep(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, const bf16 *from) {
+    const i64 size = job->size;
+    uint32_t *key = (uint32_t *)((bf16 *)job->keys + tile * BLOCK * size) + place;
+    for (i64 i = 0; i < size / 2; i++) key[i * BLOCK] = pairs[i];
+    bf16 *value = (bf16 *)job->values + tile * BLOCK * size + place / 2 * 2 * size + place % 2;
+    for (i64 i = 0; i < size; i++) value[i * 2] = from[i];
+}
+
+static void keep_int8(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, const bf16 *from) {
+    const i64 size = job->size;
+    int8_t whole[MAX_HEAD];
+    job->key_scales[tile * BLOCK + place] = to_int8((const bf16 *)pairs, whole, size);
+    int8_t *key = (int8_t *)job->keys + tile * BLOCK * size + place * 2;
+    for (i64 i = 0; i < size / 2; i++) memcpy(key + i * BLOCK * 2, whole + i * 2, 2);
+    job->value_scales[tile * BLOCK + place] = to_int8(from, whole, size);
+    int8_t *value = (int8_t *)job->values + tile * BLOCK * size + place / 2 * 2 * size + place % 2;
+    for (i64 i = 0; i < size; i++) value[i * 2] = whole[i];
+}
+
 static void rope_part(void *given, i64 part) {
     const Rope *job = given;
     i64 size = job->size, width = (job->heads + 2 * job->kv_heads) * size;
@@ -492,13 +532,9 @@ static void rope_part(void *given, i64 part) {
             turned(job, row + h * size, job->q_norm, token, job->q + (token * job->heads + h) * size);
         i64 block = job->places[token] / BLOCK, place = job->places[token] % BLOCK;
         for (i64 h = 0; h < job->kv_heads; h++) {
-            i64 tile = (block * job->kv_heads + h) * BLOCK * size;
             turned(job, row + (job->heads + h) * size, job->k_norm, token, (bf16 *)pairs);
-            uint32_t *key = (uint32_t *)(job->keys + tile) + place;
-            for (i64 i = 0; i < size / 2; i++) key[i * BLOCK] = pairs[i];
             const bf16 *from = row + (job->heads + job->kv_heads + h) * size;
-            bf16 *value = job->values + tile + place / 2 * 2 * size + place % 2;
-            for (i64 i = 0; i < size; i++) value[i * 2] = from[i];
+            (job->key_scales ? keep_int8 : keep)(job, block * job->kv_heads + h, place, pairs, from);
         }
     }
 }
@@ -510,7 +546,8 @@ void slipway_rope(const Rope *job) { run(rope_part, (void *)job, (job->tokens + 
 
 typedef struct {
     const bf16 *q;            // [tokens, heads, size]
-    const bf16 *keys, *values;
+    const void *keys, *values; // bf16, or int8 where there are scales
+    const float *key_scales, *value_scales; // or NULL
     bf16 *y;                  // [tokens, heads, size]
     const int32_t *tables;    // [spans, table_width]: blocks of each sequence
     const int32_t *first;     // [spans]: row of the first query token
@@ -614,13 +651,28 @@ static void weigh_all(
     }
 }
 
+// What a head's tokens of a block are scaled by, in int8; NULL in bf16.
+typedef struct {
+    const float *keys, *values;
+} Scales;
+
+ALWAYS Scales scales_of(const Attend *job, i64 token) {
+    if (!job->key_scales) return (Scales){NULL, NULL};
+    return (Scales){job->key_scales + token, job->value_scales + token};
+}
+
 // One row of scores to weights: masked, with the running maximum and sum. `seen` keys of the block are visible from `from`.
-ALWAYS void soften(const Attend *job, float *s, uint32_t *p, i64 from, i64 seen, float *most, float *sum, float *factor) {
+ALWAYS void soften(
+    const Attend *job, Scales scales, float *s, uint32_t *p, i64 from, i64 seen, float *most, float *sum, float *factor
+) {
     uint32_t visible = seen >= BLOCK ? ~0u : seen <= 0 ? 0u : (1u << seen) - 1;
     if (from > 0) visible &= from >= BLOCK ? 0u : ~0u << from;
     __mmask16 low = (__mmask16)visible, high = (__mmask16)(visible >> LANES);
     __m512 a = _mm512_mul_ps(_mm512_loadu_ps(s), _mm512_set1_ps(job->scale));
     __m512 b = _mm512_mul_ps(_mm512_loadu_ps(s + LANES), _mm512_set1_ps(job->scale));
+    if (scales.keys) {
+        a = _mm512_mul_ps(a, _mm512_loadu_ps(scales.keys)), b = _mm512_mul_ps(b, _mm512_loadu_ps(scales.keys + LANES));
+    }
     if (job->cap > 0) { // cap*tanh(x/cap) = cap*(2*sigmoid(2x/cap) - 1)
         __m512 cap = _mm512_set1_ps(job->cap), twice = _mm512_set1_ps(2.0f / job->cap);
         a = _mm512_fmsub_ps(_mm512_add_ps(cap, cap), sigmoid512(_mm512_mul_ps(a, twice)), cap);
@@ -636,6 +688,10 @@ ALWAYS void soften(const Attend *job, float *s, uint32_t *p, i64 from, i64 seen,
     b = _mm512_maskz_mov_ps(high, exp512(_mm512_sub_ps(b, _mm512_set1_ps(base))));
     *sum = *sum * *factor + _mm512_reduce_add_ps(_mm512_add_ps(a, b));
     *most = top;
+    if (scales.values) { // of tokens that are not seen they may be anything
+        a = _mm512_maskz_mul_ps(low, a, _mm512_loadu_ps(scales.values));
+        b = _mm512_maskz_mul_ps(high, b, _mm512_loadu_ps(scales.values + LANES));
+    }
     store_bf16((bf16 *)p, a);
     store_bf16((bf16 *)p + LANES, b);
 }
@@ -643,6 +699,28 @@ ALWAYS void soften(const Attend *job, float *s, uint32_t *p, i64 from, i64 seen,
 // Where the keys, and the values, of a head's block lie in their caches.
 ALWAYS i64 tile_at(const Attend *job, i64 span, i64 head, i64 block) {
     return (job->tables[span * job->table_width + block] * job->kv_heads + head) * BLOCK * job->size;
+}
+
+// Whole numbers as bf16, which has each of them exactly. What is read next is fetched meanwhile.
+static void widen(const int8_t *from, const int8_t *ahead, bf16 *to, i64 count) {
+    for (i64 i = 0; i < count; i += 2 * LANES) {
+        _mm_prefetch((const char *)(ahead + i), _MM_HINT_T1);
+        __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(from + i)));
+        __m512i high = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(from + i + LANES)));
+        __m512bh both = _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
+        _mm512_storeu_si512(to + i, (__m512i)both);
+    }
+}
+
+ALWAYS const void *place_of(const Attend *job, const void *cache, i64 at) {
+    return job->key_scales ? (const void *)((const int8_t *)cache + at) : (const void *)((const bf16 *)cache + at);
+}
+
+// Where to read a tile as bf16: in int8 that is `wide`, and what comes `ahead` was fetched on the way.
+ALWAYS const bf16 *numbers_of(const Attend *job, const void *from, const void **ahead, bf16 *wide) {
+    if (!job->key_scales) return from;
+    widen(from, *ahead, wide, BLOCK * job->size);
+    return *ahead = wide;
 }
 
 static i64 queries_per_tile(const Attend *job) { return TILE / (job->heads / job->kv_heads); }
@@ -664,6 +742,7 @@ static void attend_tile(const Attend *job, i64 span, i64 head, i64 heads, i64 ti
     bf16 q[TILE * MAX_HEAD];
     float acc[TILE * MAX_HEAD], s[TILE * BLOCK], most[TILE], sum[TILE], factor[TILE];
     uint32_t p[TILE * BLOCK / 2];
+    bf16 wide[BLOCK * MAX_HEAD];
     const bf16 *from = job->q + ((job->first[span] + begin) * job->heads + head * group) * size;
     for (i64 h = 0; h < heads; h++)
         for (i64 i = 0; i < queries; i++)
@@ -675,17 +754,22 @@ static void attend_tile(const Attend *job, i64 span, i64 head, i64 heads, i64 ti
     for (i64 block = oldest / BLOCK; block <= last / BLOCK; block++) {
         const i64 at = tile_at(job, span, head, block), next = tile_at(job, span, head, block < last / BLOCK ? block + 1 : block);
         for (i64 h = 0; h < heads; h++) {
-            const bf16 *ahead = h + 1 < heads ? job->keys + at + (h + 1) * width : job->values + at;
-            all_scores((const uint32_t *)(q + h * rows * size), job->keys + at + h * width, ahead, s, size / 2, (int)rows);
+            const i64 here = at + h * width;
+            const Scales scales = scales_of(job, here / size);
+            const void *ahead = h + 1 < heads ? place_of(job, job->keys, here + width) : place_of(job, job->values, at);
+            const bf16 *keys = numbers_of(job, place_of(job, job->keys, here), &ahead, wide);
+            all_scores((const uint32_t *)(q + h * rows * size), keys, ahead, s, size / 2, (int)rows);
             for (i64 r = 0, each = h * rows; r < rows; r++, each++) {
                 i64 now = position + r / group, since = job->window > 0 ? now - job->window + 1 - block * BLOCK : 0;
-                soften(job, s + r * BLOCK, p + each * BLOCK / 2, since, now + 1 - block * BLOCK, most + each, sum + each, factor + each);
+                i64 seen = now + 1 - block * BLOCK;
+                soften(job, scales, s + r * BLOCK, p + each * BLOCK / 2, since, seen, most + each, sum + each, factor + each);
             }
         }
         for (i64 h = 0; h < heads; h++) {
-            const bf16 *ahead = h + 1 < heads ? job->values + at + (h + 1) * width : job->keys + next;
-            const i64 each = h * rows;
-            weigh_all(p + each * BLOCK / 2, job->values + at + h * width, ahead, acc + each * size, factor + each, size, (int)rows);
+            const i64 each = h * rows, here = at + h * width;
+            const void *ahead = h + 1 < heads ? place_of(job, job->values, here + width) : place_of(job, job->keys, next);
+            const bf16 *values = numbers_of(job, place_of(job, job->values, here), &ahead, wide);
+            weigh_all(p + each * BLOCK / 2, values, ahead, acc + each * size, factor + each, size, (int)rows);
         }
     }
     bf16 *to = job->y + ((job->first[span] + begin) * job->heads + head * group) * size;

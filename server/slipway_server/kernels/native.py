@@ -42,7 +42,7 @@ class _Norm(Structure):
 
 class _Rope(Structure):
     _fields_ = [
-        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions places q keys values"),
+        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions places q keys values key_scales value_scales"),
         *_fields(c_int64, "tokens heads kv_heads size rotary"),
         ("epsilon", c_float),
     ]
@@ -50,7 +50,7 @@ class _Rope(Structure):
 
 class _Attend(Structure):
     _fields_ = [
-        *_fields(c_void_p, "q keys values y tables first counts starts"),
+        *_fields(c_void_p, "q keys values key_scales value_scales y tables first counts starts"),
         *_fields(c_int64, "spans table_width heads kv_heads size window"),
         *_fields(c_float, "scale cap"),
     ]
@@ -88,9 +88,9 @@ class NativeKernels:
     dtype = torch.bfloat16
     device = torch.device("cpu")
 
-    def __init__(self, threads: int, *, int8: bool = False) -> None:
-        """Raises Unavailable."""
-        self._library, self._int8 = library(threads), int8
+    def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
+        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises Unavailable."""
+        self._library, self._int8, self._kv_int8 = library(threads), int8, kv_int8
         self._layers: list[_NativeAttention] = []
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -139,13 +139,13 @@ class NativeKernels:
         return apply
 
     def attention(self, spec: AttentionSpec) -> Attention:
-        layer = _NativeAttention(self._library, spec)
+        layer = _NativeAttention(self._library, spec, int8=self._kv_int8)
         self._layers.append(layer)
         return layer
 
     @property
     def bytes_per_block(self) -> int:
-        return sum(2 * layer.spec.kv_heads * layer.spec.size for layer in self._layers) * BLOCK_TOKENS * 2
+        return sum(layer.bytes_per_block for layer in self._layers)
 
     def reserve(self, blocks: int) -> None:
         for layer in self._layers:
@@ -209,13 +209,13 @@ class _Product:
 
 
 class _NativeAttention:
-    def __init__(self, library: ctypes.CDLL, spec: AttentionSpec) -> None:
+    def __init__(self, library: ctypes.CDLL, spec: AttentionSpec, *, int8: bool) -> None:
         _divisible("the head size", spec.size, 32)
         if spec.size > MAX_HEAD or spec.heads // spec.kv_heads > TILE_ROWS:
             raise Unavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
         self.spec = spec
-        self._library = library
-        self._keys = self._values = torch.empty(0)
+        self._library, self._int8 = library, int8
+        self._caches: tuple[torch.Tensor, ...] = ()
         self._rope = _Rope(heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, epsilon=spec.epsilon)
         if spec.rotary is not None:
             self._rope.rotary = 2 * spec.rotary.cos.shape[1]
@@ -226,15 +226,28 @@ class _NativeAttention:
             heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, window=spec.window, scale=spec.scale, cap=spec.cap
         )
 
+    @property
+    def bytes_per_block(self) -> int:
+        """In int8 one byte for each number, and a float32 scale for each token's key and value of each head."""
+        each = self.spec.size + 4 if self._int8 else 2 * self.spec.size
+        return 2 * self.spec.kv_heads * BLOCK_TOKENS * each
+
     def reserve(self, blocks: int) -> None:
-        shape = (blocks, self.spec.kv_heads, BLOCK_TOKENS * self.spec.size)
-        self._keys, self._values = (in_large_pages(shape, torch.bfloat16) for _ in range(2))
-        self._rope.keys = self._attend.keys = self._keys.data_ptr()
-        self._rope.values = self._attend.values = self._values.data_ptr()
+        heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size
+        kind = torch.int8 if self._int8 else torch.bfloat16
+        keys, values = (in_large_pages((blocks, heads, numbers), kind) for _ in range(2))
+        self._caches = (keys, values)
+        self._rope.keys = self._attend.keys = keys.data_ptr()
+        self._rope.values = self._attend.values = values.data_ptr()
+        if self._int8:
+            of_keys, of_values = (in_large_pages((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
+            self._caches += (of_keys, of_values)
+            self._rope.key_scales = self._attend.key_scales = of_keys.data_ptr()
+            self._rope.value_scales = self._attend.value_scales = of_values.data_ptr()
 
     def clear(self, blocks: list[int]) -> None:
-        self._keys[blocks] = 0
-        self._values[blocks] = 0
+        for numbers in self._caches:
+            numbers[blocks] = 0
 
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
         rope, attend, width = self._rope, self._attend, self.spec.heads * self.spec.size

@@ -29,21 +29,28 @@ def load_generator(
     device: str,
     context_tokens: int,
     threads: int,
+    kv_cache_dtype: str = "auto",
 ) -> Any:
     """A decoder with `logits(batch)` and `kernels`. Raises LoadError."""
+    kv_int8 = kv_cache_dtype == "int8"
     device = pick_device(device)
+    if kv_int8 and device != "cpu":
+        raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
     if device.startswith("cuda"):
         torch.cuda.set_device(device)  # Triton launches where the process is
     try:
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "float32", torch.float32)
-        return _our_own(folder, shape, pick_dtype(dtype, stored, device), quantization, device, context_tokens, threads)
+        chosen = pick_dtype(dtype, stored, device)
+        return _our_own(folder, shape, chosen, quantization, device, context_tokens, threads, kv_int8=kv_int8)
     except Unsupported as reason:
         log.info("not one of the built-in families, transformers computes it: %s", reason)
     if quantization != "none":
         raise LoadError(
             f"--quantization {quantization} is for the built-in families only; {folder.name} is none of them."
         )
+    if kv_int8:
+        raise LoadError(f"--kv-cache-dtype int8 is for the built-in families only; {folder.name} is none of them.")
     # With transformers, which takes seconds to import, and which most models do without.
     from .foreign import ForeignDecoder
     from .loader import load
@@ -59,17 +66,20 @@ def _our_own(
     device: str,
     context_tokens: int,
     threads: int,
+    *,
+    kv_int8: bool,
 ) -> Decoder:
     if quantization == "int8" or (dtype == torch.bfloat16 and device == "cpu"):
         try:
-            return _build(folder, shape, native.NativeKernels(threads, int8=quantization == "int8"), context_tokens)
+            kernels = native.NativeKernels(threads, int8=quantization == "int8", kv_int8=kv_int8)
+            return _build(folder, shape, kernels, context_tokens)
         except native.Unavailable as reason:
             if quantization == "int8":
                 raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
     if device.startswith("cuda"):
         return _build(folder, shape, _on_gpu(dtype, device, context_tokens), context_tokens)
-    return _build(folder, shape, TorchKernels(dtype, device), context_tokens)
+    return _build(folder, shape, TorchKernels(dtype, device, kv_int8=kv_int8), context_tokens)
 
 
 def _on_gpu(dtype: torch.dtype, device: str, context_tokens: int) -> Kernels:

@@ -1,6 +1,7 @@
 """Every metric of the server: vLLM's names where the ecosystem scrapes them, slipway_server_* for our own."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -11,6 +12,10 @@ LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 INTERVAL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 LABELS = ("model_name", "engine")
+# Streams that were kept for a client, and how these came back: to tokens that this server knew, that the request
+# brought along, or that nobody knew any more.
+REPLAY_ENDS = ("taken_up", "expired", "evicted", "stale", "drained")
+REPLAY_SOURCES = ("running", "ended", "stopped", "told", "repeated")
 OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "cancelled", "error")
 
 
@@ -77,6 +82,27 @@ class Metrics:
             "slipway_server_engine_crashes", "Ends of the engine process while it served.", registry=self.registry
         )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
+        self._declare_replays()
+
+    def _declare_replays(self) -> None:
+        registry = self.registry
+        self._replay_held = Gauge(
+            "slipway_replay_streams", "Streams kept for clients that lost them.", registry=registry
+        )
+        self._replay_bytes = Gauge("slipway_replay_bytes", "Of all streams that can be taken up.", registry=registry)
+        self._replay_ends = Counter(
+            "slipway_replay_kept", "Streams that were kept; each ends once.", ["end"], registry=registry
+        )
+        self._replay_resumes = Counter(
+            "slipway_replay_resumes", "Streams taken up, by where their tokens were.", ["source"], registry=registry
+        )
+        self._replay_tokens = Counter(
+            "slipway_replay_tokens", "Told from what was kept, not computed again.", registry=registry
+        )
+        for end in REPLAY_ENDS:
+            self._replay_ends.labels(end)
+        for source in REPLAY_SOURCES:
+            self._replay_resumes.labels(source)
 
     def loaded(self, seconds: float, ready: Ready) -> None:
         self._load.set(seconds)
@@ -132,6 +158,18 @@ class Metrics:
     def outcome(self, outcome: str) -> None:
         self._in_flight.dec()
         self._requests.labels(outcome).inc()
+
+    def replay_holds(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
+        """Looked up when the page is rendered: they change with every token."""
+        self._replay_held.set_function(streams)
+        self._replay_bytes.set_function(size_bytes)
+
+    def replay_ended(self, end: str) -> None:
+        self._replay_ends.labels(end).inc()
+
+    def replay_resumed(self, source: str, tokens: int) -> None:
+        self._replay_resumes.labels(source).inc()
+        self._replay_tokens.inc(tokens)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
 from slipway_server.kernels import native
 from slipway_server.models import checkpoint
+from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator
 from slipway_server.text.tokenizer import Tokenizer
 
@@ -37,15 +39,24 @@ tree yielding fruit, whose seed was in itself, after his kind: and God saw that 
 and the morning were the third day.
 """
 BOUNDS = {"bfloat16": 1.005, "int8": 1.01}  # times float32's perplexity
+TOKENS = Tokenizer(MODELS / "tiny-v1").encode_now(" ".join(TEXT.split()))
+KV_BOUND = 1.002  # times that of the same weights with keys and values as they were computed
 
 
 @cache
-def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64) -> float:
+def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, kv_cache_dtype: str = "auto") -> float:
     torch.set_num_threads(1)
     folder = MODELS / name
     config = checkpoint.read_config(folder)
     decoder = load_generator(
-        folder, config, dtype=dtype, quantization=quantization, device="cpu", context_tokens=512, threads=2
+        folder,
+        config,
+        dtype=dtype,
+        quantization=quantization,
+        device="cpu",
+        context_tokens=512,
+        threads=2,
+        kv_cache_dtype=kv_cache_dtype,
     )
     runner = DecoderRunner(decoder, slots=2, context_tokens=512, blocks=32)
     engine = Engine(Scheduler(Limits(2, step_tokens, 1024)), runner)
@@ -65,15 +76,89 @@ def test_prompt_log_probabilities_are_those_of_the_text_in_any_parts() -> None:
     assert whole < perplexity("tiny-v1", "float32", "none") < 200
 
 
-@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])
-@pytest.mark.parametrize("quantization", ["none", "int8"])
-def test_fewer_bits_cost_little(name: str, quantization: str) -> None:
+def needs_native() -> None:
     try:
         native.library(2)
     except native.Unavailable as reason:
         pytest.skip(f"NOT RUN, the C kernels: {reason}")
+
+
+@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_fewer_bits_cost_little(name: str, quantization: str) -> None:
+    needs_native()
     exact = perplexity(name, "float32", "none")
     ours = perplexity(name, "bfloat16", quantization)
     kind = "int8" if quantization == "int8" else "bfloat16"
     print(f"{name} {kind}: perplexity {ours:.3f}, float32 {exact:.3f}, ratio {ours / exact:.4f}")
     assert ours / exact < BOUNDS[kind]
+
+
+@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])
+@pytest.mark.parametrize(
+    ("dtype", "quantization"),
+    [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")],
+    ids=["float32", "bfloat16", "int8"],
+)
+def test_keys_and_values_in_int8_cost_little(name: str, dtype: str, quantization: str) -> None:
+    """All but the first 32 tokens are told after what was read from the cache; the same in any parts."""
+    if dtype == "bfloat16":
+        needs_native()
+    as_computed = perplexity(name, dtype, quantization)
+    ours = perplexity(name, dtype, quantization, kv_cache_dtype="int8")
+    print(f"{name} {dtype} {quantization}: perplexity {ours:.4f}, {as_computed:.4f} before, {ours / as_computed:.5f}")
+    assert ours != as_computed, "it was read from int8 at all"
+    assert ours / as_computed < KV_BOUND
+    assert perplexity(name, dtype, quantization, 37, "int8") == pytest.approx(ours, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: str) -> None:
+    """Known beginnings, starting over and resuming change no token: what one leaves in the cache is its own alone."""
+    if dtype == "bfloat16":
+        needs_native()
+    prompts = [TOKENS[:length] for length in (70, 64, 40, 70, 90, 33)]
+
+    def run(limits: Limits, resumed: tuple[tuple[int, ...], ...] = ()) -> tuple[Engine, list[list[int]]]:
+        torch.set_num_threads(1)
+        config = checkpoint.read_config(MODELS / "tiny-v1")
+        decoder = load_generator(
+            MODELS / "tiny-v1",
+            config,
+            dtype=dtype,
+            quantization="none",
+            device="cpu",
+            context_tokens=512,
+            threads=2,
+            kv_cache_dtype="int8",
+        )
+        runner = DecoderRunner(decoder, slots=limits.slots, context_tokens=512, blocks=limits.kv_tokens // 32)
+        engine = Engine(Scheduler(limits), runner)
+        told = [list(known) for known in resumed] or [[] for _ in prompts]
+        for index, prompt in enumerate(prompts):
+            params = SamplingParams(40, temperature=0.0)
+            engine.submit(Request(str(index), prompt, params, resumed=tuple(told[index])))
+        while engine.scheduler.busy:
+            for event in engine.step().events:
+                told[int(event.id)] += [] if event.token is None else [event.token]
+        return engine, told
+
+    _, alone = run(Limits(1, 512, 4096, prefix_cache=False))
+    crowded, together = run(Limits(4, 48, 288))
+    assert together == alone and crowded.scheduler.preemptions > 0 and crowded.scheduler.prefix_hits > 0
+    assert run(Limits(4, 48, 4096), tuple(tuple(tokens[:17]) for tokens in alone))[1] == alone
+
+
+def test_int8_keys_and_values_are_refused_where_they_are_not_known(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    with pytest.raises(LoadError, match="--kv-cache-dtype int8 is for the built-in families only"):
+        load_generator(
+            tmp_path,
+            config,
+            dtype="auto",
+            quantization="none",
+            device="cpu",
+            context_tokens=64,
+            threads=1,
+            kv_cache_dtype="int8",
+        )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slipway_server.kernels import native
-from slipway_server.kernels.api import AttentionSpec, Rotary
+from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Rotary
 from slipway_server.kernels.in_torch import TorchKernels
 
 from .batches import POSITIONS, a_batch, made, width_of
@@ -166,9 +166,50 @@ def test_attention_is_that_of_torch(name: str) -> None:
         assert distance(found, wanted) <= 1.1 * distance(half(qkv, batch), wanted), "further off than torch in bfloat16"
 
 
-def test_what_lay_in_a_block_before_does_not_matter_once_it_is_cleared() -> None:
+@pytest.mark.parametrize("name", SPECS)
+def test_attention_over_int8_is_that_of_torch_over_int8(name: str) -> None:
+    """And off from what is exact by no more than the rounding of keys and values costs."""
+    spec = SPECS[name]
+    ours = made(native.NativeKernels(2, kv_int8=True), spec)
+    same = made(TorchKernels(torch.float32, "cpu", kv_int8=True), spec)
+    exact = made(TorchKernels(torch.float32, "cpu"), spec)
+    sizes = [1, 2, 31, 32, 33, 64, 90]
+    for spans in ([(0, size) for size in sizes], [(size, 40) for size in sizes], [(size + 40, 1) for size in sizes]):
+        batch, qkv = a_batch(spans), bf16(sum(count for _, count in spans), width_of(spec))
+        found, wanted = ours(qkv, batch), same(qkv.float(), batch)
+        assert distance(found, wanted) < 0.01
+        assert distance(found, exact(qkv.float(), batch)) < 0.03
+
+
+@pytest.mark.parametrize("kernels", [native.NativeKernels, TorchKernels], ids=["native", "torch"])
+def test_int8_keys_and_values_take_their_bytes_and_scales(kernels: Any) -> None:
+    arguments = (2,) if kernels is native.NativeKernels else (BF16, "cpu")
+    ours, plain = kernels(*arguments, kv_int8=True), kernels(*arguments)
+    for one in (ours, plain):
+        one.attention(a_spec(size=64))
+        one.attention(a_spec(kv_heads=1, size=128))
+    tokens_heads = BLOCK_TOKENS * 2
+    assert plain.bytes_per_block == tokens_heads * (2 * 64 + 1 * 128) * 2
+    assert ours.bytes_per_block == tokens_heads * (2 * (64 + 4) + 1 * (128 + 4))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("kernels", [native.NativeKernels, TorchKernels], ids=["native", "torch"])
+def test_int8_does_not_hide_what_is_not_finite(kernels: Any, odd: float) -> None:
+    arguments = (2,) if kernels is native.NativeKernels else (BF16, "cpu")
+    spec = replace(a_spec(heads=2, kv_heads=2, size=32), rotary=None)
+    qkv = bf16(4, width_of(spec))
+    key, value = 2 * 32 + 5, 4 * 32 + 37  # of the first head, of the second one
+    qkv[1, key] = qkv[2, value] = odd
+    layer = made(kernels(*arguments, kv_int8=True), spec)
+    found = torch.cat([layer(qkv[at : at + 1], a_batch([(at, 1)])) for at in range(4)]).view(4, 2, 32)
+    assert found.isfinite().all(dim=-1).tolist() == [[True, True], [False, True], [False, False], [False, False]]
+
+
+@pytest.mark.parametrize("kv_int8", [False, True])
+def test_what_lay_in_a_block_before_does_not_matter_once_it_is_cleared(kv_int8: bool) -> None:
     spec = a_spec()
-    kernels = native.NativeKernels(2)
+    kernels = native.NativeKernels(2, kv_int8=kv_int8)
     layer = made(kernels, spec)
     batch, qkv = a_batch([(0, 5)]), bf16(5, width_of(spec))
     clean = layer(qkv, batch)
@@ -190,18 +231,19 @@ def test_a_rows_product_is_bitwise_the_same_in_any_batch(int8: bool) -> None:
     assert torch.equal(torch.cat([product(part) for part in x.split([5, 12, 13, 31])]), together)
 
 
+@pytest.mark.parametrize("kv_int8", [False, True])
 @pytest.mark.parametrize("name", SPECS)
-def test_a_sequences_attention_is_bitwise_the_same_in_any_batch_and_any_parts(name: str) -> None:
+def test_a_sequences_attention_is_bitwise_the_same_in_any_batch_and_any_parts(name: str, kv_int8: bool) -> None:
     """At once, in parts, token by token, and beside others."""
     spec, size = SPECS[name], 70
     qkv = bf16(size, width_of(spec))
-    layer = made(native.NativeKernels(2), spec)
+    layer = made(native.NativeKernels(2, kv_int8=kv_int8), spec)
     whole = layer(qkv, a_batch([(0, size)]))
     for cuts in ([33, 37], [1, 31, 38], [1] * size):
-        layer = made(native.NativeKernels(2), spec)
+        layer = made(native.NativeKernels(2, kv_int8=kv_int8), spec)
         starts = [sum(cuts[:index]) for index in range(len(cuts))]
         parts = [layer(qkv[s : s + c], a_batch([(s, c)])) for s, c in zip(starts, cuts, strict=True)]
         assert torch.equal(torch.cat(parts), whole)
-    layer = made(native.NativeKernels(2), spec)
+    layer = made(native.NativeKernels(2, kv_int8=kv_int8), spec)
     beside = torch.cat((bf16(45, width_of(spec)), qkv, bf16(3, width_of(spec))))
     assert torch.equal(layer(beside, a_batch([(0, 45), (0, size), (0, 3)]))[45 : 45 + size], whole)

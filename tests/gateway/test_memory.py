@@ -1,0 +1,50 @@
+"""What a gateway remembers of broken streams: only for who asks the same, for a while, and within its bytes."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from slipway_gateway.exchange import Call
+from slipway_gateway.memory import ENTRY_BYTES, Memory, name_of
+
+STREAM = "1f-674f0000-" + "a" * 32
+CALL = Call("chat", "key", "/v1/completions?x=1", CIMultiDict({"X-Slipway-Tenant": "0" * 32}), b'{"model":"chat"}')
+
+
+def test_tokens_are_for_who_asks_the_same_again() -> None:
+    same = replace(CALL, key="other", path_qs="/v1/completions", holder="00aa")
+    assert name_of(STREAM, same) == name_of(STREAM, CALL)
+    others = [
+        replace(CALL, body=b'{"model":"chat" }'),
+        replace(CALL, path_qs="/v1/chat/completions"),
+        replace(CALL, headers=CIMultiDict()),
+    ]
+    assert name_of(STREAM, CALL) not in {name_of(STREAM, other) for other in others}
+    assert name_of(STREAM[:-1] + "b", CALL) != name_of(STREAM, CALL)
+
+
+def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
+    now = [0.0]
+    memory = Memory(10_000, 60.0, lambda: now[0])
+    memory.keep(b"a", b"1,2,")
+    now[0] = 30.0
+    memory.keep(b"b", b"3,")
+    memory.keep(b"a", b"1,2,5,")
+    now[0] = 89.0
+    assert (memory.find(b"a"), memory.find(b"a"), memory.find(b"b")) == (b"1,2,5,", b"1,2,5,", b"3,")
+    now[0] = 90.0
+    assert (memory.find(b"a"), memory.find(b"b"), memory.size_bytes) == (b"", b"", 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 900)), max_size=30))
+def test_it_holds_no_more_than_it_may_and_the_oldest_goes_first(kept: list[tuple[int, int]]) -> None:
+    memory, order = Memory(2000, 60.0, lambda: 0.0), []
+    for name, size in kept:
+        memory.keep(bytes([name]), b"1" * size)
+        order = [item for item in order if item[0] != name] + [(name, size)]
+        while sum(ENTRY_BYTES + size for _, size in order) > 2000:
+            order.pop(0)
+        assert memory.size_bytes == sum(ENTRY_BYTES + size for _, size in order) <= 2000
+    assert {name: len(memory.find(bytes([name]))) for name, _ in order} == dict(order)
