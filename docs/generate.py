@@ -29,8 +29,8 @@ Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not
 _TEMPLATE_HEADER = """
 # AnalysisTemplate reference
 
-Generated from `crds/analysistemplates.yaml`. `llm-default` is there without an object; one of that name in a namespace
-takes its place. [The judge](judge.md) explains what the numbers mean.
+Generated from `crds/analysistemplates.yaml`. `llm-default` and `llm-shadow-drift` are there without an object; one of
+that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
 """
 
 

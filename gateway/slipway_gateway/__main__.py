@@ -121,6 +121,7 @@ class Shutdown:
 
     async def _drain(self, runner: web.AppRunner) -> None:
         log.info("draining", extra={"running": self._edge.running, "delay_s": self._delay_s})
+        await self._edge.stop_mirroring()
         await asyncio.sleep(self._delay_s)
         for site in list(runner.sites):
             await site.stop()

@@ -62,6 +62,10 @@ class Edge:
         """What still runs ends within moments, and says why where it can."""
         self._proxy.cut()
 
+    async def stop_mirroring(self) -> None:
+        """Shadows serve no client: they are the first to go."""
+        await self._proxy.lane.close()
+
     async def idle(self) -> None:
         """Returns when no request runs."""
         while self.running:

@@ -11,9 +11,10 @@ from typing import Any
 
 from .failsafe import Rule, Try, Watch, returned
 from .fate import Fate, Outcome
+from .mirror.choice import mirror_of
 from .router import Target, assigned, pick, pick_of, preference
-from .samples import Samples
-from .table import Route, RouteTable
+from .samples import Epoch, Samples
+from .table import MirrorRoute, Route, RouteTable
 from .telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -238,11 +239,12 @@ class Backends:
         if epoch:
             epoch.assign(own)
         here = epoch if own == target.revision else None
+        attempt = here.begin(target.revision, key, stratum, stream=stream) if here else None
 
         def tell(outcome: Outcome) -> None:
             self._metrics.first_attempt(target.model, target.revision, outcome)
-            if here:
-                here.count(target.revision, key, stratum, outcome)
+            if here and attempt:
+                here.count(attempt, outcome)
 
         def close(waited: Mapping[str, float]) -> None:
             if here:
@@ -250,13 +252,40 @@ class Backends:
 
         patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
         fate = Fate(now_s, tell, close, streams=stream, patience_s=patience_s)
-        if here:
-            here.open(target.revision, stratum, fate)
+        if here and attempt:
+            here.open(attempt, fate)
         return fate
 
     def now(self) -> float:
         """Seconds of the clock that fates go by."""
         return self._clock()
+
+    def mirror(
+        self, target: Target, request_id: str, headers: Mapping[str, str]
+    ) -> tuple[Route, MirrorRoute, Epoch] | None:
+        """Where a request that `target` answers is mirrored to, and the generation that it counts in; None for most.
+
+        Nothing is mirrored while the gateway acts alone: what is wrong with a revision then is known already.
+        """
+        route = self.find(target.model)
+        if route is None or not route.mirror_routes or self._watches[route.name].cut or self._expired(route):
+            return None
+        one = mirror_of(route, target.revision, request_id, headers)
+        return (route, one, self._samples.epoch(route)) if one else None
+
+    def mirrors(self, target: Target, one: MirrorRoute) -> bool:
+        """Whether a mirror is still published."""
+        route = self.find(target.model)
+        return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)
+
+    def urls(self, model: str, revision: str) -> tuple[str, ...]:
+        """Ready endpoints of a revision."""
+        route = self.find(model)
+        return self.table.urls(route, revision) if self.table and route else ()
+
+    def load(self, url: str) -> int:
+        """Requests of clients in flight at an endpoint."""
+        return self._inflight.get(url, 0)
 
     def lease(self, target: Target, *, first: bool, fate: Fate | None = None) -> Lease:
         tally = self._tallies.setdefault((target.route, target.revision), Tally())

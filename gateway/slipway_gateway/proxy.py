@@ -13,6 +13,7 @@ from .backends import Backends, Lease
 from .exchange import Answer, Call, Effort, Fault
 from .fate import Fate
 from .memory import Memory, name_of
+from .mirror.lane import Lane
 from .relay import Relay
 from .router import Target
 from .settings import Settings
@@ -44,6 +45,11 @@ class Proxy:
         self._clock = asyncio.get_running_loop().time
         self._memory = Memory(settings.max_remembered_bytes, settings.remember_s, self._clock)
         metrics.remembered.set_function(lambda: self._memory.size_bytes)
+        self.lane = Lane(settings, backends, metrics, session, self._is_busy)
+
+    def _is_busy(self) -> bool:
+        """Whether clients need all there is: some wait for an endpoint, or half of `max_inflight` is in flight."""
+        return self._held > 0 or len(self._limits) > self._settings.max_inflight // 2
 
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)

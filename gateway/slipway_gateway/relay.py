@@ -38,6 +38,7 @@ class Relay:
         self._trail = self._begin_trail(answer) if answer.streams_events else None
         self._done = False
         self._effort = proxy.resume_effort()
+        self._mirrored = proxy.lane.copy_of(call, answer, record.request_id, request.headers)
         crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
         self._out = web.StreamResponse(status=answer.status, headers=crossing)
 
@@ -74,6 +75,8 @@ class Relay:
         if self._trail and not self._done:
             self._proxy.remember(self._call, self._trail)
         self._answer.close()
+        if self._mirrored:
+            self._proxy.lane.passed()
 
     def _begin_trail(self, answer: Answer) -> Trail | None:
         target = answer.target
@@ -91,6 +94,8 @@ class Relay:
         await self._send(self._out.write_eof())
         self._done = True
         self._record.end(_outcome_of(self._answer.status), self._answer.status)
+        if self._mirrored:
+            self._proxy.lane.offer(self._mirrored)
 
     async def _copy(self) -> str:
         """Passes the answer on up to its end; why it broke off when it did."""
@@ -129,6 +134,8 @@ class Relay:
         events = self._aligner.feed(chunk)
         if events and (fate := self._answer.fate):
             fate.saw(events, self._proxy.now())
+        if events and self._mirrored:
+            self._mirrored.saw(events)
         return self._trail.pass_on(events) if self._trail and events else events
 
     async def _resume(self) -> bool:

@@ -20,9 +20,14 @@ class Target:
 def by_headers(route: Route, headers: Mapping[str, str]) -> str:
     """The revision of the first header route that a request fits, empty when it fits none. `headers` know no case."""
     for one in route.header_routes:
-        if one.match and all(_fits(match, headers) for match in one.match):
+        if one.match and fits(one.match, headers):
             return one.revision
     return ""
+
+
+def fits(matches: Collection[HeaderMatch], headers: Mapping[str, str]) -> bool:
+    """Whether a request has all of these headers, of which there may be none. `headers` know no case."""
+    return all(_fits(match, headers) for match in matches)
 
 
 def _fits(match: HeaderMatch, headers: Mapping[str, str]) -> bool:

@@ -6,17 +6,22 @@ ended is counted by what is known of it: that it was assigned, and how long it t
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .fate import E2E, ITL, MEASURES, TTFT, Fate, Outcome
 from .table import Route
 from .wire.answers import KINDS
+from .wire.envelope import ALONE
 
 GENERATIONS = 4
+TEXT, TOKENS = COMPARISONS = ("text", "tokens")
 # Pairs of session and kind that a generation remembers, some 60 bytes each.
 MAX_SEEN = 8192
+# Sessions of which a generation knows that their latencies were counted, some 80 bytes each.
+MAX_SESSIONS = 65_536
 _SMALL_BYTES, _MEDIUM_BYTES = 4 << 10, 32 << 10
 
 
@@ -79,6 +84,74 @@ class Counts:
         }
 
 
+@dataclass(slots=True)
+class Pairs:
+    """Mirrored requests that canary and a second stable pod answered too, by which of them differs more from stable."""
+
+    pairs: int = 0
+    canary_only: int = 0
+    second_only: int = 0
+    both: int = 0  # as much as one another
+    no_floor: int = 0  # that only canary answered, for stable has one pod; not among the pairs
+    no_floor_differs: int = 0
+
+    def count(self, canary: int, second: int | None) -> None:
+        """How much each differs: 0 or 1 for a text, a number of tokens."""
+        if second is None:
+            self.no_floor += 1
+            self.no_floor_differs += canary > 0
+            return
+        self.pairs += 1
+        self.canary_only += canary > second
+        self.second_only += second > canary
+        self.both += canary == second > 0
+
+
+_OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
+
+
+class Sessions:
+    """Which latencies of a session are counted already: the first request that can have one is the one that counts.
+
+    A session sticks to a revision, so its requests are one throw of the judge's coin, not many. A full memory forgets
+    the session that came first: when that comes again, it counts once more.
+    """
+
+    __slots__ = ("_known", "_oldest_first")
+
+    def __init__(self) -> None:
+        self._known: dict[int, frozenset[str]] = {}
+        self._oldest_first: deque[int] = deque()
+
+    def first(self, key: str, *, stream: bool) -> frozenset[str]:
+        """Measures of which a request that begins is its session's first: all that it can have, where it is alone."""
+        possible = _OF_STREAM if stream else _OF_WHOLE
+        if key.startswith(ALONE):
+            return possible
+        # The process's own keyed hash: no client can choose sessions that collide.
+        session = hash(key)
+        known = self._known.get(session)
+        if known is None:
+            self._remember(session)
+        self._known[session] = possible | known if known else possible
+        return possible - known if known else possible
+
+    def _remember(self, session: int) -> None:
+        if len(self._oldest_first) >= MAX_SESSIONS:
+            del self._known[self._oldest_first.popleft()]
+        self._oldest_first.append(session)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it."""
+
+    revision: str
+    key: str
+    stratum: str
+    measures: frozenset[str]
+
+
 class Epoch:
     """One generation of a route's weights."""
 
@@ -87,31 +160,40 @@ class Epoch:
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._seen: set[int] = set()
-        self._open: dict[Fate, tuple[str, str]] = {}  # revision and stratum
+        self._shadow: dict[str, dict[str, Pairs]] = {}
+        self._sessions = Sessions()
+        self._open: dict[Fate, Attempt] = {}
+
+    def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
+        """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
+        self._shadow.setdefault(revision, {}).setdefault(by, Pairs()).count(canary, second)
 
     def assign(self, revision: str) -> None:
         """The split gave a request to this revision, whether it has an endpoint for it or not."""
         self._revisions[revision].assigned += 1
 
-    def open(self, revision: str, at: str, fate: Fate) -> None:
-        """A first attempt began. Where there is nothing to compare with, nobody waits for what does not end."""
+    def begin(self, revision: str, key: str, at: str, *, stream: bool) -> Attempt:
+        """A first attempt at the revision that the split chose; `key`: of the session; `at`: the stratum."""
+        return Attempt(revision, key, at, self._sessions.first(key, stream=stream))
+
+    def open(self, attempt: Attempt, fate: Fate) -> None:
+        """It began. Where there is nothing to compare with, nobody waits for what does not end."""
         if len(self._revisions) > 1:
-            self._open[fate] = (revision, at)
+            self._open[fate] = attempt
 
     def close(self, fate: Fate, waited: Mapping[str, float]) -> None:
         """It is over, and these measures have no value but what they took at least."""
-        if found := self._open.pop(fate, None):
-            revision, at = found
-            _add_late(self._revisions[revision].late, at, waited)
+        if attempt := self._open.pop(fate, None):
+            _add_late(self._revisions[attempt.revision].late, attempt, waited)
 
-    def count(self, revision: str, key: str, at: str, outcome: Outcome) -> None:
-        """`key`: of the session; `at`: the stratum."""
-        counts = self._revisions[revision]
+    def count(self, attempt: Attempt, outcome: Outcome) -> None:
+        """It ended, or was silent for too long."""
+        counts = self._revisions[attempt.revision]
         counts.requests += 1
         for kind in outcome.bad:
-            counts.events[kind] += self._first_of(key, kind)
-        for measure, seconds in outcome.seconds.items():
-            counts.slow.add(measure, at, seconds)
+            counts.events[kind] += self._first_of(attempt.key, kind)
+        for measure in attempt.measures & outcome.seconds.keys():
+            counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
     def _first_of(self, key: str, kind: str) -> bool:
         """One session with a poisoned prompt is one event, not a hundred; it has one revision in a generation.
@@ -129,18 +211,20 @@ class Epoch:
     def report(self, now_s: float) -> dict[str, Any]:
         """Counts as they are now, with what is known of attempts that have not ended."""
         late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
-        for fate, (revision, at) in self._open.items():
+        for fate, attempt in self._open.items():
             fate.look(now_s)
-            _add_late(late[revision], at, fate.waited(now_s))
+            _add_late(late[attempt.revision], attempt, fate.waited(now_s))
         revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
-        return {"generation": self.generation, "weights": dict(self._weights), "revisions": revisions}
+        shadow = {name: {by: asdict(pairs) for by, pairs in found.items()} for name, found in self._shadow.items()}
+        weights = dict(self._weights)
+        return {"generation": self.generation, "weights": weights, "revisions": revisions, "shadow": shadow}
 
 
-def _add_late(late: Times, at: str, waited: Mapping[str, float]) -> None:
-    for measure, seconds in waited.items():
+def _add_late(late: Times, attempt: Attempt, waited: Mapping[str, float]) -> None:
+    for measure in attempt.measures & waited.keys():
         # Of one below the first bound nothing is known yet.
-        if seconds > BOUNDS[measure][0]:
-            late.add(measure, at, seconds)
+        if waited[measure] > BOUNDS[measure][0]:
+            late.add(measure, attempt.stratum, waited[measure])
 
 
 class Samples:

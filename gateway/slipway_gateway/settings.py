@@ -50,6 +50,12 @@ class Settings:
     hung_after_s: float = _setting(
         60.0, "silence of a stream's server that is an error to the judge; of a whole answer's, five times; 0: never"
     )
+    mirror_max_inflight: int = _setting(16, "mirrored requests at a time; 0: nothing is mirrored")
+    mirror_max_queue: int = _setting(64, "mirrored requests that may wait for their turn; more are dropped")
+    mirror_max_bytes: int = _setting(32 << 20, "bodies and answers held for mirrored requests together")
+    mirror_max_body_bytes: int = _setting(256 << 10, "largest request body that is mirrored")
+    mirror_timeout_s: float = _setting(120.0, "a mirrored request's answer")
+    mirror_compare_percentage: int = _setting(25, "of mirrored requests, whose answers are compared")
     cut_off_failures: int = _setting(10, "failed tries in a row that cut a revision under test off; 0: never")
     cut_off_after_s: float = _setting(5.0, "how long it must fail like that; a dead pod is out of the table by then")
     cut_off_cooldown_s: float = _setting(60.0, "until a revision that was cut off is tried again")
@@ -74,6 +80,8 @@ class Settings:
         for flag, given, sources in chosen:
             if unknown := set(given) - set(sources):
                 parser.error(f"{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
+        if not 0 <= settings.mirror_compare_percentage <= 100:
+            parser.error("--mirror-compare-percentage: a number from 0 to 100")
         if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
             parser.error("--log-level: choose from debug, info, warning, error")
         return settings

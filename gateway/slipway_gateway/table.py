@@ -37,6 +37,18 @@ class HeaderRoute(msgspec.Struct, frozen=True):
     match: tuple[HeaderMatch, ...]
 
 
+class MirrorRoute(msgspec.Struct, frozen=True):
+    """The revision gets copies of this share of the requests that another one answers, and nobody sees what it says.
+
+    `match`: only of requests with all of these headers.
+    """
+
+    name: str
+    revision: str
+    percentage: Percent
+    match: tuple[HeaderMatch, ...] = ()
+
+
 class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
 
@@ -45,6 +57,7 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     salt: str = ""
     backends: tuple[Backend, ...] = ()
     header_routes: tuple[HeaderRoute, ...] = ()
+    mirror_routes: tuple[MirrorRoute, ...] = ()
     hold_seconds: int | None = None
 
 
@@ -60,6 +73,7 @@ class Route:
     salt: str = ""
     backends: tuple[Backend, ...] = ()
     header_routes: tuple[HeaderRoute, ...] = ()
+    mirror_routes: tuple[MirrorRoute, ...] = ()
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
     replicas: int = 0  # that were asked for; 0: not known
 
@@ -150,6 +164,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         salt=traffic.salt,
         backends=traffic.backends,
         header_routes=traffic.header_routes,
+        mirror_routes=traffic.mirror_routes,
         hold_s=traffic.hold_seconds,
         replicas=_replicas(obj),
     )

@@ -8,7 +8,7 @@ from slipway_gateway.table import Backend, Route
 from slipway_operator.kube import samples
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.model.analysis_run import AnalysisRun
-from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, slower
+from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.wire import parse_time
 from slipway_operator.planning import counting
 
@@ -73,15 +73,55 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
 
     spec = BUILT_IN["llm-default"].spec
     assert spec
+
+    def count(revision: str, key: str, outcome: Outcome) -> None:
+        epoch.count(epoch.begin(revision, key, at, stream=True), outcome)
+
     for number in range(200):
-        epoch.count("bbb", f"stable {number}", at, Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
+        count("bbb", f"session:{number}", Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
     run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, told(), PAIR)
-    epoch.count("aaa", "slow", at, Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
-    epoch.count("aaa", "failed", at, Outcome(("errors",)))
+    for _ in range(7):
+        count("aaa", "session:slow", Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
+    count("aaa", "session:failed", Outcome(("errors",)))
     run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
-    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1)
-    assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1)
+    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 8, 1)
+    assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1), "a session is one, and one of those that are compared"
+
+
+def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:
+    counters = gateway_samples.Samples()
+    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
+    epoch = counters.epoch(route)
+
+    def told() -> list:
+        routes = {
+            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(route, 0.0)}
+        }
+        return heard(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
+
+    spec = BUILT_IN["llm-shadow-drift"].spec
+    assert spec
+    epoch.compared("aaa", gateway_samples.TEXT, 1, 0)
+    run = counting.begin(AnalysisRun("r", "llm-shadow-drift", "", NOW, NOW), spec, told(), PAIR)
+    for canary, second in ((1, 0), (1, 0), (0, 1), (0, 0), (1, None)):
+        epoch.compared("aaa", gateway_samples.TEXT, canary, second)
+    epoch.compared("aaa", gateway_samples.TOKENS, 5, 2)
+    assert counting.has_requests(told(), PAIR)
+    run = counting.add(run, spec, told(), PAIR, comparable=False, seconds=60.0)
+    counted = {item.metric: item.epochs[0] for item in run.counts}
+    found = {name: (one.w, one.nc, one.ns, one.kc, one.ks) for name, one in counted.items()}
+    assert found == {
+        "drift": (50, 4, 4, 2, 1),
+        "flips": (50, 1, 1, 1, 0),
+        "drift/no-floor": (50, 1, 1, 1, 0),
+        "flips/no-floor": (50, 0, 0, 0, 0),
+    }
+    assert counting.add(run, spec, told(), PAIR, comparable=False, seconds=60.0).counts == run.counts, "nothing twice"
+
+
+def test_every_comparison_of_the_contract_is_one_of_a_template() -> None:
+    assert set(DRIFT_EVENTS.values()) == set(gateway_samples.COMPARISONS)
 
 
 def test_every_event_of_the_contract_is_one_of_a_template() -> None:

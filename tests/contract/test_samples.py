@@ -10,7 +10,7 @@ from slipway_gateway import samples
 from slipway_gateway.backends import WHOLE_PATIENCE, Backends
 from slipway_gateway.fate import Fate, Outcome
 from slipway_gateway.router import assigned
-from slipway_gateway.samples import BOUNDS, GENERATIONS, MAX_SEEN, Samples, stratum
+from slipway_gateway.samples import BOUNDS, GENERATIONS, MAX_SEEN, MAX_SESSIONS, Samples, stratum
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, build
 from slipway_gateway.telemetry.metrics import Metrics
@@ -45,8 +45,9 @@ def test_samples_have_the_documented_shape() -> None:
     counters = Samples()
     at = stratum(100, stream=True)
     epoch = counters.epoch(ROUTE)
-    epoch.count("9d04aa31c2", "k", at, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
-    epoch.open("9d04aa31c2", at, Fate(0.0, lambda outcome: None, streams=True))
+    ended, running = (epoch.begin("9d04aa31c2", key, at, stream=True) for key in ("k1", "k2"))
+    epoch.count(ended, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
+    epoch.open(running, Fate(0.0, lambda outcome: None, streams=True))
     (reported,) = counters.report(ROUTE, 1.0)
     revision = "9d04aa31c2"
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
@@ -57,6 +58,14 @@ def test_samples_have_the_documented_shape() -> None:
         for one in (reported, documented()):
             ((name, histogram),) = one["revisions"][revision]["slow"][measure].items()
             assert (name, len(histogram)) == (at, len(bounds) + 1)
+
+
+def test_comparisons_have_the_documented_shape() -> None:
+    counters = Samples()
+    for measure in samples.COMPARISONS:
+        counters.epoch(ROUTE).compared("9d04aa31c2", measure, 1, 0)
+    (reported,) = counters.report(ROUTE, 0.0)
+    assert shape(reported["shadow"]) == shape(documented()["shadow"])
 
 
 async def test_the_report_has_them() -> None:
@@ -73,6 +82,7 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     said = " ".join(TEXT.split())
     assert f"the last {GENERATIONS} generations under which" in said
     assert f"remembers {MAX_SEEN} pairs" in said
+    assert f"remembers {MAX_SESSIONS:,} sessions" in said
     assert f"last {answers.TAIL_BYTES >> 10} KiB of a stream" in said
     assert f"the last {answers.LOOP_BYTES >> 10} KiB of the text (at least {answers.LOOP_MIN_BYTES} bytes)" in said
     assert f"compresses {answers.LOOP_RATIO:g} times" in said

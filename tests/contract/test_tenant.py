@@ -1,17 +1,20 @@
 """The gateway says whose request it is; nobody else can, and the server takes it as it is said."""
 
 import re
+from hashlib import sha256
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from slipway_gateway.mirror.ask import Ask, shadow
 from slipway_gateway.wire import envelope
 from slipway_gateway.wire import headers as gateway
 from slipway_server.http import resume
 from slipway_server.http import tenant as server
 from slipway_server.http.errors import ApiError
+from slipway_server.http.shadow import PRIORITY, SHADOW, priority_of
 from tests.contract.documented import TEXT
 
 ALL = envelope.TENANT_SOURCES
@@ -34,6 +37,20 @@ def bearer(key: str) -> dict[str, str]:
 def test_the_header_is_the_same_word_on_both_sides() -> None:
     assert gateway.TENANT == server.TENANT
     assert f"`{server.TENANT}: " in TEXT
+
+
+def test_a_shadow_is_the_same_word_on_both_sides_and_goes_last() -> None:
+    assert gateway.SHADOW == SHADOW and f"`{SHADOW}: 1`" in TEXT
+    asked = Ask("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
+    copied = shadow(asked).headers
+    assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(asked.headers, 1000)
+    assert priority_of(asked.headers) == 0 and f"priority {PRIORITY}" in TEXT
+    assert resume.read(copied, b"").tenant == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
+
+
+@pytest.mark.parametrize("name", [gateway.SHADOW, gateway.SHADOW.lower()])
+def test_no_client_can_say_that_its_request_is_a_shadow(name: str) -> None:
+    assert gateway.SHADOW not in gateway.to_upstream(CIMultiDict({name: "1"}), "id")
 
 
 @settings(deadline=None)

@@ -13,7 +13,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
-from slipway_operator.model.status import Backend, HeaderRoute, Status, Traffic
+from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Status, Traffic
 from slipway_operator.model.strategy import HeaderMatch
 from tests.contract.documented import ports, routes, traffic
 from tests.crds.objects import model_deployment, path
@@ -21,7 +21,8 @@ from tests.support.api_server import Api
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
 BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
-TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2")
+MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
+TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS)
 
 
 def _object() -> dict[str, Any]:
@@ -46,6 +47,14 @@ def test_gateway_reads_what_the_operator_writes() -> None:
     ]
 
 
+def test_gateway_reads_mirrors_as_the_operator_writes_them() -> None:
+    route = table.parse_route(_object())
+    assert isinstance(route, table.Route), route
+    (mirror,) = route.mirror_routes
+    assert (mirror.name, mirror.revision, mirror.percentage) == ("mirror", "abcdefgh22", 20)
+    assert [(match.name, match.exact, match.prefix) for match in mirror.match] == [("x-team", "qa", None)]
+
+
 def test_both_sides_read_the_document_alike() -> None:
     written = traffic()
     route = table.parse_route({**_object(), "status": {"traffic": written}})
@@ -55,6 +64,9 @@ def test_both_sides_read_the_document_alike() -> None:
     assert (route.generation, route.model, route.salt) == (read.generation, read.model, read.salt)
     assert [(b.revision, b.weight) for b in route.backends] == [(b.revision, b.weight) for b in read.backends]
     assert route.hold_s == read.hold_seconds
+    assert [(m.name, m.revision, m.percentage) for m in route.mirror_routes] == [
+        (m.name, m.revision, m.percentage) for m in read.mirror_routes
+    ]
     assert status_room.render(Status(traffic=read))["traffic"]["headerRoutes"] == written["headerRoutes"]
     assert [item.revision for item in route.header_routes] == [item.revision for item in read.header_routes]
 

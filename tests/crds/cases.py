@@ -225,13 +225,16 @@ CEL_CASES = (
     ),
     Case(
         "step-one-thing",
-        "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute, analysis",
+        "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute, set",
         bad=(_steps({"setWeight": 10, "pause": {}}), _steps({}), _steps({"pause": {}, **_analysis()})),
         good=(
             _steps({"pause": {}}),
             _steps({"setWeight": 10}),
             _steps({"setCanaryScale": {"replicas": 2}}),
             _steps({"setHeaderRoute": {"name": "testers", "match": _match()}}, {"setHeaderRoute": {"name": "testers"}}),
+            _steps(
+                {"setMirrorRoute": {"percentage": 20}}, {"setMirrorRoute": {"match": _match()}}, {"setMirrorRoute": {}}
+            ),
         ),
     ),
     Case(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_operator.model.template import LLM_DEFAULT, parse
+from slipway_operator.model.template import LLM_DEFAULT, SHADOW_DRIFT, parse
 from tests.crds.objects import path
 from tests.crds.schema import TEMPLATE_FILE, sentences, template_schema, version, walk
 from tests.support.api_server import ROOT, Answer, Api
@@ -61,9 +61,21 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(metric(tolerateRatio=2.0)), spec(metric(maxRatio=1.0))],
         [spec(metric(tolerateRatio=1.25, maxRatio=1.5))],
     ),
-    "metrics of kind BadEvent and Threshold are all there is in this release": (
-        [spec(metric(kind=kind)) for kind in ("PairedDrift", "Web", "")],
+    "kind is BadEvent, Threshold or PairedDrift": (
+        [spec(metric(kind=kind)) for kind in ("Web", "")],
         [spec(metric(kind="BadEvent"), rate(kind="Threshold"))],
+    ),
+    "AnswerDiffers and TokensFlip go with kind: PairedDrift": (
+        [
+            spec(metric(kind=kind, event=event))
+            for kind, event in (
+                ("PairedDrift", METRIC["event"]),
+                ("BadEvent", "AnswerDiffers"),
+                ("BadEvent", "TokensFlip"),
+            )
+        ],
+        [spec(metric(event=event)) for event in ("AnswerDiffers", "TokensFlip")]
+        + [spec(metric(kind="PairedDrift", event=event)) for event in ("AnswerDiffers", "TokensFlip")],
     ),
     "kind Threshold goes with a provider": (
         [spec(metric(kind="Threshold")), spec(rate(kind="BadEvent"))],
@@ -334,7 +346,8 @@ def test_what_the_documentation_shows_is_accepted_and_read(api: Api) -> None:
 
 
 @pytest.mark.integration
-def test_the_built_in_template_would_be_accepted(api: Api) -> None:
-    answer = dry_run(api, dict(LLM_DEFAULT))
+@pytest.mark.parametrize("built_in", [LLM_DEFAULT, SHADOW_DRIFT])
+def test_built_in_templates_would_be_accepted(api: Api, built_in: dict[str, Any]) -> None:
+    answer = dry_run(api, dict(built_in))
     assert answer.ok, answer.message
-    assert parse("llm-default", answer.body["spec"]) == parse("llm-default", LLM_DEFAULT)
+    assert parse("built-in", answer.body["spec"]) == parse("built-in", built_in)

@@ -137,6 +137,7 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
             yield Gateway(edge, backends, metrics, runner, url, admin_url, client, session)
         finally:
             await client.close()
+            await edge.stop_mirroring()
             await runner.cleanup()
             await admin_runner.cleanup()
 

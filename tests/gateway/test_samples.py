@@ -14,6 +14,7 @@ from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.table import Backend, Route
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire.answers import KINDS, TAIL_BYTES
+from slipway_gateway.wire.envelope import Envelope, sticky_key
 
 from .harness import table
 
@@ -26,6 +27,18 @@ ERROR = Outcome(("errors",))
 def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
     split = (Backend("c", canary), Backend("s", 100 - canary), Backend("old", 0))
     return Route("default/chat", uid, "chat", generation=generation, salt="salt", backends=split)
+
+
+def count(epoch: samples.Epoch, revision: str, key: str, outcome: Outcome, *, stream: bool = True) -> None:
+    """One first attempt, from its beginning to its end."""
+    epoch.count(epoch.begin(revision, key, AT, stream=stream), outcome)
+
+
+def opened(epoch: samples.Epoch, fate: Fate, key: str = "k") -> samples.Attempt:
+    """An attempt at canary that begins."""
+    attempt = epoch.begin("c", key, AT, stream=True)
+    epoch.open(attempt, fate)
+    return attempt
 
 
 def events(epoch: samples.Epoch, revision: str = "c") -> dict[str, int]:
@@ -234,17 +247,17 @@ def above(histogram: list[int], measure: str, limit: float) -> int:
 
 def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
     """In `slow` and `late` together: what an operator adds up."""
-    epoch, fates = Samples().epoch(route()), []
+    epoch, fates, attempts = Samples().epoch(route()), [], []
     for number in range(6):
         fate = Fate(
             0.0,
-            lambda outcome, number=number: epoch.count("c", f"k{number}", AT, outcome),  # type: ignore[misc]
+            lambda outcome, number=number: epoch.count(attempts[number], outcome),  # type: ignore[misc]
             lambda waited, number=number: epoch.close(fates[number], waited),  # type: ignore[misc]
             streams=True,
             patience_s=60.0,
         )
         fates.append(fate)
-        epoch.open("c", AT, fate)
+        attempts.append(opened(epoch, fate, f"k{number}"))
     limits = {TTFT: BOUNDS[TTFT][10], E2E: BOUNDS[E2E][8]}  # 0.577 s, 0.859 s
     ends = {
         1.0: lambda: fates[0].failed(1.0),
@@ -275,22 +288,22 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
 
 def test_below_the_first_bound_nothing_is_known() -> None:
     epoch = Samples().epoch(route())
-    epoch.open("c", AT, Fate(0.0, lambda outcome: None, streams=True))
+    opened(epoch, Fate(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
     assert late(epoch, 0.02) == {TTFT: [0, 0, 1, *[0] * 22]}
 
 
 def test_without_a_second_revision_nobody_waits() -> None:
     epoch = Samples().epoch(route(canary=100))
-    epoch.open("c", AT, Fate(0.0, lambda outcome: None, streams=True))
+    opened(epoch, Fate(0.0, lambda outcome: None, streams=True))
     assert not epoch._open and late(epoch, 50.0) == {}
 
 
 def test_events_and_times_are_counted_for_their_revision() -> None:
     epoch = Samples().epoch(route())
-    epoch.count("c", "k1", AT, ERROR)
-    epoch.count("c", "k2", AT, Outcome(("empty", "truncated"), {E2E: 1.0}))
-    epoch.count("s", "k3", AT, Outcome())
+    count(epoch, "c", "k1", ERROR)
+    count(epoch, "c", "k2", Outcome(("empty", "truncated"), {E2E: 1.0}))
+    count(epoch, "s", "k3", Outcome())
     report = epoch.report(0.0)
     assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
     assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
@@ -301,17 +314,17 @@ def test_events_and_times_are_counted_for_their_revision() -> None:
 def test_a_session_is_one_event_of_a_kind() -> None:
     epoch = Samples().epoch(route())
     for outcome in (ERROR, ERROR, Outcome(("empty",)), Outcome(("empty",))):
-        epoch.count("c", "same", AT, outcome)
+        count(epoch, "c", "same", outcome)
     assert epoch.report(0.0)["revisions"]["c"]["requests"] == 4
     assert events(epoch) == {"errors": 1, "empty": 1}
-    epoch.count("c", "other", AT, ERROR)
+    count(epoch, "c", "other", ERROR)
     assert events(epoch) == {"errors": 2, "empty": 1}
 
 
 def test_another_generation_takes_an_event_of_the_same_session() -> None:
     counters = Samples()
     for generation in (1, 2):
-        counters.epoch(route(generation)).count("c", "same", AT, ERROR)
+        count(counters.epoch(route(generation)), "c", "same", ERROR)
     assert [epoch["revisions"]["c"]["events"]["errors"] for epoch in counters.report(route(), 0.0)] == [1, 1]
 
 
@@ -319,15 +332,93 @@ def test_a_full_memory_counts_unknown_sessions_each_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(samples, "MAX_SEEN", 2)
     epoch = Samples().epoch(route())
     for key in ("a", "b", "new", "new", "a", "b"):
-        epoch.count("c", key, AT, ERROR)
+        count(epoch, "c", key, ERROR)
     assert events(epoch) == {"errors": 4} and len(epoch._seen) == 2
+
+
+# -- one latency of a session
+
+
+def times(epoch: samples.Epoch, revision: str = "c", kind: str = "slow") -> dict[str, int]:
+    """How many are counted, by measure."""
+    found = epoch.report(50.0)["revisions"][revision][kind]
+    return {measure: sum(strata[AT]) for measure, strata in found.items() if strata}
+
+
+STREAMED = Outcome((), {TTFT: 0.5, ITL: 0.1, E2E: 9.0})
+
+
+def test_of_a_session_the_first_latency_counts() -> None:
+    """One slow session is one throw of the judge's coin, however often it asks."""
+    epoch = Samples().epoch(route())
+    count(epoch, "c", "session:a", STREAMED)
+    for _ in range(9):
+        count(epoch, "c", "session:a", Outcome((), {TTFT: 60.0, ITL: 1.0, E2E: 90.0}))
+    report = epoch.report(0.0)["revisions"]["c"]
+    assert report["requests"] == 10, "and all of them for what is no latency"
+    assert times(epoch) == {TTFT: 1, ITL: 1, E2E: 1}
+    assert above(report["slow"][E2E][AT], E2E, BOUNDS[E2E][15]) == 0, "the first of them, that was fast"
+    count(epoch, "c", "session:b", STREAMED)
+    assert times(epoch) == {TTFT: 2, ITL: 2, E2E: 2}
+
+
+def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> None:
+    """Else a canary that hangs would be judged by the requests of the session that did not hang."""
+    epoch = Samples().epoch(route())
+    first = Fate(0.0, lambda outcome: None, lambda waited: epoch.close(first, waited), streams=True)
+    opened(epoch, first, "session:a")
+    count(epoch, "c", "session:a", STREAMED)
+    assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
+    first.left(60.0)
+    assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
+
+
+def test_a_later_request_of_a_session_that_takes_long_is_no_second_one_and_still_hangs() -> None:
+    epoch = Samples().epoch(route())
+    count(epoch, "c", "session:a", STREAMED)
+    later = Fate(0.0, lambda outcome: epoch.count(attempt, outcome), streams=True, patience_s=30.0)
+    attempt = opened(epoch, later, "session:a")
+    assert times(epoch, kind="late") == {} and events(epoch) == {"errors": 1, "hung": 1}
+
+
+def test_a_session_that_asked_for_whole_answers_has_its_first_stream_still_before_it() -> None:
+    epoch = Samples().epoch(route())
+    count(epoch, "c", "session:a", Outcome((), {E2E: 3.0}), stream=False)
+    count(epoch, "c", "session:a", STREAMED)
+    count(epoch, "c", "session:a", STREAMED)
+    assert times(epoch) == {TTFT: 1, ITL: 1, E2E: 1}
+
+
+def test_requests_without_a_session_count_each_and_are_not_remembered() -> None:
+    epoch = Samples().epoch(route())
+    key = sticky_key({}, Envelope(), "one and the same", ("session", "user", "key"))
+    for _ in range(3):
+        count(epoch, "c", key, STREAMED)
+    assert times(epoch) == {TTFT: 3, ITL: 3, E2E: 3} and not epoch._sessions._known
+
+
+def test_a_session_counts_again_in_another_generation() -> None:
+    counters = Samples()
+    for generation in (1, 2):
+        count(counters.epoch(route(generation)), "c", "session:a", STREAMED)
+        assert times(counters.epoch(route(generation))) == {TTFT: 1, ITL: 1, E2E: 1}
+
+
+def test_a_full_memory_forgets_the_session_that_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_SESSIONS", 2)
+    epoch = Samples().epoch(route())
+    for key in ("a", "b", "a", "c", "b", "c", "a"):
+        count(epoch, "c", f"session:{key}", STREAMED)
+    # The third session pushed out the first, which counted again: of seven requests four.
+    assert times(epoch) == {TTFT: 4, ITL: 4, E2E: 4}
+    assert len(epoch._sessions._known) == len(epoch._sessions._oldest_first) == 2
 
 
 def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
     epoch = Samples().epoch(route())
     bounds = BOUNDS[TTFT]
     for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
-        epoch.count("c", "k", AT, Outcome((), {TTFT: seconds}))
+        count(epoch, "c", f"k{seconds}", Outcome((), {TTFT: seconds}))
     slow = epoch.report(0.0)["revisions"]["c"]["slow"]
     counts = slow[TTFT][AT]
     assert len(counts) == len(bounds) + 1
@@ -363,14 +454,14 @@ def test_the_last_generations_are_kept_oldest_first() -> None:
         assert counters.epoch(route(generation)) is counters.epoch(route(generation))
     assert [epoch["generation"] for epoch in counters.report(route(), 0.0)] == [3, 4, 5, 6]
     # A request that began under one that is forgotten ends without harm.
-    late.count("c", "k", AT, ERROR)
+    count(late, "c", "k", ERROR)
 
 
 def test_a_request_counts_where_it_was_assigned() -> None:
     counters = Samples()
     begun = counters.epoch(route(1, canary=10))
     counters.epoch(route(2, canary=50))
-    begun.count("c", "k", AT, ERROR)
+    count(begun, "c", "k", ERROR)
     first, second = counters.report(route(), 0.0)
     assert (first["weights"]["c"], first["revisions"]["c"]["requests"]) == (10, 1)
     assert (second["weights"]["c"], second["revisions"]["c"]["requests"]) == (50, 0)
@@ -378,7 +469,7 @@ def test_a_request_counts_where_it_was_assigned() -> None:
 
 def test_another_object_of_that_name_starts_anew() -> None:
     counters = Samples()
-    counters.epoch(route(7)).count("c", "k", AT, ERROR)
+    count(counters.epoch(route(7)), "c", "k", ERROR)
     counters.epoch(route(1, uid="later"))
     assert [epoch["generation"] for epoch in counters.report(route(1, uid="later"), 0.0)] == [1]
     counters.keep({"default/chat": route(1, uid="later")})

@@ -7,7 +7,7 @@ invariants of a rollout (I1-I7) on every write.
 import copy
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, Hook
 from slipway_operator.model.measuring import Answer, Question
 from slipway_operator.model.observed import Autoscaler, Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
-from slipway_operator.model.samples import Sample, Side
+from slipway_operator.model.samples import Pairs, Sample, Side
 from slipway_operator.model.spec import parse_inputs
 from slipway_operator.model.status import Mode, State, Status, Traffic
 from slipway_operator.model.strategy import parse_strategy
@@ -99,7 +99,21 @@ class ModelGateway:
             buckets[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
             slow = {"ttft": {STRATUM: tuple(buckets)}}
             sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow, assigned=before.assigned + 1)
+            for mirror in table.mirror_routes:
+                if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
+                    self._mirror(sample, mirror.revision, world.pods[chosen].ready > 1, world, chance)
         self.samples = dict(sorted(self.samples.items())[-4:])
+
+    def _mirror(self, sample: Sample, canary: str, floor: bool, world: "ModelCluster", chance: Random) -> None:
+        """One copy: whether canary, and a second pod of stable where there is one, says something else than stable."""
+        differs, anyway = chance.random() < world.drift, chance.random() < world.floor
+        before = sample.shadow.get(canary, {}).get("text", Pairs())
+        if floor:
+            more = (1, differs and not anyway, anyway and not differs, differs and anyway, 0, 0)
+        else:
+            more = (0, 0, 0, 0, 1, differs)
+        sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Pairs), more, strict=True)]
+        sample.shadow[canary] = {"text": Pairs(*sums)}
 
     def look(self, now: datetime) -> None:
         """What takes too long is counted as an error, once."""
@@ -160,6 +174,8 @@ class ModelCluster:
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
     slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
+    drift: float = 0.0  # how often canary answers a mirrored prompt otherwise than stable
+    floor: float = 0.02  # how often a second pod of stable does
     hangs: dict[str, float] = field(default_factory=dict)  # how often an answer never ends, by model URI
     crashed: set[str] = field(default_factory=set)  # model URIs whose pods are not ready any more
     restarts: dict[str, int] = field(default_factory=dict)  # of the first pod, by model URI
@@ -439,6 +455,7 @@ class ModelCluster:
         for item in new.conditions:
             assert item.reason in WORDS["conditions"][item.type]["reasons"], f"docs/status.yaml lacks {item.reason}"
         self._assert_weights(old.traffic, new.traffic, min(self._carriers(old), self._carriers(new)))
+        self._assert_mirrors(old.traffic, new)
         self._assert_confirmed(old, new)
         self._assert_judged(old, new)
         self._assert_scale(new)
@@ -475,6 +492,16 @@ class ModelCluster:
             before = old.weight(backend.revision) if old else 0
             if backend.weight > before:
                 self._assert_carries(backend.revision, backend.weight, new, carriers)
+
+    def _assert_mirrors(self, old: Traffic | None, new: Status) -> None:
+        """Copies go to a revision under test that has a ready pod, and to none that is promoted or rejected."""
+        mirrors = new.traffic.mirror_routes if new.traffic else ()
+        for mirror in mirrors:
+            assert new.rollout and new.stable_revision and new.rollout.state not in ("Promoting", "Aborting", "Aborted")
+            assert mirror.revision == new.rollout.revision != new.stable_revision
+            assert self.pods[mirror.revision].ready > 0, "a mirror needs a ready pod"
+        if old and new.traffic and old.mirror_routes != mirrors:
+            assert new.traffic.generation > old.generation, "what is mirrored is counted by generation"
 
     def _assert_confirmed(self, old: Status, new: Status) -> None:
         """Gates, as written before, are open for every higher weight of a revision under test."""

@@ -44,6 +44,8 @@ class Metrics:
         self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
         self._itl = self._histogram("itl_seconds", "Mean seconds between a stream's events", pair, _ITL_BUCKETS)
         self._bad = self._counter("bad_answers_total", "First attempts that went wrong, by how", (*pair, "kind"))
+        self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
+        self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
         self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
@@ -52,7 +54,7 @@ class Metrics:
         self.remembered = self._gauge("remembered_bytes", "Tokens of broken streams, for clients that come back", ())
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
-        counts = (self._requests, self._retries, self._resumes, self._bad)
+        counts = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
 
@@ -89,6 +91,10 @@ class Metrics:
 
     def returned(self, *, known: bool) -> None:
         self._returns.labels("known" if known else "unknown").inc()
+
+    def mirrored(self, model: str, revision: str, result: str) -> None:
+        self._touch(model, revision)
+        self._mirrored.labels(model, revision, result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._inflight.labels(model, revision).inc(by)

@@ -195,3 +195,49 @@ def loops(text: str) -> bool:
     """Whether the end of a text says the same again and again: its last `LOOP_BYTES` compress `LOOP_RATIO` times."""
     end = text[-LOOP_BYTES:].encode("utf-8", "surrogatepass")[-LOOP_BYTES:]
     return len(end) >= LOOP_MIN_BYTES and len(end) >= LOOP_RATIO * len(zlib.compress(end, 6, wbits=-10))
+
+
+class Spoken(msgspec.Struct, frozen=True):
+    """Pieces of text in a part of an answer, by choice; `ended`: one of them says that it is the last."""
+
+    texts: dict[int, list[str]]
+    ended: bool
+
+
+def spoken_in_whole(body: bytes) -> Spoken | None:
+    """What an answer that is one JSON object says; None for an error, a call of a tool, and what cannot be read."""
+    try:
+        return _spoken([_WHOLE.decode(body)])
+    except _UNREADABLE:
+        return None
+
+
+def spoken_in_events(events: bytes) -> Spoken | None:
+    """The same of whole events of a stream, of which there may be none."""
+    data = [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]
+    said = [event for event in data if event != _DONE]
+    try:
+        spoken = _spoken(_EVENTS.decode(b"[" + b",".join(said) + b"]"))
+    except _UNREADABLE:
+        return None
+    return Spoken(spoken.texts, True) if spoken and len(said) < len(data) else spoken
+
+
+def _spoken(parts: list[_Part]) -> Spoken | None:
+    texts: dict[int, list[str]] = {}
+    ended = False
+    for part in parts:
+        alone = _Choice(text=part.text if part.token is None else part.token, finish_reason=part.finish_reason)
+        # A stream's last words may be about its usage alone.
+        choices = [alone] if part.choices is None and part.known else part.choices or []
+        for choice in choices:
+            said = choice.message or choice.delta or _Said()
+            if said.tool_calls or said.function_call or isinstance(said.content, list):
+                return None
+            pieces = (choice.text, said.reasoning_content, said.content, said.refusal)
+            index = choice.index if isinstance(choice.index, int) else 0
+            texts.setdefault(index, []).extend(piece for piece in pieces if isinstance(piece, str))
+            ended = ended or isinstance(choice.finish_reason, str)
+        if part.error or not part.known:
+            return None
+    return Spoken(texts, ended)

@@ -22,6 +22,8 @@ SESSION_HEADERS = (
 PLACEHOLDER_KEYS = frozenset(
     {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
 )
+# How the key of a request begins that belongs to no session.
+ALONE = "request:"
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
@@ -78,7 +80,7 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
     if "key" in sources and (key := _api_key(headers)):
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return f"request:{request_id}"
+    return f"{ALONE}{request_id}"
 
 
 def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[str], salt: str) -> str:

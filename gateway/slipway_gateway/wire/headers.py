@@ -11,6 +11,7 @@ from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STR
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
 TENANT = "X-Slipway-Tenant"  # said by the gateway alone: what a client sends under this name goes nowhere
+SHADOW = "X-Slipway-Shadow"  # of copies whose answers no client sees; from the gateway alone as well
 
 _HOP_BY_HOP = frozenset(
     {
@@ -27,7 +28,9 @@ _HOP_BY_HOP = frozenset(
 )
 # Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
 _OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, LAST_EVENT_ID))
-_OF_REQUEST = _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id", TENANT.lower()}
+_OF_REQUEST = (
+    _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower()}
+)
 _OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 

@@ -30,6 +30,7 @@ from slipway_operator.model.analysis import (
     Reason,
     Symptom,
     Verdict,
+    without_floor,
 )
 from slipway_operator.model.template import UNITS
 
@@ -53,6 +54,10 @@ class Tally:
                 for name in ("nc", "ns", "kc", "ks")
             ),
         )
+
+
+# Findings of rows that say nothing against a canary.
+_NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED)
 
 
 # -- for one canary or many at once: the operator and the simulation call the same
@@ -87,7 +92,7 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
-    compared = [row for row in deciding if row.finding is not Finding.NO_DATA]
+    compared = [row for row in deciding if row.finding not in _NO_EVIDENCE and row.nc and row.ns]
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
 
@@ -104,22 +109,25 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
         return say(Outcome.INCONCLUSIVE, *doubt)
     if compared and total >= threshold:
         blamed = max(compared, key=lambda row: row.log_evidence)
-        return say(Outcome.FAIL, Reason.WORSE, _told(blamed, total, threshold), blamed.name)
+        return say(Outcome.FAIL, Reason.WORSE, _told(spec, blamed, total, threshold), blamed.name)
     if doubt := _doubt_of_passing(spec, reading, deciding):
         return say(Outcome.INCONCLUSIVE, *doubt)
-    return say(
-        Outcome.PASS, Reason.NOT_WORSE, f"no metric is worse than stable by its margin ({len(deciding)} compared)"
-    )
+    text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
+    told = [text, *_favoured(spec, reading), *_reports(reading, deciding)]
+    return say(Outcome.PASS, Reason.NOT_WORSE, "; ".join(told))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
-    sums = {name: sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks")}
+    sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
-    differs = metric.latency and _load_differs(spec, reading)
+    if finding := _drift_finding(metric, reading):
+        shown = sums if sums["nc"] else _sums(_unfloored(metric.name, reading))
+        return MetricVerdict(metric.name, finding, **shown, log_threshold=threshold)
+    burdened = metric.latency and reading.canary_load > 1 + spec.max_load_difference
     if not sums["nc"] or not sums["ns"]:
         # With more to do than stable's its latencies are not counted at all.
-        none = Finding.NOT_COMPARED if differs and reading.canary_load > 1 else Finding.NO_DATA
+        none = Finding.NOT_COMPARED if burdened else Finding.NO_DATA
         return MetricVerdict(metric.name, none, **sums, log_threshold=threshold)
     tally = Tally.of(epochs)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
@@ -128,7 +136,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     if evidence >= threshold:
         # What was counted was counted with as much to do as stable's, or less: that excuses nobody.
         finding = Finding.WORSE
-    elif differs:
+    elif burdened:
         finding = Finding.NOT_COMPARED
     elif bool(passes(metric, tally, spec.false_promote_rate)):
         finding = Finding.NOT_WORSE
@@ -138,6 +146,25 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         metric.name, finding, **sums, log_evidence=evidence, log_threshold=threshold, ratio_upper=float(upper),
         samples_needed=sums["nc"] if decided else end.samples,
     )  # fmt: skip
+
+
+def _sums(epochs: Sequence[Epoch]) -> dict[str, int]:
+    return {name: sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks")}
+
+
+def _unfloored(metric: str, reading: Reading) -> Sequence[Epoch]:
+    return reading.by_metric.get(without_floor(metric), Counts(metric)).epochs
+
+
+def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
+    """What can be said of mirrored prompts without weighing evidence; None when evidence is to be weighed."""
+    if metric.kind is not Kind.PAIRED_DRIFT:
+        return None
+    paired = any(epoch.nc for epoch in reading.by_metric.get(metric.name, Counts(metric.name)).epochs)
+    alone = any(epoch.nc for epoch in _unfloored(metric.name, reading))
+    if reading.weights_differ and (paired or alone):
+        return Finding.REPORTED
+    return Finding.NO_FLOOR if alone and not paired else None
 
 
 def _doubt_of_all(
@@ -170,6 +197,9 @@ def _doubt_of_passing(
     waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
     if waiting[Finding.NOT_COMPARED]:
         return Reason.LOAD_MISMATCH, _unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
+    if waiting[Finding.NO_FLOOR]:
+        row = waiting[Finding.NO_FLOOR][0]
+        return Reason.NO_FLOOR, f"{row.name}: {_differs(row)}", row.name
     if waiting[Finding.NO_DATA]:
         name = waiting[Finding.NO_DATA][0].name
         text = f"{name} has no requests on canary, or none on stable"
@@ -193,8 +223,17 @@ def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
     return next((item for item in shown if item.canary >= limits[item.veto] > item.stable), None)
 
 
-def _load_differs(spec: AnalysisSpec, reading: Reading) -> bool:
-    return abs(reading.canary_load - 1) > spec.max_load_difference
+def _favoured(spec: AnalysisSpec, reading: Reading) -> list[str]:
+    """What is to be said of latencies that were compared although canary's pods have less to do.
+
+    Few pods at a low weight usually have: to hold everybody there would be no proof either.
+    """
+    if reading.canary_load >= 1 - spec.max_load_difference or not any(metric.latency for metric in spec.gating):
+        return []
+    return [
+        f"canary's pods had {reading.canary_load:.2f} times the load of stable's, so its latencies were compared in "
+        "its favour"
+    ]
 
 
 def _total(logs: Iterable[float]) -> float:
@@ -212,16 +251,42 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     rates = spec.false_rollback_rate, spec.false_promote_rate
     ends = [forecast.expected(metric, item.epochs, *rates) for metric, item in zip(spec.gating, counts, strict=True)]
     left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
+    waits = [(more, n) for more, n in zip(left, samples, strict=True) if more is not None]
     # One metric that fails ends the wait; for a pass the last one must be done.
-    failing = [requests for requests, end in zip(left, ends, strict=True) if end.fails and requests is not None]
+    failing = [(more, n) for more, n, end in zip(left, samples, ends, strict=True) if end.fails and more is not None]
     if not failing and None in left:
         return verdict
-    requests = min(failing) if failing else max(item or 0 for item in left)
-    seconds = math.ceil(requests * reading.seconds / min(samples))
-    return dataclasses.replace(verdict, samples_needed=min(samples) + requests, seconds_left=seconds)
+    # Metrics count requests, sessions or mirrored prompts, so which is first is a question of time.
+    more, n = min(failing, key=_part) if failing else max(waits, key=_part)
+    fewest = min(samples)
+    needed, seconds = fewest + math.ceil(fewest * more / n), math.ceil(more * reading.seconds / n)
+    return dataclasses.replace(verdict, samples_needed=needed, seconds_left=seconds)
 
 
-def _told(row: MetricVerdict, total: float, threshold: float) -> str:
+def _part(wait: tuple[int, int]) -> float:
+    """How many more are needed, by how many there are."""
+    return wait[0] / wait[1]
+
+
+def _reports(reading: Reading, rows: Sequence[MetricVerdict]) -> list[str]:
+    """What is told of drift that rejects nothing."""
+    told = "reported only, for the weights differ"
+    reported = [row for row in rows if row.finding is Finding.REPORTED]
+    paired = {name for name, counts in reading.by_metric.items() if any(epoch.nc for epoch in counts.epochs)}
+    return [f"{row.name}: {_drifts(row) if row.name in paired else _differs(row)}; {told}" for row in reported]
+
+
+def _differs(row: MetricVerdict) -> str:
+    return f"{row.kc} of {row.nc} answers differ from stable's; how many would anyway needs a second stable pod"
+
+
+def _drifts(row: MetricVerdict) -> str:
+    return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
+
+
+def _told(spec: AnalysisSpec, row: MetricVerdict, total: float, threshold: float) -> str:
+    if any(metric.name == row.name and metric.kind is Kind.PAIRED_DRIFT for metric in spec.metrics):
+        return f"{row.name}: {_drifts(row)}; evidence e={_times(total)}, {_times(threshold)} rejects"
     return (
         f"{row.name}: {_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable; "
         f"evidence e={_times(total)}, {_times(threshold)} rejects"
@@ -252,14 +317,11 @@ def _nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
 
 
 def _unequal(spec: AnalysisSpec, reading: Reading) -> str:
-    """Which difference of load keeps latencies from being compared, and what to do about it."""
-    more = reading.canary_load > 1
-    what = "that they are slower says nothing" if more else "that they are as fast says nothing"
-    pods = "more" if more else "fewer"
+    """Which load keeps latencies from being compared, and what to do about it."""
     return (
         f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
-        f"{spec.max_load_difference:.0%} of difference {what}; give it {pods} pods by setCanaryScale, another weight, "
-        "or the template another maxLoadDifference"
+        f"{spec.max_load_difference:.0%} of difference that they are slower says nothing; give it more pods by "
+        "setCanaryScale, another weight, or the template another maxLoadDifference"
     )
 
 

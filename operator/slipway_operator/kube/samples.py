@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from slipway_operator.model.samples import Sample, Side
+from slipway_operator.model.samples import Pairs, Sample, Side
 
 # Far above what our gateways send: four generations, six strata, two dozen buckets.
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 64, 16
+MOST_COMPARISONS = 4
 KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
@@ -41,7 +43,9 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
         weights = {_name(name): _count(weight) for name, weight in _few(item["weights"], MOST_REVISIONS).items()}
         sides = _few(item["revisions"], MOST_REVISIONS)
         revisions = {_name(name): _side(side, known) for name, side in sides.items()}
-        return Sample(_count(item["generation"]), weights, revisions)
+        copied = _few(item.get("shadow") or {}, MOST_REVISIONS)
+        shadow = {_name(name): _comparisons(found) for name, found in copied.items()}
+        return Sample(_count(item["generation"]), weights, revisions, shadow)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -55,6 +59,11 @@ def _side(side: Json, known: Bounds) -> Side:
         # A gateway of a former release knows those that ended and no others.
         assigned=_count(side.get("assigned", side["requests"])),
     )
+
+
+def _comparisons(found: Json) -> dict[str, Pairs]:
+    counted = _few(found, MOST_COMPARISONS)
+    return {_name(by): Pairs(*(_count(pairs[field.name]) for field in fields(Pairs))) for by, pairs in counted.items()}
 
 
 def _times(times: Json, known: Bounds) -> dict[str, dict[str, tuple[int, ...]]]:

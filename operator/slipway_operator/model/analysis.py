@@ -32,7 +32,8 @@ class Reason(StrEnum):
     STALE = "Stale"  # counters were not read for longer than the template allows
     WARM_UP = "WarmUp"
     SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share: the comparison means nothing
-    LOAD_MISMATCH = "LoadMismatch"  # pods of the two carry unequal load: their latencies cannot be compared
+    LOAD_MISMATCH = "LoadMismatch"  # pods of canary carry more load than stable's: their latencies cannot be compared
+    NO_FLOOR = "NoFloor"  # stable has no second pod that would say how much two of its answers differ anyway
     MEASURING = "Measuring"  # measurements of a provider are still to come
     METRIC_INCONCLUSIVE = "MetricInconclusive"  # for good: more often than its inconclusiveLimit
 
@@ -60,6 +61,8 @@ class Finding(StrEnum):
     UNDECIDED = "Undecided"
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
+    NO_FLOOR = "NoFloor"
+    REPORTED = "Reported"  # drift between revisions whose weights differ: that is what a new model is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,7 @@ class MetricSpec:
     Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
     falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up nor while canary's
-    pods have more to do than stable's, and pass nobody while the load of the two differs. `dry_run` metrics are shown
-    and decide nothing.
+    pods have more to do than stable's, and pass nobody who has. `dry_run` metrics are shown and decide nothing.
 
     Raises:
         ValueError: in words for the author of the template.
@@ -158,10 +160,15 @@ class AnalysisSpec:
         """Compared metrics that decide."""
         return tuple(metric for metric in self.metrics if not metric.dry_run)
 
+    @property
+    def compares_mirrored(self) -> bool:
+        """Whether a metric compares mirrored prompts, which are counted at any weight."""
+        return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Counts of one metric in one epoch: requests (sessions, where sticky) and bad ones among them.
+    """Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
 
     An epoch ends with its weight, and by the clock: see `judging.epochs`.
 
@@ -195,6 +202,11 @@ class Counts:
     epochs: tuple[Epoch, ...] = ()
 
 
+def without_floor(metric: str) -> str:
+    """The name under which a metric's mirrored prompts are counted that no second stable pod answered."""
+    return f"{metric}/no-floor"
+
+
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """How much of a veto's symptom each side shows now; 1 or 0 where it is there or not."""
@@ -213,6 +225,7 @@ class Reading:
     age_seconds: float = 0.0  # since all counters were last read
     canary_load: float = 1.0  # what a ready pod of canary is given, divided by what one of stable's is
     symptoms: tuple[Symptom, ...] = ()
+    weights_differ: bool = False  # the revisions compute with different numbers: drift is reported and rejects nothing
     assigned: tuple[Epoch, ...] = ()  # requests that the split gave each side, ended or not
 
     @property

@@ -11,7 +11,8 @@ from slipway_operator.model.measuring import MetricRun
 class Seen:
     """One gateway process's counters for one generation as they were when last added: requests that were assigned to
     canary and to stable, then four for each metric of the template, in its order: requests of canary and of stable, bad
-    ones of canary and of stable."""
+    ones of canary and of stable. After them come four for each metric of mirrored prompts, of those that no second
+    stable pod answered."""
 
     incarnation: str
     generation: int
@@ -118,6 +119,7 @@ class AnalysisRun:
     canary_away_since: datetime | None = None  # since when it has no ready pod, for a fault of its own
     stable_away_since: datetime | None = None  # since when it has none, whatever the reason
     symptoms: tuple[Symptom, ...] = ()  # of the template's vetoes, now
+    weights_differ: bool = False  # of the two revisions' models, as far as a template of drift asks
     measured: tuple[MetricRun, ...] = ()  # metrics with a provider, of which something was asked
     verdict: RunVerdict | None = None
     decisions: tuple[VerdictChange, ...] = ()  # the last ones, newest last

@@ -15,11 +15,24 @@ class Side:
 
     requests: int = 0  # first attempts that ended
     events: dict[str, int] = field(default_factory=dict)  # bad ones by kind: errors, empty, truncated, ...
-    # Latencies in seconds by kind (ttft, itl, e2e) and stratum; not cumulated, one count more than the kind has bounds.
+    # Latencies in seconds, by kind (ttft, itl, e2e) and stratum, of each session's first request that can have one; not
+    # cumulated, one count more than the kind has bounds.
     slow: dict[str, dict[str, Buckets]] = field(default_factory=dict)
     # The same of those that have no value, or not yet: what they took at least.
     late: dict[str, dict[str, Buckets]] = field(default_factory=dict)
     assigned: int = 0  # requests that the split gave it
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Mirrored requests, by whose answer differs more from stable's: canary's, or that of a second stable pod."""
+
+    pairs: int = 0  # that both answered
+    canary_only: int = 0
+    second_only: int = 0
+    both: int = 0  # as much as one another
+    no_floor: int = 0  # that only canary answered: stable had one pod
+    no_floor_differs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +42,5 @@ class Sample:
     generation: int
     weights: dict[str, int]  # by revision, in percent
     revisions: dict[str, Side] = field(default_factory=dict)
+    # Of the revision that got copies, by what was compared: text, tokens.
+    shadow: dict[str, dict[str, Pairs]] = field(default_factory=dict)

@@ -116,6 +116,16 @@ class HeaderRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class MirrorRoute:
+    """The revision gets copies of this share of the requests that the other one answers, in percent."""
+
+    name: str
+    revision: str
+    percentage: int
+    match: tuple[HeaderMatch, ...] = ()  # only of requests with all of these headers
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What the gateways route by; see docs/contracts.md."""
 
@@ -126,6 +136,7 @@ class Traffic:
     header_routes: tuple[HeaderRoute, ...] = ()
     hold_seconds: int | None = None  # how long new requests wait for the first pod in place of a refusal
     acknowledged: str = ""  # "2/2": gateways that route by this generation, of the ready ones
+    mirror_routes: tuple[MirrorRoute, ...] = ()
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -11,6 +11,7 @@ Json = Mapping[str, Any]
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 MAX_DURATION_S = 1800  # of an analysis that does not say
 PREVIEW = "preview"  # name of blue-green's header route
+MIRROR = "mirror"  # name of a mirror that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,18 @@ class SetHeaderRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class SetMirrorRoute:
+    """Send copies of this share of stable's requests, in percent, to the canary; None: no more.
+
+    `match`: only of requests with all of these headers.
+    """
+
+    name: str
+    percentage: int | None = None
+    match: tuple[HeaderMatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait; None waits for a promotion."""
 
@@ -61,7 +74,7 @@ class Analysis:
     max_duration_s: int = MAX_DURATION_S
 
 
-Step = SetWeight | SetScale | SetHeaderRoute | Pause | Analysis
+Step = SetWeight | SetScale | SetHeaderRoute | SetMirrorRoute | Pause | Analysis
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +211,8 @@ def _step(step: Json) -> Step:
         return _scale(step["setCanaryScale"])
     if "setHeaderRoute" in step:
         return SetHeaderRoute(step["setHeaderRoute"]["name"], _matches(step["setHeaderRoute"]))
+    if "setMirrorRoute" in step:
+        return _mirror(step["setMirrorRoute"])
     if "analysis" in step:
         return _analysis(step["analysis"])
     duration = (step["pause"] or {}).get("duration")
@@ -228,6 +243,13 @@ def _scale(scale: Json) -> SetScale:
     if "replicas" in scale:
         return SetScale(replicas=int(scale["replicas"]))
     return SetScale(percent=int(scale["weight"])) if "weight" in scale else SetScale()
+
+
+def _mirror(route: Json) -> SetMirrorRoute:
+    """Argo Rollouts' step: all requests where only headers are named, and an end where only the name is."""
+    match = _matches(route)
+    percentage = route.get("percentage", 100 if match else None)
+    return SetMirrorRoute(route.get("name", MIRROR), None if percentage is None else int(percentage), match)
 
 
 def _matches(route: Json) -> tuple[HeaderMatch, ...]:

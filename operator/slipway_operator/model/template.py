@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, OnInconclusive, Veto
+from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
 from slipway_operator.model.measure_words import check_arguments, parse_arguments, parse_measure
 
 Json = Mapping[str, Any]
@@ -20,6 +20,8 @@ BAD_EVENTS = {
     "InvalidJSON": "invalid_json",
     "HungAnswer": "hung",
 }
+# What is compared of mirrored requests, by the name that gateways count it under: kind PairedDrift.
+DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
 # What each veto counts, for people.
@@ -100,16 +102,16 @@ def _is_measured(item: Json) -> bool:
 
 def _metric(item: Json) -> MetricSpec:
     event = item.get("event", "")
-    if event not in BAD_EVENTS and slower(event) is None:
+    kind = _kind(item, event)
+    if kind is Kind.BAD_EVENT and event not in BAD_EVENTS and slower(event) is None:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(
             f"metric {item['name']!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
-    if item.get("kind", "BadEvent") != "BadEvent":
-        raise ValueError(f"metric {item['name']!r}: kind {item['kind']} is not available; write BadEvent")
     return MetricSpec(
         name=item["name"],
         event=event,
+        kind=kind,
         share=float(item.get("share", 0.0)),
         tolerate_ratio=float(item.get("tolerateRatio", 1.0)),
         max_ratio=float(item.get("maxRatio", 2.0)),
@@ -117,6 +119,16 @@ def _metric(item: Json) -> MetricSpec:
         latency=slower(event) is not None,
         dry_run=bool(item.get("dryRun", False)),
     )
+
+
+def _kind(item: Json, event: str) -> Kind:
+    """How a metric without a provider decides: known from its event, and as written where kind is written."""
+    kind, drifts, known = item.get("kind"), event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
+    if kind not in (None, *Kind):
+        raise ValueError(f"metric {item['name']!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
+    if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts:
+        raise ValueError(f"metric {item['name']!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
+    return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
 
 
 def _veto(item: Json) -> Veto:
@@ -145,7 +157,17 @@ LLM_DEFAULT: Json = {
         {"name": CANARY_UNAVAILABLE, "limit": 5},
     ],
 }
-BUILT_IN: Mapping[str, Template] = {"llm-default": parse("llm-default", LLM_DEFAULT)}
+# For mirrored requests at any weight, 0 too. Not each one can be scored: TokensFlip is shown and decides nothing.
+SHADOW_DRIFT: Json = {
+    "minSamples": {"canaryRequests": 100, "warmupSeconds": 0},
+    "metrics": [
+        {"name": "drift", "kind": "PairedDrift", "event": "AnswerDiffers", "share": 1.0, "okBelow": 0.05},
+        {"name": "flips", "kind": "PairedDrift", "event": "TokensFlip", "dryRun": True},
+    ],
+    "vetoes": [{"name": POD_CRASH_LOOP, "limit": 3}, {"name": CANARY_CUT_OFF, "limit": 1}],
+}
+_BUILT_IN = {"llm-default": LLM_DEFAULT, "llm-shadow-drift": SHADOW_DRIFT}
+BUILT_IN: Mapping[str, Template] = {name: parse(name, spec) for name, spec in _BUILT_IN.items()}
 
 
 def found(name: str, spec: Json | None) -> Template:

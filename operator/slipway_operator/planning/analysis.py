@@ -19,6 +19,7 @@ from slipway_operator.model.status import Rollout, State
 from slipway_operator.model.strategy import Analysis, Strategy
 from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.planning import counting, findings, measuring, trace
+from slipway_operator.planning.revision import same_weights
 from slipway_operator.planning.situation import Course, Situation
 
 READ_S = 5  # between two readings; each one that tells something new is a write of the status
@@ -27,7 +28,7 @@ THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
 MINUTE_S = 60
 # What a run remembers is of this kind: another number begins every run anew, as another template does.
-COUNTED = 2
+COUNTED = 3
 
 Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
 
@@ -166,7 +167,9 @@ def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> An
     before = one.run.counts if one.run else ()
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
     read = replace(read, read_at=at.now, load=load, trace=traced)
-    verdict = findings.without_split(ruled(read, its_part(at.spec.strategy, spec)), at.weight(course.target))
+    verdict = ruled(read, its_part(at.spec.strategy, spec))
+    if not spec.compares_mirrored:
+        verdict = findings.without_split(verdict, at.weight(course.target))
     said = findings.told(composed(verdict, measuring.state(read, spec)), read.verdict, at.now)
     changes = read.decisions
     if read.verdict is None or said.since != read.verdict.since:
@@ -188,6 +191,7 @@ def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
         canary_load=_load_ratio(run.load),
         symptoms=run.symptoms,
         assigned=run.assigned,
+        weights_differ=run.weights_differ,
     )
     return judge(counting.applicable(run, spec), reading)
 
@@ -209,6 +213,7 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
         canary_away_since=away[0],
         stable_away_since=away[1],
         symptoms=tuple(_symptoms(at, run, spec, pair, away)),
+        weights_differ=spec.compares_mirrored and _weights_differ(course, at),
     )
     facts = replace(facts, measured=measuring.with_answers(at, run, spec))
     if not spec.metrics:
@@ -288,6 +293,12 @@ def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
 def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
     """Analyses of one strategy share the error rate of the template: the promise is one per rollout."""
     return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(strategy.templates)))
+
+
+def _weights_differ(course: Course, at: Situation) -> bool:
+    """Whether canary computes with other numbers than stable. Where nobody knows, nobody is blamed for drift."""
+    one, other = (at.observed.snapshots.get(name) for name in _pair(course))
+    return one is None or other is None or not same_weights(one.inputs, other.inputs)
 
 
 def _pair(course: Course) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slipway_operator.model.strategy import SetHeaderRoute, SetScale, SetWeight, Step
+from slipway_operator.model.strategy import SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
 
 
 def replicas_for(percent: int, carriers: int) -> int:
@@ -42,6 +42,12 @@ def routes_at(steps: Sequence[Step], index: int) -> tuple[SetHeaderRoute, ...]:
         if isinstance(step, SetHeaderRoute):
             routes[step.name] = step
     return tuple(route for route in routes.values() if route.match)
+
+
+def mirrors_at(steps: Sequence[Step], index: int) -> tuple[SetMirrorRoute, ...]:
+    """Mirrors that are in force after the step at `index`, in the order in which they were first set."""
+    mirrors = {step.name: step for step in steps[: index + 1] if isinstance(step, SetMirrorRoute)}
+    return tuple(mirror for mirror in mirrors.values() if mirror.percentage is not None)
 
 
 def step_reaching(steps: Sequence[Step], weight: int) -> int:

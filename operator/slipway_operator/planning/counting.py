@@ -6,16 +6,16 @@ belongs to: what is added is what happened to requests that were assigned by tha
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.thresholds import Histogram, frozen
-from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, MetricSpec
+from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec, without_floor
 from slipway_operator.model.analysis_run import AnalysisRun, Seen, Threshold
 from slipway_operator.model.observed import Gateway
-from slipway_operator.model.samples import Sample, Side
-from slipway_operator.model.template import BAD_EVENTS, slower
+from slipway_operator.model.samples import Pairs, Sample, Side
+from slipway_operator.model.template import BAD_EVENTS, DRIFT_EVENTS, slower
 
 MOST_THRESHOLDS = 512
 MOST_EPOCHS = 64  # then those of a weight that was before grow
@@ -26,6 +26,26 @@ Thresholds = tuple[Threshold, ...]
 Totals = tuple[int, ...]
 SPLIT = 2  # counters before those of the metrics: requests assigned to canary and to stable
 PER_METRIC = 4
+PAIRED = 50  # weight of what canary and a second stable pod both answer
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What four counters count. `floor` False: mirrored prompts that no second stable pod answered."""
+
+    name: str
+    metric: MetricSpec
+    floor: bool = True
+
+    @property
+    def drift(self) -> bool:
+        return self.metric.kind is Kind.PAIRED_DRIFT
+
+
+def columns(spec: AnalysisSpec) -> tuple[Column, ...]:
+    """Every metric in the order of the template, then again those of mirrored prompts."""
+    metrics = tuple(Column(metric.name, metric) for metric in spec.metrics)
+    return (*metrics, *(Column(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
 
 
 def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
@@ -50,13 +70,16 @@ def add(
     Latencies that are not `comparable`, of a canary that is cold or has more to do, are left out.
     """
     known = tuple(gateways)
+    listed = columns(spec)
     former = {(item.incarnation, item.generation): item.totals for item in run.seen}
     added: dict[int, list[int]] = {}
     for key, weight, totals in _totals(spec, known, pair, run.thresholds):
         before = former.get(key) or (0,) * len(totals)
-        sums = added.setdefault(weight, [0] * len(totals))
         for place, (now, then) in enumerate(zip(totals, before, strict=True)):
-            left_out = not comparable and place >= SPLIT and spec.metrics[(place - SPLIT) // PER_METRIC].latency
+            column = None if place < SPLIT else listed[(place - SPLIT) // PER_METRIC]
+            epoch = PAIRED if column and column.drift else weight
+            left_out = not comparable and column is not None and column.metric.latency
+            sums = added.setdefault(epoch, [0] * len(totals))
             sums[place] += 0 if left_out else max(0, now - then)
     run = replace(run, timed=timed(run, known, pair))
     for weight, sums in sorted(added.items()):
@@ -71,8 +94,15 @@ def add(
 
 
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
-    """Whether canary was given any request that was split between the two."""
-    return any(sample.revisions[pair[0]].assigned for _, sample, _ in _splits(gateways, pair))
+    """Whether canary was given any request that was split between the two, or answered one that was mirrored."""
+    return any(
+        (weight and sample.revisions[pair[0]].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
+        for _, sample, weight in _splits(gateways, pair)
+    )
+
+
+def _compared(pairs: Pairs) -> int:
+    return pairs.pairs + pairs.no_floor
 
 
 def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
@@ -93,7 +123,7 @@ def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
 
     What stable has and canary has not stays: that is no data, and no data is no pass.
     """
-    plain = {metric.name for metric in spec.metrics if not metric.latency}
+    plain = {column.name for column in columns(spec) if not (column.metric.latency or column.drift)}
     asked = max((sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0)
     kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
     decides = any(not metric.dry_run for metric in kept)
@@ -111,7 +141,7 @@ def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums:
     The judge bets on each epoch as the beginning of a regression, so their order stays as it is and what begins one is
     the weight and the clock alone, never how many were bad.
     """
-    names = [metric.name for metric in spec.metrics]
+    names = [column.name for column in columns(spec)]
     epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
     split = run.assigned
     weights = [epoch.w for epoch in split]
@@ -141,12 +171,14 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
 
 
 def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, int]]:
-    """Generations that split requests between the two, with canary's weight in percent."""
+    """Generations that split requests between the two, with canary's weight in percent; mirroring ones with 0."""
     canary, stable = pair
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
             weight = sample.weights.get(canary, 0)
-            if 0 < weight < 100 and sample.weights.get(stable) == 100 - weight:
+            splits = 0 < weight < 100 and sample.weights.get(stable) == 100 - weight
+            if splits or (canary in sample.shadow and stable in sample.weights):
+                weight = weight if splits else 0
                 sides = {name: sample.revisions.get(name, Side()) for name in pair}
                 yield gateway, replace(sample, revisions=sides), weight
 
@@ -155,12 +187,26 @@ def _totals(
     spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str], thresholds: Thresholds
 ) -> Iterator[tuple[tuple[str, int], int, Totals]]:
     """(incarnation, generation), weight, and the counters as `Seen` has them."""
+    listed = columns(spec)
     for gateway, sample, weight in _splits(gateways, pair):
-        totals = [sample.revisions[name].assigned for name in pair]
-        for metric in spec.metrics:
-            found = [_bad(metric, sample.revisions[name], gateway, thresholds) for name in pair]
-            totals += [requests for requests, _ in found] + [bad for _, bad in found]
+        totals = [sample.revisions[name].assigned if weight else 0 for name in pair]
+        for column in listed:
+            if column.drift:
+                totals += _drift(column, sample.shadow.get(pair[0], {}))
+            elif not weight:
+                totals += [0] * PER_METRIC
+            else:
+                found = [_bad(column.metric, sample.revisions[name], gateway, thresholds) for name in pair]
+                totals += [requests for requests, _ in found] + [bad for _, bad in found]
         yield (gateway.incarnation, sample.generation), weight, tuple(totals)
+
+
+def _drift(column: Column, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
+    """Mirrored prompts twice, as canary and a second stable pod answered them, and where each alone differs."""
+    pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
+    if column.floor:
+        return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
+    return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
 
 
 def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
     sentence = _sentence(course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
-    return held + sentence + _within(course, at) + _unsynced(course, at) + _draining(course, at)
+    return held + sentence + _mirrored(at) + _within(course, at) + _unsynced(course, at) + _draining(course, at)
 
 
 def step(rollout: Rollout | None) -> str | None:
@@ -273,6 +273,12 @@ def _synchrony(at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
     synced = at.traffic_synced and traffic is not None
     text = f"{acked} of {gateways} ready gateways route by the present table"
     return synced, "Acknowledged" if synced else "Waiting", text
+
+
+def _mirrored(at: Situation) -> str:
+    mirrors = at.status.traffic.mirror_routes if at.status.traffic else ()
+    shares = (f"{one.percentage} %{' of some' if one.match else ''}" for one in mirrors)
+    return f"; mirrored to it: {', '.join(shares)} of stable's requests" if mirrors else ""
 
 
 def _within(course: Course, at: Situation) -> str:

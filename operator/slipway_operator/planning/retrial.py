@@ -86,7 +86,11 @@ def _strategy(obj: Json) -> Strategy:
 
 def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
     """Verdicts at the readings before the last one."""
-    plain = AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at, timed=run.timed)
+    plain = replace(
+        AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at),
+        timed=run.timed,
+        weights_differ=run.weights_differ,
+    )
     looks = []
     for seconds in trace.readings(run):
         at = run.started_at + timedelta(seconds=seconds)

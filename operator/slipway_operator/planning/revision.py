@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import PodInputs, Spec, inputs_to_dict
+from slipway_operator.model.spec import Model, PodInputs, Spec, inputs_to_dict
 from slipway_operator.model.strategy import Step
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
@@ -41,6 +41,11 @@ def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> 
     return next(same, None) or revision_hash(inputs)
 
 
+def same_weights(one: PodInputs, other: PodInputs) -> bool:
+    """Whether two revisions compute with the same numbers, so that only image or arguments can change what they say."""
+    return _numbers(one.model) == _numbers(other.model)
+
+
 def next_ordinal(snapshots: Mapping[str, Snapshot]) -> int:
     """Number of the next revision, counted from 1."""
     return max((snapshot.ordinal for snapshot in snapshots.values()), default=0) + 1
@@ -59,6 +64,10 @@ def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], lim
     kept = set(keep)
     former = sorted((item for item in snapshots.values() if item.revision not in kept), key=lambda item: item.ordinal)
     return [item.revision for item in former[: max(0, len(former) - limit)]]
+
+
+def _numbers(model: Model) -> tuple[str | None, ...]:
+    return model.uri, model.revision, model.quantization, model.dtype
 
 
 def _canonical(inputs: PodInputs) -> str:

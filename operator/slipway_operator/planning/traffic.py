@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slipway_operator.model.status import Backend, HeaderRoute, Mode, State, Traffic
+from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Mode, Rollout, State, Traffic
 from slipway_operator.model.strategy import Policy
 from slipway_operator.planning import canary, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
@@ -19,7 +19,8 @@ def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
     present = at.status.traffic
     salt = course.rollout.salt if course.rollout else (present.salt if present else "")
     acked, ready = at.acknowledged
-    table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at))
+    mirrors = _mirror_routes(course, at)
+    table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
     if present and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
     generation = present.generation + 1 if present else 1
@@ -89,13 +90,34 @@ def _returning(course: Course, at: Situation, present: int) -> int:
 
 
 def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
-    """Of the steps so far; none without a ready pod, and none from the moment of a rejection on."""
+    """Of the steps so far."""
+    rollout = _served_by_steps(course, at)
+    if rollout is None:
+        return ()
+    routes = canary.routes_at(at.spec.strategy.steps, _reached(rollout))
+    return tuple(HeaderRoute(route.name, rollout.revision, route.match) for route in routes)
+
+
+def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
+    """As header routes, and none once the steps are done: what a promotion shifts needs its pods for itself."""
+    rollout = _served_by_steps(course, at)
+    if rollout is None or rollout.state is State.PROMOTING:
+        return ()
+    mirrors = canary.mirrors_at(at.spec.strategy.steps, _reached(rollout))
+    return tuple(MirrorRoute(one.name, rollout.revision, one.percentage or 0, one.match) for one in mirrors)
+
+
+def _served_by_steps(course: Course, at: Situation) -> Rollout | None:
+    """The rollout whose steps route requests: none without a ready pod, and none from the moment of a rejection on."""
     rollout = course.rollout
     if rollout is None or course.stable is None or not rollout.in_flight or at.ready(rollout.revision) == 0:
-        return ()
-    reached = rollout.step_index if rollout.state in STEP_HOLDS_WEIGHT else rollout.step_index - 1
-    routes = canary.routes_at(at.spec.strategy.steps, reached) if reached >= 0 else ()
-    return tuple(HeaderRoute(route.name, rollout.revision, route.match) for route in routes)
+        return None
+    return rollout
+
+
+def _reached(rollout: Rollout) -> int:
+    """Index of the last step that is in force; -1 before the first one is."""
+    return rollout.step_index if rollout.state in STEP_HOLDS_WEIGHT else rollout.step_index - 1
 
 
 def _hold_s(at: Situation) -> int | None:

@@ -22,6 +22,7 @@ from .schemas import (
     prompts_of,
 )
 from .service import Delta, Prompt, Service
+from .shadow import priority_of
 from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
 from .sse import json_response, stream_events
 from .tenant import tenant_of
@@ -103,6 +104,7 @@ class OpenAI:
     async def _answer(
         self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
     ) -> web.StreamResponse:
+        body.priority = priority_of(http.headers, body.priority)
         wanted = len(prompts) * body.candidates
         if wanted > MAX_PROMPTS:
             raise invalid(f"{wanted} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")

@@ -12,6 +12,7 @@ from .replay import Replays
 from .resume import Asked, Progress, asked
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
 from .service import Delta, Service
+from .shadow import priority_of
 from .shapes import Choice
 from .sse import json_response, stream_events
 from .tenant import tenant_of
@@ -33,6 +34,7 @@ class Slipway:
         ask = await asked(http)
         body = parse(ask.body, GenerateRequest)
         check_model(self._service, body.model)
+        body.priority = priority_of(http.headers, body.priority)
         prompt = await self._service.encode(body.prompt, param="prompt")
         identity = ask.identity(body)
         progress = ask.progress(identity, streamed=bool(body.stream))
@@ -91,9 +93,10 @@ class Slipway:
         prompt = await self._service.encode(text, param="prompt")
         identity = ask.identity(sampling)
         progress = ask.progress(identity, streamed=stream)
+        priority = priority_of(http.headers)
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            return self._service.generate(prompt, sampling, resumed=resumed, tenant=ask.tenant)
+            return self._service.generate(prompt, sampling, priority=priority, resumed=resumed, tenant=ask.tenant)
 
         answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
         async with aclosing(answer) as deltas:

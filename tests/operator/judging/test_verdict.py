@@ -24,6 +24,7 @@ from slipway_operator.model.analysis import (
     Symptom,
     Verdict,
     Veto,
+    without_floor,
 )
 
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.005)
@@ -89,8 +90,7 @@ def test_two_metrics_that_are_each_a_little_short_fail_together() -> None:
         (reading(BROKEN, age_seconds=90), Reason.STALE, "90 s old"),
         (reading(canary_load=1.5), Reason.LOAD_MISMATCH, "1.50 times the load"),
         (reading(canary_load=1.5), Reason.LOAD_MISMATCH, "give it more pods by setCanaryScale"),
-        (reading(canary_load=0.5), Reason.LOAD_MISMATCH, "0.50 times the load"),
-        (reading(canary_load=0.5), Reason.LOAD_MISMATCH, "give it fewer pods"),
+        (reading(HEALTHY[:1], canary_load=0.5), Reason.NO_DATA, "ttft has no requests"),
         (reading(HEALTHY[:1], canary_load=2.0), Reason.LOAD_MISMATCH, "2.00 times the load"),
         (reading((), canary_load=2.0), Reason.NO_DATA, "no metric has requests"),
         (reading((), assigned=GIVEN), Reason.NO_DATA, "canary was given 12 requests, and none of them has ended yet"),
@@ -120,6 +120,33 @@ def test_what_was_counted_at_no_more_load_than_stables_excuses_nobody(load: floa
     slow = (HEALTHY[0], Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=2000, ks=750),)))
     assert judge(SPEC, reading(slow, canary_load=load)).metric == "ttft"
     assert judge(SPEC, reading(BROKEN, canary_load=load)).metric == "errors"
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.44, True), (0.74, True), (0.76, False), (1.2, False)])
+def test_less_load_keeps_nobody_from_passing_and_is_said(load: float, said: bool) -> None:
+    verdict = judge(SPEC, reading(canary_load=load))
+    assert (verdict.outcome, verdict.reason) == (Outcome.PASS, Reason.NOT_WORSE)
+    words = f"canary's pods had {load:.2f} times the load of stable's, so its latencies were compared in its favour"
+    assert (words in verdict.message) == said
+
+
+def test_less_load_says_nothing_of_what_is_no_latency() -> None:
+    verdict = judge(AnalysisSpec(metrics=(ERRORS,)), reading(HEALTHY[:1], canary_load=0.2))
+    assert verdict.outcome is Outcome.PASS and "load" not in verdict.message
+
+
+def test_the_wait_is_that_of_the_slowest_metric_in_its_own_count() -> None:
+    """A session asks often: of few sessions' latencies a few more are needed, of many requests many more."""
+    counts = (
+        Counts("errors", (Epoch(w=50, nc=1000, ns=1000, kc=10, ks=10),)),
+        Counts("ttft", (Epoch(w=50, nc=100, ns=100, kc=5, ks=5),)),
+    )
+    verdict = judge(SPEC, reading(counts, seconds=100.0))
+    rows = {row.name: row for row in verdict.metrics}
+    waits = [100.0 * ((row.samples_needed or 0) - row.nc) / row.nc for row in rows.values()]
+    assert min(waits) > 0 and verdict.seconds_left == math.ceil(max(waits))
+    assert verdict.samples == 100
+    assert verdict.samples_needed == 100 + math.ceil(verdict.seconds_left)
 
 
 def test_few_requests_never_pass() -> None:
@@ -181,6 +208,41 @@ def test_drift_compares_with_the_floor() -> None:
     other = (Counts("drift", (Epoch(w=50, nc=2000, ns=2000, kc=60, ks=10),)),)
     assert judge(spec, reading(same)).outcome is not Outcome.FAIL
     assert judge(spec, reading(other)).metric == "drift"
+
+
+PAIRED = (Epoch(w=50, nc=200, ns=200, kc=60, ks=2),)
+ALONE = (Epoch(w=50, nc=200, ns=200, kc=60, ks=0),)
+
+
+@pytest.mark.parametrize(
+    ("counts", "weights_differ", "outcome", "reason", "words"),
+    [
+        ((Counts("drift", PAIRED),), False, Outcome.FAIL, Reason.WORSE, "of 200 mirrored prompts 60 on canary alone"),
+        ((Counts("drift", PAIRED),), True, Outcome.PASS, Reason.NOT_WORSE, "reported only, for the weights differ"),
+        ((Counts(without_floor("drift"), ALONE),), False, Outcome.INCONCLUSIVE, Reason.NO_FLOOR, "60 of 200 answers"),
+        ((Counts(without_floor("drift"), ALONE),), True, Outcome.PASS, Reason.NOT_WORSE, "60 of 200 answers differ"),
+        ((), False, Outcome.INCONCLUSIVE, Reason.NO_DATA, "no metric"),
+        ((), True, Outcome.INCONCLUSIVE, Reason.NO_DATA, "no metric"),
+    ],
+)
+def test_what_drift_means(
+    counts: tuple[Counts, ...], weights_differ: bool, outcome: Outcome, reason: Reason, words: str
+) -> None:
+    spec = AnalysisSpec(metrics=(DRIFT,), min_samples=MinSamples(100, 0))
+    verdict = judge(spec, reading(counts, weights_differ=weights_differ))
+    assert (verdict.outcome, verdict.reason) == (outcome, reason) and words in verdict.message
+
+
+def test_reported_drift_waits_for_enough_prompts() -> None:
+    spec = AnalysisSpec(metrics=(DRIFT,), min_samples=MinSamples(201, 0))
+    verdict = judge(spec, reading((Counts("drift", PAIRED),), weights_differ=True))
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.UNDECIDED)
+
+
+def test_reported_drift_hides_no_other_metric() -> None:
+    spec = AnalysisSpec(metrics=(DRIFT, ERRORS))
+    verdict = judge(spec, reading((Counts("drift", PAIRED), BROKEN[0]), weights_differ=True))
+    assert (verdict.outcome, verdict.metric) == (Outcome.FAIL, "errors")
 
 
 EPOCHS = st.lists(

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from slipway_operator.kube.gateways import Answer
-from slipway_operator.kube.samples import MOST_BUCKETS, MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, bounds, samples
-from slipway_operator.model.samples import Sample, Side
+from slipway_operator.kube.samples import (
+    MOST_BUCKETS,
+    MOST_COMPARISONS,
+    MOST_GENERATIONS,
+    MOST_REVISIONS,
+    MOST_STRATA,
+    bounds,
+    samples,
+)
+from slipway_operator.model.samples import Pairs, Sample, Side
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
 SIDE = {
@@ -18,6 +26,9 @@ SIDE = {
     "assigned": 122,
 }
 SAMPLE = {"generation": 19, "weights": {"aaa": 10, "bbb": 90}, "revisions": {"aaa": SIDE}}
+
+
+PAIRS = {"pairs": 40, "canary_only": 3, "second_only": 1, "both": 2, "no_floor": 5, "no_floor_differs": 4}
 
 
 def changed(**fields: Any) -> dict[str, Any]:
@@ -33,6 +44,11 @@ def test_a_sample_is_read() -> None:
     late = {"ttft": {"b<4k,stream": (0, 0, 2)}, "itl": {}, "e2e": {}}
     expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, {"errors": 3, "empty": 0}, slow, late, 122)})
     assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
+
+
+def test_comparisons_are_read() -> None:
+    (found,) = samples([changed(shadow={"aaa": {"text": PAIRS, "later": PAIRS}})], bounds(BOUNDS))
+    assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), Pairs(40, 3, 1, 2, 5, 4))}
 
 
 def test_a_gateway_of_a_former_release_knows_those_that_ended_and_no_others() -> None:
@@ -61,6 +77,10 @@ def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
         changed(weights={str(number): 1 for number in range(MOST_REVISIONS + 1)}),
         side(slow={"ttft": {str(number): [0, 0, 0] for number in range(MOST_STRATA + 1)}}),
         side(events={"e" * 65: 1}),
+        *(changed(shadow=value) for value in ([1], {"aaa": 1}, {"aaa": {"text": {}}}, {"a" * 65: {}})),
+        *(changed(shadow={"aaa": {"text": PAIRS | {"both": value}}}) for value in (-1, "2", None, 1.5)),
+        changed(shadow={"aaa": {str(number): PAIRS for number in range(MOST_COMPARISONS + 1)}}),
+        changed(shadow={str(number): {} for number in range(MOST_REVISIONS + 1)}),
     ],
 )
 def test_what_is_malformed_is_left_out_and_the_rest_stays(odd: Any) -> None:

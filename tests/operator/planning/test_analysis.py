@@ -400,12 +400,24 @@ def test_a_canary_that_is_slow_with_less_to_do_is_worse_all_the_same() -> None:
     assert "analysis quick: ttft" in world.parsed().message
 
 
-def test_a_canary_that_is_fine_with_less_to_do_has_not_passed() -> None:
-    world = analyzing(step(maxDuration="2m"), weight=5, rate=20)
+def test_a_canary_that_is_fine_with_less_to_do_passes_and_the_verdict_says_so() -> None:
+    """A low weight on one pod beside four: the usual first step."""
+    world = analyzing(step(), {"pause": {}}, weight=10, rate=20)
     world.run_until("Analyzing")
     busy(world, 1)
-    world.run_until("Paused", 300)
-    assert "LoadMismatch: pods of canary carry 0.21 times the load" in world.parsed().message
+    world.run_until("Paused", 400)
+    assert "canary's pods had 0.44 times the load of stable's" in told(world, "AnalysisRunSuccessful")
+
+
+def test_with_as_many_pods_half_of_the_requests_are_as_much_to_do() -> None:
+    """The documented way to an analysis whose latencies prove something."""
+    world = analyzing({"setCanaryScale": {"weight": 100}}, step(), {"pause": {}}, weight=50, rate=20)
+    world.run_until("Analyzing")
+    busy(world, 6)
+    world.run_until("Paused", 400)
+    assert "times the load" not in told(world, "AnalysisRunSuccessful")
+    load = run_of(world).load
+    assert load.readings and load.canary == load.stable
 
 
 # --- what never ends, and pods that are gone --------------------------------------------------------------------------

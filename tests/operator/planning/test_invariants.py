@@ -42,6 +42,7 @@ SCORE: dict[str, Any] = {
 MEASURED = {"templates": [{"templateName": "score"}], "maxDuration": "30s"}
 JUDGED = {"templates": [{"templateName": "quick"}], "maxDuration": "30s"}
 ANALYSIS = {"analysis": {"templates": [{"templateName": "quick"}], "maxDuration": "20s"}}
+MIRROR = {"setMirrorRoute": {"percentage": 20}}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"canary": {"steps": steps, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}} for steps in STEPS),
     {"canary": {"trafficPercent": 20, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
@@ -50,7 +51,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"blueGreen": {"autoPromotionEnabled": False, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}},
     {"blueGreen": {"previewReplicaCount": 1, "previewRoute": PREVIEW, "autoPromotionSeconds": 4}},
     {
-        "canary": {"steps": [{"setCanaryScale": {"replicas": 2}}, {"setHeaderRoute": HEADER}, *STEPS[0]]},
+        "canary": {"steps": [{"setCanaryScale": {"replicas": 2}}, {"setHeaderRoute": HEADER}, MIRROR, *STEPS[0]]},
         "capacity": {"maxSurge": 1, "surgeTimeoutSeconds": 5},
     },
     {"canary": {"steps": STEPS[1]}, "capacity": {"maxSurge": 0}},

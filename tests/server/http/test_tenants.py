@@ -16,8 +16,8 @@ HITS = "vllm:prefix_cache_hits_total"
 ANNA, BERT = "a" * 32, "b" * 32
 
 
-def ask(server: ServerProcess, tenant: str, prompt: str, tokens: int = 1) -> int:
-    headers = {"Content-Type": "application/json"} | ({"X-Slipway-Tenant": tenant} if tenant else {})
+def ask(server: ServerProcess, tenant: str, prompt: str, tokens: int = 1, **more: str) -> int:
+    headers = {"Content-Type": "application/json"} | ({"X-Slipway-Tenant": tenant} if tenant else {}) | more
     body = {"model": "tiny-v1", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -52,3 +52,19 @@ def test_caches_and_turns_by_tenant(tiny_v1: Path) -> None:
         until(lambda: len(ended) == 7, "all answers")
         # Who asks once does not wait behind all that another one asked for before.
         assert ended.index("bert") <= 1
+
+
+def test_a_shadow_makes_way_for_everybody(tiny_v1: Path) -> None:
+    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server, ThreadPoolExecutor(12) as pool:
+        server.wait_ready()
+        server.engine.suspend()
+        ended: list[str] = []
+        for place, name in enumerate(("shadow 0", "shadow 1", "shadow 2", "client 0", "client 1")):
+            until(lambda at=place: server.metric("slipway_server_requests_in_flight") == at, f"{place} requests")
+            shadow = {"X-Slipway-Shadow": "1"} if name.startswith("shadow") else {}
+            asked = pool.submit(ask, server, ANNA, name, 100, **shadow)
+            asked.add_done_callback(lambda _, name=name: ended.append(name))
+        until(lambda: server.metric("slipway_server_requests_in_flight") == 5, "five requests")
+        server.engine.resume()
+        until(lambda: len(ended) == 5, "all answers")
+        assert ended == ["client 0", "client 1", "shadow 0", "shadow 1", "shadow 2"]

@@ -1,0 +1,57 @@
+"""The text of one answer, read piece by piece: what two answers are compared by (pure)."""
+
+from ..wire.answers import Spoken, spoken_in_events, spoken_in_whole
+from ..wire.sse import EventAligner
+
+Said = tuple[str, ...]  # the text of each choice
+
+# What is longer is cut: it differs from every answer that is kept, so no more of it is needed.
+MAX_TEXT_CHARACTERS = 512 << 10
+MAX_WHOLE_BYTES = 1 << 20
+
+
+class Transcript:
+    """An answer as one JSON object, or `streamed` as server-sent events."""
+
+    def __init__(self, *, streamed: bool) -> None:
+        self._streamed = streamed
+        self._aligner = EventAligner()
+        self._whole = bytearray()
+        self._texts: dict[int, list[str]] = {}
+        self._characters = 0
+        self._readable = True
+        self._ended = False
+
+    @property
+    def body(self) -> bytes:
+        """Of an answer that is one object."""
+        return bytes(self._whole)
+
+    def feed(self, chunk: bytes) -> None:
+        if not self._streamed:
+            self._readable = self._readable and len(self._whole) + len(chunk) <= MAX_WHOLE_BYTES
+            self._whole += chunk if self._readable else b""
+        elif self._readable and (events := self._aligner.feed(chunk)):
+            self._add(spoken_in_events(events))
+
+    def said(self) -> Said | None:
+        """The texts in the order of the choices; None for an error, a call of a tool, and what cannot be read."""
+        if not self._streamed:
+            self._add(spoken_in_whole(self.body) if self._readable else None)
+            self._whole.clear()
+        elif rest := self._aligner.flush():
+            self.feed(rest + b"\n\n")
+        if not (self._readable and (self._ended or not self._streamed)):
+            return None
+        return tuple("".join(self._texts[index]) for index in sorted(self._texts)) or ("",)
+
+    def _add(self, spoken: Spoken | None) -> None:
+        if spoken is None:
+            self._readable = False
+            return
+        self._ended = self._ended or spoken.ended
+        for index, pieces in spoken.texts.items():
+            kept = self._texts.setdefault(index, [])
+            if self._characters <= MAX_TEXT_CHARACTERS:
+                kept += pieces
+                self._characters += sum(map(len, pieces))

@@ -1,0 +1,11 @@
+"""Copies of requests whose answers nobody waits for, as the gateway marks them; docs/contracts.md has the words."""
+
+from collections.abc import Mapping
+
+SHADOW = "X-Slipway-Shadow"
+PRIORITY = 1001  # behind all that clients can ask for
+
+
+def priority_of(headers: Mapping[str, str], asked: int | None = None) -> int:
+    """The class of a request, of which lower ones run earlier: as it was asked for, or the last one for a shadow."""
+    return PRIORITY if SHADOW in headers else asked or 0

@@ -1,0 +1,65 @@
+"""Comparisons with real servers: one that is stable's copy differs in nothing, and another model in everything."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.process import ServerProcess
+
+from .harness import Gateway, gateway, until
+from .test_mirror import compared, mirroring, results
+
+# A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+VERSES = ("And God said, Let there be light", "In the beginning", "And it came to pass in those days", "The king said")
+FLAGS = ("--served-model-name", "chat", "--host", "0.0.0.0")
+COMMON: dict[str, Any] = {"model": "chat", "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    first, second = (ServerProcess(MODELS / name, *FLAGS) for name in ("tiny-v1", "tiny-v2"))
+    with first, second:
+        yield first.wait_ready(), second.wait_ready()
+
+
+async def ask_all(gate: Gateway) -> None:
+    """Completions and chats, streamed and whole, greedy and drawn."""
+    count = 0
+    for verse in VERSES:
+        for temperature, stream in ((0, True), (0, False), (1.0, True), (0.7, False)):
+            for path, prompt in (
+                ("/v1/completions", {"prompt": verse}),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": verse}]}),
+            ):
+                body = COMMON | prompt | {"temperature": temperature, "stream": stream}
+                async with await gate.post(body, path) as answer:
+                    assert (answer.status, answer.headers["X-Slipway-Revision"]) == (200, "s")
+                    await answer.read()
+                count += 1
+                await until(lambda wanted=count: sum(results(gate).values()) == wanted, 60)
+
+
+async def test_a_copy_of_stable_differs_in_nothing_and_another_model_in_all(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    stable, other = servers
+    # One process behind three names of this machine: to the gateway they are three pods.
+    one, two, three = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost", "0.0.0.0"))
+    for canary, differ in ((three, False), (other.url, True)):
+        async with gateway(mirror_compare_percentage=100) as gate:
+            gate.backends.publish(mirroring([canary], [one, two]))
+            await ask_all(gate)
+            assert results(gate) == {"compared": 32}
+            text, tokens = compared(gate), compared(gate, "tokens")
+            assert text["pairs"] == 32 and tokens["pairs"] >= 28, "an answer without any text is not scored"
+            assert text.get("second_only", 0) == text.get("both", 0) == 0
+            if differ:
+                # What was drawn is not every server's first choice: there stable's own flips are the floor.
+                assert text["canary_only"] >= 28 and tokens["canary_only"] > 3 * tokens.get("second_only", 0)
+            else:
+                assert not {"canary_only", "second_only"} & {*text, *tokens}
