@@ -118,7 +118,7 @@ CHUNKS = [(0, 2), (30, 3), (126, 1), (250, 2)]
 def filled(dtype: torch.dtype, spec: AttentionSpec, batch: Batch) -> tuple[Any, Any]:
     """Our layer and torch's in float32 with the same random cache. What is not written yet is no number in ours."""
     ours, exact = made(kernels(dtype), spec, BLOCKS), made(exact_kernels(), spec, BLOCKS)
-    for own, plain in ((ours._keys, exact._keys), (ours._values, exact._values)):
+    for own, plain in ((ours._keys, exact._keys._numbers), (ours._values, exact._values._numbers)):
         numbers = random(*plain.shape, dtype=dtype)
         plain.copy_(numbers)
         unwritten = torch.ones(len(plain), dtype=torch.bool, device=DEVICE)
