@@ -43,8 +43,9 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         beside.wait_for(lambda report: report.requests >= 4, 60)
         carries = f"{victim} carries a request"
         slipway.kube.wait_until(lambda: slipway.inflight(victim, paused.route) > 0, 30, carries)
-        before, killed_at = everyone.report(), time.time()
+        before, killing_from = everyone.report(), time.time()
         slipway.kill(victim)
+        killed_by = time.time()  # the command itself takes seconds on a busy machine
         everyone.wait_for(lambda report: report.since(before).requests >= 20, 60)
         slipway.until_well()
         steer_on(paused)
@@ -53,7 +54,7 @@ def test_killed_gateway_takes_only_its_own_requests_along(
     assert untouched.failures == (), "requests at the other gateway failed"
     ended = slipway.outcomes(survivor, paused.model)
     assert set(ended) == {"ok"}, "the other gateway cut or refused requests of its own"
-    assert_lost_at_the_kill(whole, killed_at)
+    assert_lost_at_the_kill(whole, killing_from, killed_by)
     assert answers.count >= 20
     assert answers.failed == [], "the openai client retries a lost connection; this was more than that"
 
@@ -96,12 +97,12 @@ def by_burden(slipway: Installation, chat: Deployment) -> list[str]:
     return [name for _, name in found]
 
 
-def assert_lost_at_the_kill(report: Report, killed_at: float) -> None:
+def assert_lost_at_the_kill(report: Report, killing_from: float, killed_by: float) -> None:
     """Failures are connections that broke with the gateway, or found its door shut before the Service had noticed."""
     for failure in report.failures:
-        print(f"{failure.at - killed_at:+.2f} s after the kill: {failure}")
+        print(f"{failure.at - killing_from:+.2f} s after the kill began: {failure}")
     assert report.failures, "the killed gateway carried nothing: this proved nothing"
-    elsewhen = [str(item) for item in report.failures if not 0 <= item.at - killed_at <= OUT_OF_SERVICE_S]
+    elsewhen = [str(item) for item in report.failures if not killing_from <= item.at <= killed_by + OUT_OF_SERVICE_S]
     assert not elsewhen, "requests failed before the kill or long after it"
     answered = [str(item) for item in report.failures if not item.text.startswith("APIConnectionError")]
     assert not answered, "somebody answered with an error"
