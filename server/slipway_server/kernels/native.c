@@ -1,5 +1,5 @@
 // The decoder's kernels for x86-64 CPUs with AVX512-BF16 and AVX512-VNNI: linear layers, paged attention, RMSNorm, and
-// rotary embedding with the write into the KV cache. Called from __init__.py, one call at a time.
+// rotary embedding with the write into the KV cache. Called from native.py, one call at a time.
 //
 // bf16 values are uint16_t. Both matrices of a product are laid out in pairs along the axis that is summed over, because
 // vdpbf16ps adds a0*b0 + a1*b1 to each of 16 float lanes; in int8 (vpdpbusd) the pairs are fours.
