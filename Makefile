@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration e2e faults promote20 traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
+.PHONY: help setup fmt check test components cluster tools unit histories integration extended e2e faults promote20 traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
 	demo up down status train docs lock clean
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
@@ -60,14 +60,17 @@ cluster:
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm
 
-unit: setup ## what needs no other process
+unit: setup ## what needs no other process and no torch
 	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 2
 
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
-integration: tools ## against real components: a kube-apiserver on loopback, our processes, whole models
+integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
 	$(VENV)/bin/pytest tests -m "integration and not extended" -n 2 --dist loadfile --durations=12
+
+extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
+	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up

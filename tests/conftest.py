@@ -2,9 +2,12 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.api_server import api, api_server, namespace
 from tests.support.loop import PatientLoop
@@ -15,7 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 __all__ = ["api", "api_server", "namespace"]
 
 UNIT, INTEGRATION = "not integration and not e2e and not extended", "integration and not extended"
-_ALL_INTEGRATION = re.compile(r"^pytestmark\b.*\bintegration\b", re.MULTILINE)
+_NONE_FOR_UNIT = re.compile(r"^pytestmark\b.*\b(integration|e2e|extended)\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
@@ -24,8 +27,14 @@ def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
     if wanted not in (UNIT, INTEGRATION) or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
-    nothing = "integration" not in text if wanted == INTEGRATION else _ALL_INTEGRATION.search(text)
+    nothing = "integration" not in text if wanted == INTEGRATION else _NONE_FOR_UNIT.search(text)
     return True if nothing else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Torch takes longer to import than a thousand unit tests; what needs it is marked as integration."""
+    if session.config.getoption("markexpr") == UNIT and "torch" in sys.modules:
+        raise pytest.UsageError("a test of the unit part imports torch: mark its file with pytest.mark.integration")
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], PatientLoop]]:

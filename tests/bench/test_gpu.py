@@ -33,6 +33,7 @@ def test_bars_are_those_of_the_batches_that_were_promised() -> None:
     assert [bar["ok"] for bar in bars(rows)] == [True, False, True, False, True]
 
 
+@pytest.mark.integration  # imports torch
 def test_without_a_gpu_it_says_so_and_measures_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """The chart as helm renders it."""
 
+import copy
 import functools
 import json
 from pathlib import Path
@@ -34,7 +35,11 @@ def objects(
     name: str = "default", namespace: str = NAMESPACE, values: Object | None = None, release: str = "slipway"
 ) -> list[Object]:
     """The objects of a scenario."""
-    rendered = text(name, namespace, json.dumps(values or {}), release)
+    return copy.deepcopy(_documents(text(name, namespace, json.dumps(values or {}), release)))
+
+
+@functools.cache
+def _documents(rendered: str) -> list[Object]:
     return [document for document in yaml.load_all(rendered, yaml.CSafeLoader) if document]
 
 

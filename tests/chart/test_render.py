@@ -9,6 +9,8 @@ from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_
 from tests.support.api_server import CRD_FILES
 from tests.support.tools import helm
 
+pytestmark = pytest.mark.integration
+
 NAMES = [path.name.removesuffix("-values.yaml") for path in SCENARIOS]
 
 

@@ -7,6 +7,8 @@ import yaml
 
 from tests.chart.rendered import CHART, refusal, text
 
+pytestmark = pytest.mark.integration
+
 Values = dict[str, Any]
 
 PATH = "gateway.service.port"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.operator.integration.conftest import client
+from tests.operator.integration.conftest import client, cluster, operator_flags
 from tests.support.tools import tool
 
-__all__ = ["client"]
+__all__ = ["client", "cluster", "operator_flags"]
 
 SCRIPTS = Path(sys.executable).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,7 +1,6 @@
 """A day's work through the real console script on a real API server, operator and gateway; only pods are pretended."""
 
 import asyncio
-import contextlib
 import json
 import shlex
 import signal
@@ -14,28 +13,13 @@ import yaml
 
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from tests.operator.integration.conftest import MANIFEST
-from tests.support.processes import Cluster, limited_kubeconfig, until
+from tests.support.processes import until
 
 from .conftest import SCRIPTS
 
 pytestmark = pytest.mark.integration
 
 STEPS = [{"setWeight": 50}, {"pause": {}}]
-
-
-@pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from slipway_operator import settings as operator_settings
 from tests.chart.rendered import NAMESPACE, find, objects
 from tests.contract.documented import ports
 
+pytestmark = pytest.mark.integration
+
 SCENARIOS = ("default", "ha", "namespaced")
 
 

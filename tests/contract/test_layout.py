@@ -1,6 +1,7 @@
 """The tree keeps its shape: sizes, names, docstrings, and no package that shadows the standard library."""
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
 # devcluster runs programs on foreign machines; it is held to the same sizes.
 SOURCES = sorted(path for folder in (*PACKAGES, "devcluster") for path in (ROOT / folder).rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 FUNCTION_LINES = 60
 FILE_LINES = 400
 PARAMETERS = 7
@@ -32,6 +32,12 @@ FORBIDDEN_FILES = {
 FORBIDDEN_CLASS_ENDS = ("Utils", "Helper", "Manager", "Handler", "Impl", "Base")
 
 
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    """Parsed by who asks, not by everybody who collects tests."""
+    return {path: ast.parse(path.read_text()) for path in SOURCES}
+
+
 def test_there_is_something_to_check() -> None:
     assert len(SOURCES) > 30
 
@@ -43,7 +49,7 @@ def test_folders_on_the_build_path_are_no_packages() -> None:
 
 
 def test_files_have_a_docstring_that_says_their_purpose() -> None:
-    docstrings = {_name(path): ast.get_docstring(tree) or "" for path, tree in TREES.items()}
+    docstrings = {_name(path): ast.get_docstring(tree) or "" for path, tree in trees().items()}
     assert not [name for name, text in docstrings.items() if not text.split("\n")[0].endswith((".", "`"))]
 
 
@@ -68,7 +74,7 @@ def test_files_are_named_after_what_they_own() -> None:
 
 
 def test_classes_are_named_after_what_they_are() -> None:
-    classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     # http.server's own word for what answers a request.
     found = [node.name for node in classes if "BaseHTTPRequestHandler" not in map(ast.unparse, node.bases)]
     assert not [name for name in found if name.lstrip("_").endswith(FORBIDDEN_CLASS_ENDS)]
@@ -101,7 +107,7 @@ def _name(path: Path) -> str:
 
 
 def _functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{_name(path)}:{node.name}", node

@@ -53,7 +53,7 @@ def test_no_client_can_say_that_its_request_is_a_shadow(name: str) -> None:
     assert gateway.SHADOW not in gateway.to_upstream(CIMultiDict({name: "1"}), "id")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.text(min_size=1), st.text(min_size=1), st.text())
 def test_a_name_is_the_same_at_each_gateway_and_tells_nothing(user: str, other: str, salt: str) -> None:
     name = said({}, user, salt=salt)

@@ -1,15 +1,21 @@
 """Real operator and gateway processes against the API server of the test, and the hands of the missing controllers."""
 
 import asyncio
+import contextlib
+import functools
+import importlib
+import multiprocessing
 import os
 import re
-import signal
 import socket
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest import mock
 
 import aiohttp
+import pytest
 import yaml
 
 from slipway_operator.kube.client import Client
@@ -43,42 +49,62 @@ def own_address():
         return one.getsockname()[0]
 
 
+PROGRAMS = ("slipway_operator", "slipway_gateway")
+PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway", "."))
+
+
+@functools.cache
+def nursery():
+    """Starts our programs at the price of a fork: of a process that has imported all that they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *(f"{program}.__main__" for program in PROGRAMS)])
+    with mock.patch.dict(os.environ, PYTHONPATH=PATHS):
+        forkserver.ensure_running()
+    return context
+
+
+def become(program, arguments, environment, log):
+    """What `python -m PROGRAM` does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [program, *arguments]
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.exit(importlib.import_module(f"{program}.__main__").main())
+
+
 class Process:
     """A program of ours, with its log in a file."""
 
-    def __init__(self, package, arguments, kubeconfig, log):
-        self._command = [sys.executable, "-m", package, *arguments]
-        paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway"))
-        self._environment = os.environ | {
-            "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": paths,
-            "POD_NAMESPACE": "",
-            "POD_ID": "slipway-1",
-        }
+    def __init__(self, program, arguments, kubeconfig, log):
+        environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": "", "POD_ID": "slipway-1"}
+        self._order = program, arguments, environment, log
         self._log = log
-        self.process = None
+        self._process = None
 
     async def start(self):
-        with self._log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment, stdout=log, stderr=log
-            )
+        self._process = nursery().Process(target=become, args=self._order, daemon=True)
+        await asyncio.to_thread(self._process.start)
 
     async def kill(self):
         """As a node that loses power does."""
-        self.process.kill()
-        await self.process.wait()
+        self._process.kill()
+        await asyncio.to_thread(self._process.join)
 
     async def end(self):
         """As a kubelet does; the exit code and the seconds that it took."""
         started = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(self.process.wait(), 30)
-        return code, time.monotonic() - started
+        self._process.terminate()
+        await asyncio.to_thread(self._process.join, 30)
+        return self._process.exitcode, time.monotonic() - started
 
     async def stop(self):
-        if self.process and self.process.returncode is None:
+        if self.runs():
             await self.kill()
+
+    def runs(self):
+        return self._process is not None and self._process.is_alive()
 
     def log(self):
         return self._log.read_text()
@@ -114,12 +140,18 @@ async def limited_kubeconfig(client, namespace, admin, folder):
 class Cluster:
     """One namespace with an operator, a gateway and nobody who runs pods: `run_pods` does as if."""
 
-    def __init__(self, client: Client, namespace, kubeconfig, operator_kubeconfig, folder):
+    def __init__(self, client: Client, namespace, kubeconfig, operator_kubeconfig, folder, *, operator_flags=()):
         self.client, self.namespace = client, namespace
         self.admin_port, self._gateway_port = free_port(), free_port()
         self.operator = Process(
             "slipway_operator",
-            ["run", f"--namespaces={namespace}", f"--own-namespace={namespace}", f"--admin-port={self.admin_port}"],
+            [
+                "run",
+                f"--namespaces={namespace}",
+                f"--own-namespace={namespace}",
+                f"--admin-port={self.admin_port}",
+                *operator_flags,
+            ],
             operator_kubeconfig,
             folder / "operator.log",
         )
@@ -135,6 +167,20 @@ class Cluster:
             folder / "gateway.log",
         )
         self._ready = True
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        """Operator and gateway are started, and pods come up; all of it ends with the block."""
+        await self.announce_gateway()
+        await asyncio.gather(self.operator.start(), self.gateway.start())
+        pods = asyncio.create_task(self.run_pods())
+        try:
+            yield self
+        finally:
+            pods.cancel()
+            await asyncio.gather(self.operator.stop(), self.gateway.stop())
+            with contextlib.suppress(asyncio.CancelledError):
+                await pods
 
     async def announce_gateway(self):
         """What the endpoint controller makes of the headless Service."""
@@ -180,7 +226,7 @@ class Cluster:
         """Wait until the status of chat fulfils a condition; the status then."""
 
         async def ask():
-            assert self.operator.process.returncode is None, self.operator.log()
+            assert self.operator.runs(), self.operator.log()
             status = (await self.chat()).get("status") or {}
             return status if condition(status) else None
 
@@ -200,3 +246,18 @@ class Cluster:
                 return answer.status, await answer.text()
         except aiohttp.ClientError:
             return 0, ""
+
+
+@pytest.fixture
+def operator_flags():
+    """What `cluster` tells its operator beside the usual; a module that needs something says it here."""
+    return ()
+
+
+@pytest.fixture
+async def cluster(client, namespace, api_server, tmp_path, operator_flags):
+    """An operator with the rights that its documentation lists, and a gateway, in the namespace of the test."""
+    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
+    made = Cluster(client, namespace, api_server, limited, tmp_path, operator_flags=operator_flags)
+    async with made.running():
+        yield made

@@ -3,24 +3,25 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
+_PLAIN = frozenset({str, int, float, bool, types.NoneType})
 
 
 def to_json(value: Any) -> Any:
     """A dataclass as JSON; None, empty tuples and empty dicts are left out."""
     kind = type(value)
-    if kind in (str, int, bool, types.NoneType):
+    if kind in _PLAIN:
         return value
     if members := _members(cast(Hashable, kind)):
-        found = ((key, getattr(value, name)) for name, key in members)
-        items = ((key, to_json(item)) for key, item in found if item is not None)
-        return {key: item for key, item in items if item not in (None, [], {})}
+        made = {key: to_json(item) for name, key in members if (item := getattr(value, name)) is not None}
+        return {key: item for key, item in made.items() if item not in ([], {})}
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | frozenset):
@@ -37,9 +38,8 @@ def from_json(kind: type[T], value: Any) -> T:
         TypeError: when a field without a default is missing.
         ValueError: when a time is malformed.
     """
-    hints = _hints(cast(Hashable, kind))
-    known = {name: value[_camel(name)] for name in hints if _camel(name) in value}
-    return kind(**{name: _read(hints[name], item) for name, item in known.items()})
+    readers = _readers(cast(Hashable, kind))
+    return kind(**{name: read(value[key]) for name, key, read in readers if key in value})
 
 
 def format_time(moment: datetime) -> str:
@@ -61,24 +61,41 @@ def _members(kind: Hashable) -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(cast(type, kind))
+def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
+    """Names of a dataclass's fields, ours and the API's, and how each is read."""
+    hints = typing.get_type_hints(cast(type, kind))
+    return tuple((name, _camel(name), _reader(hint)) for name, hint in hints.items())
 
 
-def _read(hint: Any, value: Any) -> Any:
+@cache
+def _reader(hint: Any) -> Reader:
+    """How a value of this type is read: found out once, because a status holds thousands."""
     if isinstance(hint, types.UnionType):
-        hint = next(option for option in typing.get_args(hint) if option is not types.NoneType)
-    if typing.get_origin(hint) is tuple:
-        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
-    if typing.get_origin(hint) is frozenset:
-        return frozenset(value)
-    if typing.get_origin(hint) is dict:
-        return {key: _read(typing.get_args(hint)[1], item) for key, item in value.items()}
+        return _reader(next(option for option in typing.get_args(hint) if option is not types.NoneType))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return partial(_tuple_of, _reader(arguments[0]))
+    if origin is frozenset:
+        return frozenset
+    if origin is dict:
+        return partial(_dict_of, _reader(arguments[1]))
     if hint is datetime:
-        return parse_time(value)
+        return parse_time
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    return from_json(hint, value) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else value
+        return hint
+    return partial(from_json, hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else _as_it_is
+
+
+def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
+    return tuple(value) if read is _as_it_is else tuple(map(read, value))
+
+
+def _dict_of(read: Reader, value: Any) -> dict[Any, Any]:
+    return {key: read(item) for key, item in value.items()}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @cache

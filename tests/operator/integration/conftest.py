@@ -5,6 +5,9 @@ import pytest
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from tests.support.processes import cluster, operator_flags
+
+__all__ = ["cluster", "operator_flags"]
 
 MANIFEST = {
     "apiVersion": "slipway.dev/v1alpha1",

@@ -1,13 +1,10 @@
 """`spec.autoscaling` with the operator as a process: by its documented rights, and woken by autoscalers alone."""
 
-import asyncio
-import contextlib
-
 import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS
-from tests.support.processes import Cluster, limited_kubeconfig, until
+from tests.support.processes import until
 
 from .conftest import MANIFEST
 
@@ -18,20 +15,12 @@ TARGET = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", "name
 
 
 @pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
-    await client.create(MODEL_DEPLOYMENTS, manifest | {"spec": manifest["spec"] | {"autoscaling": SCALED}})
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
+async def cluster(cluster):
+    """With a ModelDeployment that autoscales."""
+    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
+    spec = manifest["spec"] | {"autoscaling": SCALED}
+    await cluster.client.create(MODEL_DEPLOYMENTS, manifest | {"spec": spec})
+    return cluster
 
 
 async def ours(cluster):

@@ -1,14 +1,12 @@
 """Thresholds end to end: the operator with the rights it documents, a real API server, a real web service."""
 
-import asyncio
-import contextlib
 from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
 
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, EVENTS, JOBS, MODEL_DEPLOYMENTS, SECRETS
-from tests.support.processes import MERGE, Cluster, free_port, limited_kubeconfig, own_address, until
+from tests.support.processes import MERGE, free_port, own_address, until
 
 from .conftest import MANIFEST
 
@@ -48,21 +46,6 @@ async def quality():
     await quality.start()
     yield quality
     await quality.stop()
-
-
-@pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
 
 
 async def launch(cluster, strategy, **template):

@@ -1,6 +1,5 @@
 """The operator's process serving the metrics API: by the rights that its documentation lists, with a real gateway."""
 
-import asyncio
 import contextlib
 import re
 import ssl
@@ -11,7 +10,7 @@ import yaml
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import API_SERVICES, CLUSTER_ROLES, MODEL_DEPLOYMENTS
-from tests.support.processes import ROOT, Cluster, free_port, limited_kubeconfig, until
+from tests.support.processes import ROOT, free_port, until
 
 from .conftest import MANIFEST
 
@@ -42,24 +41,18 @@ async def allow_registration(client, namespace):
 
 
 @pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    owner, cluster.metrics_port = await allow_registration(client, namespace), free_port()
-    cluster.operator._command += [
+def metrics_port():
+    return free_port()
+
+
+@pytest.fixture
+async def operator_flags(client, namespace, metrics_port):
+    owner = await allow_registration(client, namespace)
+    yield [
         "--metrics-api-service=operator-metrics",
-        f"--metrics-api-port={cluster.metrics_port}",
+        f"--metrics-api-port={metrics_port}",
         f"--metrics-api-owner={owner}",
     ]
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
     for name in GROUPS:
         with contextlib.suppress(NotFound):
             live = await client.get(API_SERVICES, None, name)
@@ -77,7 +70,9 @@ def as_front_proxy(api_server):
     return context
 
 
-async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(cluster, client, namespace, api_server):
+async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
+    cluster, client, namespace, api_server, metrics_port
+):
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
     scaled = {"maxReplicas": 2, "metrics": [{"type": "InFlight", "target": "8"}]}
     await client.create(MODEL_DEPLOYMENTS, manifest | {"spec": manifest["spec"] | {"autoscaling": scaled}})
@@ -91,7 +86,7 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(clust
     await until(lambda: provides(cluster), "its metrics say that it serves")
 
     context, place = as_front_proxy(api_server), f"namespaces/{namespace}/modeldeployments.slipway.dev/chat"
-    base = f"https://127.0.0.1:{cluster.metrics_port}/apis/custom.metrics.k8s.io/v1beta2/{place}"
+    base = f"https://127.0.0.1:{metrics_port}/apis/custom.metrics.k8s.io/v1beta2/{place}"
     async with aiohttp.ClientSession() as session:
 
         async def ask(metric):

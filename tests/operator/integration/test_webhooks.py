@@ -1,7 +1,5 @@
 """Hooks end to end: operator and gateway as processes, a real API server, a real receiver on this machine's address."""
 
-import asyncio
-import contextlib
 import hashlib
 import hmac
 import json
@@ -11,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
-from tests.support.processes import Cluster, free_port, limited_kubeconfig, own_address, until
+from tests.support.processes import free_port, own_address, until
 
 from .conftest import MANIFEST
 
@@ -58,20 +56,9 @@ async def receiver():
 
 
 @pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
+def operator_flags(tmp_path):
     (tmp_path / "key").write_bytes(KEY + b"\n")
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    cluster.operator._command.append(f"--hook-signing-key-file={tmp_path / 'key'}")
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
+    return [f"--hook-signing-key-file={tmp_path / 'key'}"]
 
 
 async def launch(cluster, steps, *hooks):

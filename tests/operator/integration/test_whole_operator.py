@@ -1,7 +1,6 @@
 """The operator as a process, with a real API server and a real gateway; only pods are pretended."""
 
 import asyncio
-import contextlib
 import json
 from functools import partial
 
@@ -9,7 +8,7 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import EVENTS, LEASES, MODEL_DEPLOYMENTS, REPLICA_SETS
-from tests.support.processes import Cluster, limited_kubeconfig, until
+from tests.support.processes import until
 from tests.support.tools import kubectl
 
 from .conftest import MANIFEST
@@ -18,21 +17,6 @@ pytestmark = pytest.mark.integration
 
 CANARY = {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}], "scaleDownDelaySeconds": 0}}
 V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
-
-
-@pytest.fixture
-async def cluster(client, namespace, api_server, tmp_path):
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    await cluster.announce_gateway()
-    await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
-    pods = asyncio.create_task(cluster.run_pods())
-    yield cluster
-    pods.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pods
-    await cluster.operator.stop()
-    await cluster.gateway.stop()
 
 
 async def launch(cluster):

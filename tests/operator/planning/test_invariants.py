@@ -13,7 +13,7 @@ from slipway_operator.model.wire import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
 # `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
-FEW = 60
+FEW = 25
 HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", FEW))
 LOTS = 1 if HISTORIES == FEW else 2  # each is a test, so that two cores share them
 VERSIONS = ("v1", "v2", "v3")

@@ -5,6 +5,8 @@ import pytest
 from slipway_server.engine.messages import Profile
 from slipway_server.engine.profiler import Profiler
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("operations", [False, True])
 def test_a_profile_ends_by_its_steps_or_by_its_time(operations: bool) -> None:

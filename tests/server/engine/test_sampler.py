@@ -6,6 +6,8 @@ import torch
 from slipway_server.engine.request import Request, SamplingParams, Sequence
 from slipway_server.engine.sampler import Sampler
 
+pytestmark = pytest.mark.integration
+
 
 def sequence(output: tuple[int, ...] = (), prompt: tuple[int, ...] = (1,), **params: object) -> Sequence:
     chosen = SamplingParams(max_tokens=8, **params)  # type: ignore[arg-type]
@@ -105,8 +107,8 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
     logits = torch.randn(20_000) * 0.1  # flat: thousands of tokens are candidates
     weights = torch.softmax(logits, dim=-1).sort(descending=True)
     head = set(weights.indices[: int((weights.values.cumsum(0) < 0.5).sum()) + 1].tolist())
-    drawn = set(sample(logits.repeat(200, 1), [sequence(seed=i, top_p=0.5) for i in range(200)]))
-    assert drawn <= head and len(drawn) > 150
+    drawn = set(sample(logits.repeat(40, 1), [sequence(seed=i, top_p=0.5) for i in range(40)]))
+    assert drawn <= head and len(drawn) > 30
 
 
 def test_logprobs_are_the_models_own_whatever_the_rules_choose() -> None:

@@ -13,7 +13,7 @@ from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
-from .test_beams import up_to_a_stop
+from .test_beam_answers import up_to_a_stop
 from .test_equality import TEXT, make_engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -122,6 +122,7 @@ def answers(
     return [tuple(told[request.id]) for request in requests]
 
 
+@pytest.mark.extended  # test_equality does the same with fifty
 def test_two_hundred_answers_alone_and_with_known_beginnings() -> None:
     name = "tiny-v1"
     engine = make_engine(name, slots=1, step_tokens=64)
@@ -130,7 +131,7 @@ def test_two_hundred_answers_alone_and_with_known_beginnings() -> None:
     assert engine.scheduler.prefix_hits > 0 and engine.scheduler.preemptions == 0
 
 
-@pytest.mark.parametrize(("name", "seed"), [("tiny-v1", 1), ("tiny-v2", 2)])
+@pytest.mark.parametrize(("name", "seed"), [("tiny-v1", 1), pytest.param("tiny-v2", 2, marks=pytest.mark.extended)])
 def test_two_hundred_answers_in_a_storm(name: str, seed: int) -> None:
     chance = random.Random(seed)
     # Small steps cut the prompts, few blocks and slots make some start over; some answers are taken up in their middle.

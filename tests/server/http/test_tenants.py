@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,9 +25,15 @@ def ask(server: ServerProcess, tenant: str, prompt: str, tokens: int = 1, **more
         return int(answer.status)
 
 
-def test_caches_and_turns_by_tenant(tiny_v1: Path) -> None:
-    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server, ThreadPoolExecutor(12) as pool:
-        server.wait_ready()
+@pytest.fixture(scope="module")
+def one_slot(tiny_v1: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as process:
+        yield process.wait_ready()
+
+
+def test_caches_and_turns_by_tenant(one_slot: ServerProcess) -> None:
+    server = one_slot
+    with ThreadPoolExecutor(12) as pool:
         prompt = "And it came to pass in those days, that there went out a decree. " * 4
         hits = []
         for tenant in (ANNA, ANNA, BERT, BERT, "", ""):
@@ -54,9 +61,9 @@ def test_caches_and_turns_by_tenant(tiny_v1: Path) -> None:
         assert ended.index("bert") <= 1
 
 
-def test_a_shadow_makes_way_for_everybody(tiny_v1: Path) -> None:
-    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server, ThreadPoolExecutor(12) as pool:
-        server.wait_ready()
+def test_a_shadow_makes_way_for_everybody(one_slot: ServerProcess) -> None:
+    server = one_slot
+    with ThreadPoolExecutor(12) as pool:
         server.engine.suspend()
         ended: list[str] = []
         for place, name in enumerate(("shadow 0", "shadow 1", "shadow 2", "client 0", "client 1")):

@@ -16,6 +16,8 @@ from slipway_server.kernels.in_triton import INTERPRETED, TritonKernels, split_t
 
 from .batches import POSITIONS, a_batch, made, width_of
 
+pytestmark = pytest.mark.integration
+
 DEVICE = "cpu" if INTERPRETED else "cuda:0"
 BLOCKS = 100
 # Of the largest value: sums in another order; one rounding of half precision. The interpreter cuts bfloat16 off where

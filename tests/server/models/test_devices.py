@@ -4,6 +4,8 @@ import pytest
 
 from slipway_server.models.devices import LoadError, pick_device
 
+pytestmark = pytest.mark.integration
+
 
 def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)

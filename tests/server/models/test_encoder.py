@@ -9,6 +9,8 @@ import torch
 from slipway_server.models.devices import LoadError
 from slipway_server.models.encoder import pool, read_pooling
 
+pytestmark = pytest.mark.integration
+
 STATES = torch.tensor([[[1.0, -5.0], [3.0, 1.0], [99.0, 99.0]], [[2.0, 2.0], [4.0, 4.0], [9.0, 0.0]]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
 

@@ -9,6 +9,8 @@ import torch
 from slipway_server.kernels import pointwise
 from slipway_server.models.generator import _on_gpu
 
+pytestmark = pytest.mark.integration
+
 
 class NoCompiler:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:

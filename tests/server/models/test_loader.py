@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from slipway_server.models.devices import LoadError
 from slipway_server.models.loader import load
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_missing_weight_is_named(tiny_v1: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_v1, tmp_path / "model"))

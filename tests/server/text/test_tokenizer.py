@@ -14,6 +14,8 @@ from slipway_server.text.tokenizer import Tokenizer, TokenizerError
 
 from ..conftest import MODELS
 
+pytestmark = pytest.mark.integration
+
 TOKENIZER = Tokenizer(MODELS / "tiny-v1")
 TEXTS = [
     "In the beginning",
