@@ -1,14 +1,15 @@
-"""Single requests: plain ones, and through the real openai client who answers them and whether users stay put."""
+"""Single requests, by the real openai client and without one; and of many small ones, who answers them."""
 
+import asyncio
 import json
 import math
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import aiohttp
 import openai
 
 from examples.demo.load import API_KEY, REVISION
@@ -34,26 +35,34 @@ def post(url: str, body: dict[str, Any]) -> tuple[int, str]:
             return refusal.code, refusal.read().decode()
 
 
-def revision_for(session: openai.OpenAI, model: str, user: str | None = None) -> str:
-    """The revision that answers one short request."""
-    named = user or openai.omit
-    answer = session.completions.with_raw_response.create(model=model, prompt="And God said", max_tokens=1, user=named)
-    assert answer.parse().choices
-    return str(answer.headers[REVISION])
-
-
 def split(url: str, model: str, count: int) -> Counter[str]:
     """Revision → requests, of `count` requests that nothing ties together."""
-    with client(url) as session, ThreadPoolExecutor(ATONCE) as workers:
-        return Counter(workers.map(lambda _: revision_for(session, model), range(count)))
+    return Counter(asyncio.run(_revisions(url, model, [None] * count)))
 
 
 def homes(url: str, model: str, users: Iterable[str]) -> dict[str, str]:
     """User → the revision that answers them."""
     users = list(users)
-    with client(url) as session, ThreadPoolExecutor(ATONCE) as workers:
-        found = workers.map(lambda user: revision_for(session, model, user), users)
-        return dict(zip(users, found, strict=True))
+    return dict(zip(users, asyncio.run(_revisions(url, model, users)), strict=True))
+
+
+async def _revisions(url: str, model: str, users: Sequence[str | None]) -> list[str]:
+    """Who answers a short request of each user. Plain ones: what is counted here is the gateway's work."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=ATONCE),
+        headers={"Authorization": f"Bearer {API_KEY}"},
+        timeout=aiohttp.ClientTimeout(total=60),
+    ) as session:
+
+        async def one(user: str | None) -> str:
+            named = {"user": user} if user else {}
+            asked = {"model": model, "prompt": "And God said", "max_tokens": 1, **named}
+            async with session.post(f"{url}/completions", json=asked) as answer:
+                assert answer.status == 200, await answer.text()
+                assert (await answer.json())["choices"]
+                return answer.headers[REVISION]
+
+        return await asyncio.gather(*map(one, users))
 
 
 def assert_share(counted: Counter[str], revision: str, percent: int) -> None:

@@ -15,13 +15,13 @@ from devcluster.engine.choice import Missing, choose
 from e2e.deployment import Deployment
 from e2e.flow import Flow, Shape
 from e2e.installation import Installation
-from examples.demo.kube import REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, logs, pods
+from examples.demo.kube import CRD, REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, logs, pods
 from examples.demo.load import Load
 
 HERE = Path(__file__).resolve().parent
 LAST = "test_uninstall_clean.py"
 TIMEOUT_S = 240
-PAUSE_S = 0.4  # between a worker's requests: a load that fills the cores would slow every pod's start, and every test
+PAUSE_S = 0.6  # between a worker's requests: a load that fills the cores would slow every pod's start, and every test
 UP_TIMEOUT_S = 3600  # the first time the node image is built
 
 _why_skipped = pytest.StashKey[str]()
@@ -67,8 +67,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 def _told(kube: Kube, namespace: str) -> str:
-    names = kube.kubectl("get", "mdep", "--namespace", namespace, "-o", "name").split()
-    told = [f"{name}\n{diagnosis(kube, name.partition('/')[2], namespace)}" for name in names]
+    names = [one["metadata"]["name"] for one in kube.api.items(CRD, namespace)]
+    told = [f"{name}\n{diagnosis(kube, name, namespace)}" for name in names]
     system = f"{SYSTEM}\n{pods(kube, SYSTEM)}\n{events(kube, SYSTEM)}\n{logs(kube, 40)}"
     return "\n".join([*(told or [pods(kube, namespace), events(kube, namespace)]), system])
 
@@ -146,7 +146,7 @@ def load(slipway: Installation) -> Iterator[Callable[..., Load]]:
     started: list[Load] = []
 
     def start(chat: Deployment, *, url: str = "", pause_s: float = PAUSE_S, streams: int = 4, **options: Any) -> Load:
-        options = {"whole": 1, "max_tokens": (10, 60)} | options
+        options = {"whole": 1, "max_tokens": (10, 40)} | options
         steady = Load(url or slipway.url, chat.model, streams=streams, pause_s=pause_s, **options).start()
         started.append(steady)
         steady.wait_for(lambda report: report.min_streams >= streams or report.requests >= streams, 30)

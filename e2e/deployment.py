@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from examples.demo.kube import Kube
+from examples.demo.kube import LABEL, Kube
 
 Json = dict[str, Any]
 
 MODELS = "file:///opt/slipway/models"  # these ship in the server image
-LABEL = "slipway.dev/modeldeployment"
 REVISION_LABEL = "slipway.dev/revision"
-CHILDREN = "replicasets,services,controllerrevisions,pods"
 START_S = 120.0  # for pods to become ready, on two cores that others use too
 NOTICE_S = 30.0  # for the operator and the gateways to follow an edit that starts no pod
 
@@ -40,10 +38,10 @@ class Deployment:
         """Apply it with the tiny model of this version."""
         self.kube.apply(self.manifest(version, **spec), self.namespace)
 
-    def manifest(self, version: str = "v1", **spec: Any) -> Json:
-        """With two pauses and short delays; keywords replace fields of the spec."""
+    def manifest(self, version: str = "v1", *, uri: str = "", **spec: Any) -> Json:
+        """With two pauses and short delays; keywords replace fields of the spec, and the model's URI."""
         defaults = {
-            "model": model_of(version) | {"name": self.model},
+            "model": model_of(version) | {"name": self.model} | ({"uri": uri} if uri else {}),
             "strategy": canary({"setWeight": 10}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}),
             "drain": {"timeoutSeconds": 60},
         }
@@ -113,7 +111,7 @@ class Deployment:
     def pods(self, revision: str | None = None) -> list[Json]:
         """Its pods that are not on their way out."""
         selector = f"{LABEL}={self.name}" + (f",{REVISION_LABEL}={revision}" if revision else "")
-        found = self.kube.json("get", "pods", "--namespace", self.namespace, "--selector", selector)["items"]
+        found = self.kube.api.items("v1/pods", self.namespace, selector=selector)
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def pod_uids(self, revision: str | None = None) -> set[str]:
@@ -121,16 +119,14 @@ class Deployment:
 
     def objects(self) -> dict[str, str]:
         """Kind and name → uid of everything that belongs to it and is not on its way out."""
-        chosen = ("--namespace", self.namespace, "--selector", f"{LABEL}={self.name}")
-        found = self.kube.json("get", CHILDREN, *chosen)["items"]
+        found = self.kube.children(self.name, self.namespace)
         present = [item for item in found if "deletionTimestamp" not in item["metadata"]]
         return {f"{item['kind']} {item['metadata']['name']}": item["metadata"]["uid"] for item in present}
 
     def event_reasons(self) -> set[str]:
         """Reasons of the Events about it."""
         about = f"involvedObject.name={self.name},involvedObject.kind=ModelDeployment"
-        found = self.kube.json("get", "events", "--namespace", self.namespace, "--field-selector", about)["items"]
-        return {event["reason"] for event in found}
+        return {event["reason"] for event in self.kube.api.items("v1/events", self.namespace, fields=about)}
 
 
 def _answers(seen: Json, holds: Callable[[Json], bool]) -> bool:
@@ -139,9 +135,13 @@ def _answers(seen: Json, holds: Callable[[Json], bool]) -> bool:
     return status.get("observedGeneration") == seen["metadata"]["generation"] and holds(status)
 
 
-def canary(*steps: Json) -> Json:
-    """A strategy with these steps, whose pods leave as soon as they may."""
-    return {"canary": {"steps": list(steps), "scaleDownDelaySeconds": 1, "abortScaleDownDelaySeconds": 1}}
+def canary(*steps: Json, rejected_leave_after_s: int = 1) -> Json:
+    """A strategy with these steps, whose pods leave as soon as they may.
+
+    `rejected_leave_after_s`: within this time a retry finds the pods of the aborted attempt, and starts none.
+    """
+    delays = {"scaleDownDelaySeconds": 1, "abortScaleDownDelaySeconds": rejected_leave_after_s}
+    return {"canary": {"steps": list(steps), **delays}}
 
 
 def model_of(version: str) -> Json:

@@ -77,7 +77,8 @@ def warmed() -> Json:
 
 def spec_of(chat: Deployment, name: str) -> Json:
     """The spec of an AnalysisTemplate, as the API server has it."""
-    return dict(chat.kube.json("get", "analysistemplate", name, "--namespace", chat.namespace)["spec"])
+    found = chat.kube.api.get(f"apis/slipway.dev/v1alpha1/namespaces/{chat.namespace}/analysistemplates/{name}")
+    return dict(found["spec"])
 
 
 def _on_claim(folder: str) -> Json:

@@ -20,7 +20,11 @@ LABEL = "slipway.dev/e2e"  # on every namespace that this suite makes
 WELL_S = 90.0
 # An address that nobody answers at, from the block that is kept for documentation.
 NOWHERE = "192.0.2.1"
-VALUES = {"gateway": {"replicaCount": GATEWAYS, "service": {"type": "NodePort", "nodePort": NODE_PORT}}}
+VALUES = {
+    "gateway": {"replicaCount": GATEWAYS, "service": {"type": "NodePort", "nodePort": NODE_PORT}},
+    # Tests wait for the next operator again and again.
+    "operator": {"readinessProbe": {"periodSeconds": 1}},
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Installation:
     def pods(self, component: str) -> list[Json]:
         """Pods of the operator or the gateway that are not on their way out."""
         selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={component}"
-        found = self.kube.json("get", "pods", "--namespace", SYSTEM, "--selector", selector)["items"]
+        found = self.kube.api.items("v1/pods", SYSTEM, selector=selector)
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def ready(self, component: str) -> dict[str, str]:
@@ -54,7 +58,7 @@ class Installation:
         self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--wait=false")
 
     def is_there(self, pod: str) -> bool:
-        return bool(self.kube.kubectl("get", "pod", pod, "--namespace", SYSTEM, "--ignore-not-found", "-o", "name"))
+        return bool(self.kube.api.get(f"api/v1/namespaces/{SYSTEM}/pods/{pod}"))
 
     def kill_operator(self) -> None:
         """Kill the operator and wait for the next one."""
@@ -73,18 +77,21 @@ class Installation:
 
     def inflight(self, gateway: str, route: str) -> int:
         """Requests of one ModelDeployment (NAMESPACE/NAME) in progress at one gateway, as it says itself."""
-        path = f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/internal/routes"
-        routes = json.loads(self.kube.kubectl("get", "--raw", path))["routes"]
+        routes = json.loads(self.told(gateway, "internal/routes"))["routes"]
         return sum(int(counts["inflight"]) for counts in routes[route]["revisions"].values())
 
     def outcomes(self, gateway: str, model: str) -> dict[str, int]:
         """How the requests of one model ended at one gateway, as it counts them: each exactly once."""
-        page = self.kube.kubectl("get", "--raw", f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/metrics")
+        page = self.told(gateway, "metrics")
         counted: Counter[str] = Counter()
         for sample in (sample for family in text_string_to_metric_families(page) for sample in family.samples):
             if sample.name == "slipway_gateway_requests_total" and sample.labels["model"] == model:
                 counted[sample.labels["outcome"]] += int(sample.value)
         return dict(counted)
+
+    def told(self, gateway: str, page: str) -> str:
+        """A page of a gateway's admin port, through the API server."""
+        return self.kube.api.text(f"api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/{page}")
 
     @contextmanager
     def partitioned(self) -> Iterator[None]:
@@ -126,9 +133,9 @@ class Installation:
         labels = {LABEL: "", "pod-security.kubernetes.io/enforce": "restricted"}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         self.kube.apply(made, "default")
-        account = ("get", "serviceaccount", "default", "--namespace", name, "--ignore-not-found", "-o", "name")
+        account = f"api/v1/namespaces/{name}/serviceaccounts/default"
         # Pods are refused until the controller has made the account that they run as.
-        self.kube.wait_until(lambda: bool(self.kube.kubectl(*account)), 30, f"{name} has its service account")
+        self.kube.wait_until(lambda: bool(self.kube.api.get(account)), 30, f"{name} has its service account")
         return name
 
     def drop_namespace(self, name: str) -> None:
@@ -138,10 +145,11 @@ class Installation:
     def until_dropped(self) -> None:
         """Wait until the pods of this suite are gone; their empty namespaces follow by themselves, in half a minute."""
 
-        def pods() -> list[str]:
-            names = self.kube.kubectl("get", "namespaces", "--selector", LABEL, "-o", "name").split()
-            found = (self.kube.kubectl("get", "pods", "-n", name.partition("/")[2], "-o", "name") for name in names)
-            return "".join(found).split()
+        api = self.kube.api
+
+        def pods() -> list[Json]:
+            names = (one["metadata"]["name"] for one in api.items("v1/namespaces", selector=LABEL))
+            return [pod for name in names for pod in api.items("v1/pods", name)]
 
         self.kube.wait_until(lambda: not pods(), 120, "the pods of this suite are gone")
 

@@ -12,7 +12,8 @@ from examples.demo.kube import Kube
 from examples.demo.load import Load
 
 RESOURCE = "nvidia.com/gpu"
-PATCH = "/status/capacity/nvidia.com~1gpu"
+# What the node has and what of it pods may have; the second follows the first by itself, within ten seconds.
+PATHS = ("/status/capacity/nvidia.com~1gpu", "/status/allocatable/nvidia.com~1gpu")
 REPLICAS = 2
 STEPS = [{"setWeight": 50}, {"pause": {"duration": "1s"}}]
 
@@ -22,17 +23,13 @@ class Gpus:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._node = kube.json("get", "nodes")["items"][0]["metadata"]["name"]
+        self._node = kube.api.items("v1/nodes")[0]["metadata"]["name"]
 
     def set(self, count: int) -> None:
-        self._patch([{"op": "add", "path": PATCH, "value": str(count)}])
-        self._kube.wait_until(lambda: self._allocatable() == str(count), 60, f"the node offers {count} {RESOURCE}")
+        self._patch([{"op": "add", "path": path, "value": str(count)} for path in PATHS])
 
     def remove(self) -> None:
-        self._patch([{"op": "remove", "path": PATCH}])
-
-    def _allocatable(self) -> str:
-        return str(self._kube.json("get", "node", self._node)["status"]["allocatable"].get(RESOURCE))
+        self._patch([{"op": "remove", "path": path} for path in PATHS])
 
     def _patch(self, patch: list[Json]) -> None:
         arguments = ("patch", "node", self._node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
@@ -41,7 +38,7 @@ class Gpus:
 
 @pytest.fixture
 def gpus(slipway: Installation) -> Iterator[Gpus]:
-    nodes = slipway.kube.json("get", "nodes")["items"]
+    nodes = slipway.kube.api.items("v1/nodes")
     if any(RESOURCE in node["status"]["capacity"] for node in nodes):
         pytest.skip(f"this cluster has {RESOURCE} of its own, which a simulation would disturb")
     simulated = Gpus(slipway.kube)
@@ -94,7 +91,7 @@ def test_rollouts_on_scarce_gpus_finish_or_step_back(
     resources = {"accelerator": {"resource": RESOURCE, "count": 1}}
     chat = deploy("v1", replicas=REPLICAS, resources=resources, strategy=strategy("RequireSurge"))
     chat.until_stable("v1")
-    floor, steady = Floor(chat), load(chat, streams=4)
+    floor, steady = Floor(chat), load(chat)
 
     def found(leg: str) -> int:
         record_property(f"least ready pods, {leg}", floor.least)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from e2e.asking import client, post
-from e2e.deployment import START_S, Deployment, Json, canary, conditions_of, model_of
+from e2e.deployment import START_S, Deployment, Json, canary, conditions_of
 from e2e.installation import Installation
 from examples.demo.kube import SYSTEM, KubeError, tool
 from examples.demo.load import REVISION
@@ -184,7 +184,7 @@ def test_mistakes_are_refused_with_a_sentence(chat: Deployment, spec: Json, sent
 
 def test_all_pods_pass_pod_security_restricted(chat: Deployment) -> None:
     """The model's namespace enforces it, so its pods would not be there; of Slipway's own it is asked as a dry run."""
-    labels = chat.kube.json("get", "namespace", chat.namespace)["metadata"]["labels"]
+    labels = chat.kube.api.get(f"api/v1/namespaces/{chat.namespace}")["metadata"]["labels"]
     assert labels[ENFORCE] == "restricted"
     assert len(chat.pods()) == 1
     command = [tool("kubectl"), "--kubeconfig", str(chat.kube.kubeconfig), "label", "--dry-run=server", "--overwrite"]
@@ -211,8 +211,7 @@ def test_model_on_a_claim(slipway: Installation, deploy: Callable[..., Deploymen
     slipway.kube.apply(copier(slipway.images.server), namespace)
     done = "--for=jsonpath={.status.phase}=Succeeded"
     slipway.kube.kubectl("wait", "pod/copier", "--namespace", namespace, done, "--timeout=90s", timeout_s=100)
-    chat = deploy("v1")
-    chat.edit(model=model_of("v1") | {"uri": "pvc://weights/tiny-v1"})
+    chat = deploy("v1", uri="pvc://weights/tiny-v1")
     chat.until_stable("v1", START_S)
     with client(slipway.url) as session:
         answer = session.completions.create(model=chat.model, prompt="And God said", max_tokens=4)

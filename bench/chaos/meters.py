@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.installation import Installation
-from examples.demo.kube import SYSTEM, KubeError
+from examples.demo.kube import KubeError
 
 PERIOD_S = 20.0
 
@@ -69,8 +69,7 @@ class Meters:
         return len(self._last)
 
     def _read(self, gateway: str) -> tuple[str, Process]:
-        path = f"/api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/metrics"
-        return read(gateway, self._slipway.kube.kubectl("get", "--raw", path), self._model)
+        return read(gateway, self._slipway.told(gateway, "metrics"), self._model)
 
 
 def read(gateway: str, page: str, model: str) -> tuple[str, Process]:

@@ -17,7 +17,7 @@ from devcluster.images.pullable import can_pull, full_name
 from devcluster.images.torchset import torch_steps
 from devcluster.keys import key_of, key_of_files
 from devcluster.node import access, cluster, host
-from devcluster.places import REPOSITORY, Places, appears_whole, exclusive
+from devcluster.places import REPOSITORY, Places, exclusive
 from devcluster.progress import Step, run_steps
 
 _SHARED = (".dockerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE")
@@ -54,7 +54,8 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
             steps += torch_steps(places)
         if load and record:
             in_node = access.node_images(places, engine).split()
-            steps += [_load_step(places, engine, one) for one in references.values() if one not in in_node]
+            if missing := [one for one in references.values() if one not in in_node]:
+                steps.append(_load_step(places, engine, missing))
         run_steps(steps, console)
         _drop_old(engine, references)
     return references
@@ -70,7 +71,7 @@ def reference(image: ProjectImage, base: str, torch: str) -> str:
 
 
 def content(root: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """All files under the names, without what an interpreter writes beside them."""
+    """All files under the names, without what an interpreter or a compiler writes beside them."""
     found: dict[str, bytes] = {}
     for name in names:
         path = root / name
@@ -79,7 +80,7 @@ def content(root: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         for folder, folders, files in os.walk(path):
             folders[:] = sorted(one for one in folders if one != "__pycache__")
             for file in files:
-                if not file.endswith((".pyc", ".pyo")):
+                if not file.endswith((".pyc", ".pyo", ".so")):
                     whole = Path(folder) / file
                     found[str(whole.relative_to(root))] = whole.read_bytes()
     return found
@@ -128,15 +129,8 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
     )
 
 
-def _load_step(places: Places, engine: Engine, tag: str) -> Step:
-    return Step(f"load {tag}", lambda: False, lambda: _load(places, engine, tag))
-
-
-def _load(places: Places, engine: Engine, tag: str) -> None:
-    with appears_whole(places.work / "load.tar") as archive:
-        access.save(engine, tag, archive)
-        access.load_archive(places, engine, archive)
-        archive.unlink()
+def _load_step(places: Places, engine: Engine, tags: list[str]) -> Step:
+    return Step(f"load {', '.join(tags)}", lambda: False, lambda: access.load_images(places, engine, tags))
 
 
 def _drop_old(engine: Engine, keep: dict[str, str]) -> None:

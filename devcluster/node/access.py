@@ -49,16 +49,22 @@ def load(places: Places, what: str) -> None:
         return
     if not engine.has_image(what):
         raise DevclusterError(f"{what} is neither a file nor an image that {engine.name} has.")
-    with exclusive(places), appears_whole(places.work / "load.tar") as archive:
-        save(engine, what, archive)
+    with exclusive(places):
+        load_images(places, engine, [what])
+
+
+def load_images(places: Places, engine: Engine, references: list[str]) -> None:
+    """In one archive, where a layer that they share is but once. The caller has the lock."""
+    with appears_whole(places.work / "load.tar") as archive:
+        _save(engine, references, archive)
         load_archive(places, engine, archive)
         archive.unlink()
 
 
-def save(engine: Engine, reference: str, target: Path) -> None:
-    """Writes an image as an uncompressed archive: faster to make and to import than any other form."""
-    form = ["--format", "docker-archive"] if engine.name == "podman" else []
-    engine.run("save", *form, "-o", target, reference)
+def _save(engine: Engine, references: list[str], target: Path) -> None:
+    """Writes images as an uncompressed archive: faster to make and to import than any other form."""
+    form = ["--format", "docker-archive", "--multi-image-archive"] if engine.name == "podman" else []
+    engine.run("save", *form, "-o", target, *references)
 
 
 def load_archive(places: Places, engine: Engine, archive: Path) -> None:

@@ -1,8 +1,8 @@
-"""kubectl, helm and waiting, against one cluster; everything here blocks.
+"""kubectl and helm for what changes, api.py for what is looked at, and waiting; everything here blocks.
 
     kube = Kube(Path(kubeconfig))                                # tools of devcluster's cache first, then PATH
     kube.kubectl("get", "nodes")                                 # its output; KubeError with its words when it fails
-    kube.json("get", "pods", "-n", "demo")                       # the same as a dict
+    kube.api.items("v1/pods", "demo")                            # read without a kubectl: as often as one likes
     kube.apply(manifest, "demo")                                 # a dict, YAML text or the Path of a file
     kube.namespace("demo")                                       # there is one afterwards
     deployment = kube.deployment("chat", "demo")                 # the ModelDeployment as a dict, {} when there is none
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import yaml
 
@@ -36,18 +36,23 @@ from devcluster.errors import DevclusterError
 from devcluster.node import cluster
 from devcluster.places import places
 from devcluster.tools import tool as devcluster_tool
-
-Json = dict[str, Any]
+from examples.demo.api import Api, Json
+from examples.demo.api import KubeError as KubeError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "slipway"
 RELEASE, SYSTEM = "slipway", "slipway-system"
 NODE_PORT = cluster.GATEWAY_NODE_PORT
-POLL_S = 0.3
-
-
-class KubeError(Exception):
-    """A tool failed; the text is what it said."""
+POLL_S = 0.15
+T = TypeVar("T")
+CRD = "slipway.dev/v1alpha1/modeldeployments"
+CHILDREN = {
+    "Pod": "v1/pods",
+    "ReplicaSet": "apps/v1/replicasets",
+    "Service": "v1/services",
+    "ControllerRevision": "apps/v1/controllerrevisions",
+}
+LABEL = "slipway.dev/modeldeployment"
 
 
 class WaitFailed(Exception):
@@ -67,16 +72,14 @@ class Kube:
 
     def __init__(self, kubeconfig: Path, poll_s: float = POLL_S) -> None:
         self.kubeconfig = kubeconfig
-        self._poll_s = poll_s  # each look is a kubectl, and that costs a tenth of a second of a core
+        self.api = Api(kubeconfig)
+        self._poll_s = poll_s
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
         return run([tool("kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments], stdin, timeout_s)
 
     def helm(self, *arguments: str, stdin: str | None = None, timeout_s: float = 300) -> str:
         return run([tool("helm"), "--kubeconfig", str(self.kubeconfig), *arguments], stdin, timeout_s)
-
-    def json(self, *arguments: str) -> Json:
-        return dict(json.loads(self.kubectl(*arguments, "-o", "json")))
 
     def apply(self, manifest: Json | str | Path, namespace: str) -> str:
         if isinstance(manifest, Path):
@@ -88,8 +91,15 @@ class Kube:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}, "default")
 
     def deployment(self, name: str, namespace: str) -> Json:
-        text = self.kubectl("get", "mdep", name, "-n", namespace, "--ignore-not-found", "-o", "json")
-        return dict(json.loads(text)) if text.strip() else {}
+        group_version, _, plural = CRD.rpartition("/")
+        return self.api.get(f"apis/{group_version}/namespaces/{namespace}/{plural}/{name}")
+
+    def children(self, name: str, namespace: str) -> list[Json]:
+        """Every object that a ModelDeployment has made, also those on their way out; each has its kind."""
+        chosen = f"{LABEL}={name}"
+        # The items of a list do not say what they are.
+        found = ((kind, self.api.items(path, namespace, selector=chosen)) for kind, path in CHILDREN.items())
+        return [{"kind": kind} | one for kind, items in found for one in items]
 
     def patch(self, name: str, namespace: str, change: Json) -> str:
         return self.kubectl("patch", "mdep", name, "-n", namespace, "--type=merge", "-p", json.dumps(change))
@@ -97,11 +107,7 @@ class Kube:
     def remove(self, name: str, namespace: str, deadline_s: float = 120) -> None:
         """Deletes a ModelDeployment. A new one of that name waits for the children: theirs have the same names."""
         self.kubectl("delete", "mdep", name, "-n", namespace, "--ignore-not-found", "--wait=true", timeout_s=deadline_s)
-        self.wait_until(lambda: not self._children(name, namespace), deadline_s, f"the children of {name} are gone")
-
-    def _children(self, name: str, namespace: str) -> str:
-        kinds, label = "pods,replicasets,services,controllerrevisions", f"slipway.dev/modeldeployment={name}"
-        return self.kubectl("get", kinds, "-n", namespace, "-l", label, "-o", "name").strip()
+        self.wait_until(lambda: not self.children(name, namespace), deadline_s, f"the children of {name} are gone")
 
     def wait_for(
         self,
@@ -238,7 +244,7 @@ def await_answer(url: str, deadline_s: float) -> None:
 
 def diagnosis(kube: Kube, name: str, namespace: str, *, with_logs: bool = False) -> str:
     """What a person would look at first. Never raises: it explains another failure."""
-    status = _try(lambda: kube.deployment(name, namespace)).get("status") or {}
+    status = _try(lambda: kube.deployment(name, namespace), {}).get("status") or {}
     lines = [
         f"phase:   {status.get('phase', '-')}   step {status.get('step', '-')}   weight {status.get('weight', '-')}"
         f"   ready {status.get('ready', '-')}",
@@ -260,8 +266,8 @@ def _verdicts(rollout: Json) -> list[str]:
 
 def pods(kube: Kube, namespace: str) -> str:
     """One line for each pod, with the reason of each container that does not run."""
-    items = _try(lambda: kube.json("get", "pods", "-n", namespace)).get("items", [])
-    return "\n".join(f"  {_pod_line(pod)}" for pod in items) or "  none"
+    found = _try(lambda: kube.api.items("v1/pods", namespace), [])
+    return "\n".join(f"  {_pod_line(pod)}" for pod in found) or "  none"
 
 
 def _pod_line(pod: Json) -> str:
@@ -283,9 +289,8 @@ def _container_line(container: Json) -> str:
 
 
 def events(kube: Kube, namespace: str, last: int = 15) -> str:
-    items = _try(lambda: kube.json("get", "events", "-n", namespace, "--sort-by=.metadata.creationTimestamp")).get(
-        "items", []
-    )
+    items = _try(lambda: kube.api.items("v1/events", namespace), [])
+    items.sort(key=lambda item: str(item["metadata"]["creationTimestamp"]))
     lines = [
         f"  {item.get('lastTimestamp') or item.get('eventTime') or ''} {item.get('type')} {item.get('reason')}"
         f" {_involved(item)}: {item.get('message') or item.get('note') or ''}"
@@ -311,10 +316,10 @@ def logs(kube: Kube, lines: int = 20, namespace: str = SYSTEM) -> str:
     return "\n".join(parts)
 
 
-def _try(read: Callable[[], Json]) -> Json:
-    with suppress(KubeError, subprocess.SubprocessError, ValueError):
+def _try(read: Callable[[], T], otherwise: T) -> T:
+    with suppress(KubeError, ValueError):
         return read()
-    return {}
+    return otherwise
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import openai
 
-from examples.demo.kube import Json, Kube, WaitFailed
+from examples.demo.kube import LABEL, Json, Kube, WaitFailed
 from examples.demo.load import API_KEY, REVISION, Load, Report
 from examples.demo.screen import Screen
 from examples.demo.stage import NAME, NAMESPACE
@@ -162,8 +162,7 @@ class Story:
         self._kube.kubectl(*words)
 
     def _pods(self) -> list[Json]:
-        chosen = f"slipway.dev/modeldeployment={NAME}"
-        return list(self._kube.json("get", "pods", "-n", NAMESPACE, "-l", chosen)["items"])
+        return self._kube.api.items("v1/pods", NAMESPACE, selector=f"{LABEL}={NAME}")
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

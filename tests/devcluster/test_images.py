@@ -71,9 +71,10 @@ def test_an_archive_holds_what_the_manifest_says(tmp_path: Path) -> None:
     assert entry.mode == 0o755 and entry.uid == 0 and entry.size == len(b"#!binary")
 
 
-def test_content_leaves_out_what_an_interpreter_writes(tmp_path: Path) -> None:
+def test_content_leaves_out_what_is_made_of_it(tmp_path: Path) -> None:
     (tmp_path / "a/__pycache__").mkdir(parents=True)
     (tmp_path / "a/x.py").write_text("x")
+    (tmp_path / "a/x.so").write_text("z")
     (tmp_path / "a/__pycache__/x.pyc").write_text("y")
     assert content(tmp_path, ("a", "absent")) == {"a/x.py": b"x"}
 
