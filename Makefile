@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test components cluster tools unit histories integration extended e2e faults promote20 traces gpu-kernels crash chaos soak bench-engine bench-gpu judge-sim \
-	demo up down status train docs lock clean
+# Every verb; none of them is a file.
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
@@ -80,6 +80,10 @@ faults: setup ## six bad versions on a real cluster, each rolled back by itself 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
 
+judged: setup ## on a real cluster: kills during analyses, mirrored requests, baseline pods (about a quarter of an hour)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_baseline.py -s
+
 promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s
@@ -107,6 +111,9 @@ bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CP
 
 bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
 	$(PY) -m bench.gpu $(ARGS)
+
+bench-shadow: setup ## what mirroring adds to the latency of the clients that are mirrored (a minute; QUICK=1)
+	$(PY) -m bench.shadow
 
 judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
 	$(PY) -m bench.judge_sim

@@ -75,18 +75,29 @@ class Installation:
 
         self.kube.wait_until(well, WELL_S, f"one operator and {GATEWAYS} gateways are ready")
 
+    def route(self, gateway: str, route: str) -> Json:
+        """What one gateway says of one ModelDeployment (NAMESPACE/NAME)."""
+        return dict(json.loads(self.told(gateway, "internal/routes"))["routes"][route])
+
     def inflight(self, gateway: str, route: str) -> int:
         """Requests of one ModelDeployment (NAMESPACE/NAME) in progress at one gateway, as it says itself."""
-        routes = json.loads(self.told(gateway, "internal/routes"))["routes"]
-        return sum(int(counts["inflight"]) for counts in routes[route]["revisions"].values())
+        return sum(int(counts["inflight"]) for counts in self.route(gateway, route)["revisions"].values())
 
     def outcomes(self, gateway: str, model: str) -> dict[str, int]:
         """How the requests of one model ended at one gateway, as it counts them: each exactly once."""
+        return self._counted(gateway, "slipway_gateway_requests_total", model, "outcome")
+
+    def mirrored(self, gateway: str, model: str) -> dict[str, int]:
+        """What copies of the requests of one model came to."""
+        return self._counted(gateway, "slipway_gateway_mirror_total", model, "result")
+
+    def _counted(self, gateway: str, metric: str, model: str, label: str) -> dict[str, int]:
+        """A gateway's counter of one model, by a label."""
         page = self.told(gateway, "metrics")
         counted: Counter[str] = Counter()
         for sample in (sample for family in text_string_to_metric_families(page) for sample in family.samples):
-            if sample.name == "slipway_gateway_requests_total" and sample.labels["model"] == model:
-                counted[sample.labels["outcome"]] += int(sample.value)
+            if sample.name == metric and sample.labels["model"] == model:
+                counted[sample.labels[label]] += int(sample.value)
         return dict(counted)
 
     def told(self, gateway: str, page: str) -> str:

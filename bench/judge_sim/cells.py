@@ -19,6 +19,7 @@ ERRORS = (0.001, 0.005, 0.02)
 SHAPES = (Shape(0.2), Shape(0.6), Shape(1.2), Shape(0.6, tail=True))
 CORRELATIONS = (0.0, 0.3)
 SCHEDULES = (((5, 10), (25, 10), (50, 10)), ((50, 30),))
+BESIDE = (((5, 10), (25, 10), (40, 10)), ((25, 30),))  # of canaries with a baseline: below half of the requests
 ITL = Shape(0.2)
 SESSION = 6.0
 WARMUP_S = 120
@@ -50,6 +51,12 @@ class Null:
     gated: bool = True
     session: float = SESSION
     slow_each: bool = False  # counts each slow request of a session
+    beside: bool = False  # compared with a baseline
+
+    @property
+    def schedules(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Weights and minutes, in turn."""
+        return BESIDE if self.beside else SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Alternative:
     times: float | None = None  # what its latencies are multiplied by
     mean_shift: float | None = None  # of log latency, where not all are slower alike
     late: bool = False  # begins at a random time between 2 and 10 minutes
+    beside: bool = False  # compared with a baseline: shown for what that costs, and held to no bar
     expected_s: float | None = None  # of the design's table
 
     @property
@@ -111,7 +119,12 @@ def healthy(
 def null_plan(rng: Rng, null: Null, first: int, runs: int, steps: tuple[tuple[int, int], ...]) -> Plan:
     levels = factors(first, runs)
     plan = replace(healthy(levels, steps, null.session, WARMUP_S), slow_each=null.slow_each)
-    return null.change(rng, plan, levels)
+    return null.change(rng, _beside(plan) if null.beside else plan, levels)
+
+
+def _beside(plan: Plan) -> Plan:
+    """The same with a baseline as the other side: it has canary's weight."""
+    return replace(plan, load=np.stack([plan.load[CANARY], plan.load[CANARY]]), beside=True)
 
 
 # -- what happens around healthy canaries
@@ -145,6 +158,14 @@ def _slow_node(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
 def _cold_start(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
     """Canary is twice as slow for its first 90 seconds."""
     return _slower(plan, levels, 2.0, np.broadcast_to(np.arange(plan.bins) * plan.bin_s < 90, (plan.runs, plan.bins)))
+
+
+def _cold_longer(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
+    """Fresh pods are twice as slow for ten minutes, which the warm-up does not know: canary's, and a baseline's."""
+    during = np.broadcast_to(np.arange(plan.bins) * plan.bin_s < 600, (plan.runs, plan.bins))
+    for side in (CANARY, STABLE) if plan.beside else (CANARY,):
+        plan = _slower(plan, levels, 2.0, during, side)
+    return plan
 
 
 def _tenants(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
@@ -192,12 +213,12 @@ def _windows(rng: Rng, plan: Plan, seconds: int) -> npt.NDArray[np.bool_]:
     return np.asarray((at >= begin) & (at < begin + length))
 
 
-def _slower(plan: Plan, levels: Factors, times: float, during: npt.NDArray[np.bool_]) -> Plan:
+def _slower(plan: Plan, levels: Factors, times: float, during: npt.NDArray[np.bool_], side: int = CANARY) -> Plan:
     ttft = np.array([slow(shape, times) for shape in levels.shape])[:, None]
     for row, rate in ((0, ttft), (1, slow(ITL, times))):
         index = METRICS.index(LATENCIES[row])
-        plan.bad[CANARY, index] = np.where(during, rate, plan.bad[CANARY, index])
-        plan.shift[CANARY, row] = np.where(during, np.log(times), 0.0)
+        plan.bad[side, index] = np.where(during, rate, plan.bad[side, index])
+        plan.shift[side, row] = np.where(during, np.log(times), 0.0)
     return plan
 
 
@@ -212,6 +233,12 @@ NULLS = (
     Null("slow node", "the canary's only pod is on a node that is 15 % slower", _slow_node, gated=False),
     Null("each slow request counts", "each slow request of a session that sticks to a side, not the session",
          _nothing, gated=False, slow_each=True),
+    Null("cold for ten minutes", "fresh pods are twice as slow for ten minutes, and stable's are old", _cold_longer,
+         gated=False),
+    Null("nothing happens, beside a baseline", "canary is what its baseline is", _nothing, beside=True),
+    Null("cold for ten minutes, beside a baseline", "the same, compared with pods as fresh", _cold_longer, beside=True),
+    Null("slow node, beside a baseline", "the canary's node is slower and that of the baseline is not", _slow_node,
+         gated=False, beside=True),
     Null("five sticky tenants", "each key as a whole goes to one side", _sticky_tenants, gated=False, session=1.0),
 )  # fmt: skip
 
@@ -231,6 +258,9 @@ ALTERNATIVES = (
     Alternative("drift 2 %", "drift", 10, rate=0.03),
     Alternative("errors 0.5 % to 10 %, later", "errors", 10, rate=0.1, late=True),
     Alternative("TTFT +50 %, later", "ttft", 10, times=1.5, late=True),
+    Alternative("canary is dead, beside a baseline", "errors", 5, rate=1.0, beside=True),
+    Alternative("errors 0.5 % to 2.5 %, beside a baseline", "errors", 10, rate=0.025, beside=True),
+    Alternative("TTFT +50 %, beside a baseline", "ttft", 10, times=1.5, beside=True),
 )
 ALTERNATIVE_RATE, ALTERNATIVE_MINUTES, FINE_MINUTES = 20.0, 60, 5
 EARLIEST_S, LATEST_S = 120, 600
@@ -246,6 +276,7 @@ def alternative_plan(
     minutes, bin_s = (FINE_MINUTES, 1) if fine else (ALTERNATIVE_MINUTES, READ_S)
     levels = Factors(np.full(runs, ALTERNATIVE_RATE), np.full(runs, 0.005), (Shape(0.6),) * runs, np.zeros(runs))
     plan = healthy(levels, ((cell.weight, minutes),), session=1.0, warmup_s=0, bin_s=bin_s)
+    plan = _beside(plan) if cell.beside else plan
     begin = np.zeros(runs)
     if cell.late:
         begin = rng.integers(EARLIEST_S // bin_s, LATEST_S // bin_s, size=runs) * float(bin_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.judge_sim.report import UNSEEN, Outcome, wilson
+from bench.judge_sim.report import Outcome, is_held, wilson
 from bench.judge_sim.running import OURS, TUNED_KAYENTA, TUNED_RULE, AlternativeResult, cap_s
 
 MISSING = "no picture: matplotlib is not installed (it is in the dev extra: make setup)"
@@ -39,7 +39,7 @@ def points(outcome: Outcome) -> dict[str, Point]:
     the regressions of the medians, the whole hour where a median run was missed.
     """
     gated = [item for item in outcome.nulls if item.null.gated]
-    seen = [item for item in outcome.alternatives if item.cell.metric != UNSEEN]
+    seen = [item for item in outcome.alternatives if is_held(item)]
     if not gated or not seen:
         return {}
     runs = sum(item.runs for item in gated)

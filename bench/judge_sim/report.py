@@ -57,7 +57,7 @@ def wilson(hits: int, runs: int, z: float = 1.959964) -> tuple[float, float]:
 def bars(outcome: Outcome) -> list[Bar]:
     """One for each figure that the simulation promises."""
     found = [bar for item in outcome.nulls for bar in _null_bars(item)]
-    seen = [item for item in outcome.alternatives if item.cell.metric != UNSEEN]
+    seen = [item for item in outcome.alternatives if is_held(item)]
     for name in KAYENTAS if seen else ():
         ratio = math.exp(sum(math.log(times_faster(item, name)) for item in seen) / len(seen))
         found.append(_at_least(f"times faster than {name}, geometric mean", ratio, FASTER))
@@ -65,11 +65,16 @@ def bars(outcome: Outcome) -> list[Bar]:
         ratio = times_faster(item, peers.ONCE)
         found += [_at_least(f"times faster than {peers.ONCE}, {item.cell.name}", ratio, FASTER), _harm_bar(item)]
     for item in outcome.alternatives:
-        if item.evidence_requests is not None:
+        if item.evidence_requests is not None and not item.cell.beside:
             told = f"canary requests, {item.cell.name}"
             found.append(_at_most(f"{told}, evidence in 99 of 100 runs", item.evidence_requests, DEAD_REQUESTS))
             found.append(_at_most(f"{told}, rolled back, median", item.judges[OURS].requests, DEAD_REQUESTS))
     return found
+
+
+def is_held(item: AlternativeResult) -> bool:
+    """Whether a cell is measured against the others: they see it too, and it is not there for what a baseline costs."""
+    return item.cell.metric != UNSEEN and not item.cell.beside
 
 
 def _null_bars(item: NullResult) -> list[Bar]:
@@ -124,8 +129,9 @@ def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
         null_table(outcome.nulls),
         "Half an hour each; 1, 10 or 100 requests a second, errors of 0.1, 0.5 or 2 %, four shapes of latency, "
         "sessions of six requests on average with a correlation of 0 or 0.3, weights 5-25-50 or 50, all mixed evenly. "
-        "In brackets: Wilson's 95 % interval. *Not gated*: what no judge can tell apart without a baseline pod, or "
-        "with five keys; and latencies of sessions of which each request counts, which are not independent throws of "
+        "In brackets: Wilson's 95 % interval. *Beside a baseline*: canary is compared with a fresh pod of stable that "
+        "has its weight, 5-25-40 or 25. *Not gated*: what is worse for another reason than the version, or split "
+        "among five keys; and latencies of sessions of which each request counts, which are not independent throws of "
         f"a coin. Slipway looks every {READ_S} s, as the operator reads.",
         "## The same, at each rate of requests",
         rate_table(outcome.nulls),

@@ -77,7 +77,7 @@ class Tuned:
 def null_result(null: Null, runs: int, seed: int, told: Told) -> NullResult:
     began, result = time.process_time(), NullResult(null)
     for rng, first, size in _batches(null.name, runs, seed):
-        steps = cells.SCHEDULES[first // BATCH % len(cells.SCHEDULES)]
+        steps = null.schedules[first // BATCH % len(null.schedules)]
         traffic = draw(rng, cells.null_plan(rng, null, first, size, steps))
         mine = ours.decide(traffic)
         _add(result, traffic, mine, cells.factors(first, size).rate)

@@ -39,6 +39,7 @@ class Plan:
     warmup_s: int = 0
     bin_s: int = READ_S  # a divisor of a minute; the operator reads counters at the end of each
     slow_each: bool = False  # each slow request of a session is a bad unit, not the session
+    beside: bool = False  # side 1 is a baseline with canary's weight
 
     @property
     def runs(self) -> int:
@@ -67,7 +68,7 @@ class Traffic:
 
     @property
     def weights(self) -> Floats:
-        return np.array([weight / 100 for weight, _, _ in self.epochs])
+        return np.array([0.5 if self.plan.beside else weight / 100 for weight, _, _ in self.epochs])
 
     @property
     def minutes(self) -> int:

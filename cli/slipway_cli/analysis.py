@@ -38,7 +38,7 @@ def _lines(run: Json) -> Iterator[str]:
     if compared := verdict.get("metrics"):
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
         yield from table(_COLUMNS, (cells(item) for item in compared))
-    yield from (_measured(item) for item in run.get("measured") or ())
+    yield from map(measured, run.get("measured") or ())
 
 
 def cells(item: Json) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def cells(item: Json) -> tuple[str, ...]:
     )
 
 
-def _measured(item: Json) -> str:
+def measured(item: Json) -> str:
     """A metric with a provider: what became of its measurements, and the last one."""
     counts = ", ".join(
         f"{item[field]} {field}" for field in ("successful", "failed", "inconclusive", "error") if item.get(field)

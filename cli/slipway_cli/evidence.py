@@ -44,6 +44,7 @@ class Review:
     points: tuple[tuple[int, float], ...]  # of all metrics together
     metrics: tuple[MetricReview, ...]
     notes: tuple[str, ...]
+    measured: tuple[str, ...] = ()  # metrics with a provider, one line for each
 
     @property
     def span(self) -> tuple[int, int]:
@@ -77,10 +78,17 @@ def reviews(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
 
 def lines(review: Review) -> Iterator[str]:
     """For a terminal."""
-    low, high = review.span
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
     yield f"{review.outcome} ({review.reason}): {review.message}"
+    if review.metrics:
+        yield from _compared(review)
+    yield from review.measured
+
+
+def _compared(review: Review) -> Iterator[str]:
+    """The judge's part: none where the template has thresholds alone."""
+    low, high = review.span
     yield f"evidence of all metrics together: {review.evidence}; {review.threshold} rejects"
     yield from ([review.forecast] if review.forecast else [])
     yield from chart.plot(review.points, review.log10_threshold, low=low, high=high, end=review.seconds)
@@ -109,6 +117,7 @@ def _review(again: retrial.Retrial, where: str) -> Review:
         log10_threshold=_log10(again.looks[-1].verdict.log_threshold),
         points=tuple((look.seconds, _log10(look.verdict.log_evidence)) for look in again.looks),
         metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in said.get("metrics", ())),
+        measured=tuple(map(analysis.measured, again.measured)),
         notes=again.notes,
     )
 

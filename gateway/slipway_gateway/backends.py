@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .failsafe import Rule, Try, Watch, returned
+from .failsafe import Rule, Try, Watch, pair, returned
 from .fate import Fate, Outcome
 from .mirror.choice import mirror_of
 from .router import Target, assigned, pick, pick_of, preference
 from .samples import Epoch, Samples
-from .table import MirrorRoute, Route, RouteTable
+from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -144,8 +144,8 @@ class Backends:
     def _in_force(self, route: Route) -> Route:
         if self.table is None or not self._expired(route):
             return route
-        weighted = [backend for backend in route.backends if backend.weight]
-        return returned(route, len(self.table.urls(route, weighted[-1].revision)) if weighted else 0)
+        found = pair(route)
+        return returned(route, len(self.table.urls(route, found[1].revision)) if found else 0)
 
     def _tell(self, route: Route) -> None:
         """Says once what the gateway began or ended to do alone."""
@@ -176,9 +176,10 @@ class Backends:
         return self.table.models.get(model) if self.table else None
 
     def lists(self, model: str, revision: str) -> bool:
-        """Whether a model's route names a revision, or has endpoints of it."""
+        """Whether a model's route names a revision or one that runs the same, or has endpoints of it."""
         route = self.find(model)
-        return self.table is not None and route is not None and revision in self.table.revisions(route)
+        known = self.table.revisions(route) if self.table and route else []
+        return any(name in known for name in alike(revision))
 
     def pick(
         self,
@@ -198,7 +199,11 @@ class Backends:
         if self.table is None or route is None:
             return None
         if revision:
-            return pick_of(self.table, route, revision, key, self._inflight, excluded=excluded, holder=holder)
+            found = (
+                pick_of(self.table, route, name, key, self._inflight, excluded=excluded, holder=holder)
+                for name in alike(revision)
+            )
+            return next((one for one in found if one), None)
         if preferred and (one := pick_of(self.table, route, preferred, key, self._inflight, excluded=excluded)):
             return one
         watch, in_force = self._watches[route.name], self._in_force(route)
@@ -278,10 +283,10 @@ class Backends:
         route = self.find(target.model)
         return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)
 
-    def urls(self, model: str, revision: str) -> tuple[str, ...]:
-        """Ready endpoints of a revision."""
+    def urls(self, model: str, *revisions: str) -> tuple[str, ...]:
+        """Ready endpoints of revisions."""
         route = self.find(model)
-        return self.table.urls(route, revision) if self.table and route else ()
+        return tuple(url for one in revisions for url in self.table.urls(route, one)) if self.table and route else ()
 
     def load(self, url: str) -> int:
         """Requests of clients in flight at an endpoint."""

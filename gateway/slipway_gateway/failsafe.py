@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .table import Backend, Route
+from .table import Backend, Route, what_runs
 
 WINDOW = 4  # times `failures`
 HARD_SHARE, SICK_SHARE = 0.8, 0.4
@@ -124,15 +124,21 @@ class Watch:
         return sum(one.failed for one in last) > SICK_SHARE * len(last)
 
 
+def pair(route: Route) -> tuple[Backend, Backend] | None:
+    """The revision under test and the stable one, where requests are split between two. A baseline is of stable's."""
+    weighted = [one for one in route.backends if one.weight and what_runs(one.revision) == one.revision]
+    return (weighted[0], weighted[1]) if len(weighted) == 2 else None
+
+
 def returned(route: Route, ready_stable: int) -> Route:
     """The route with its split back at the stable revision, as far as that one's ready pods can carry it.
 
     Only where a revision is under test beside a stable one that still has weight: else there is nothing to go back to.
     """
-    weighted = [backend for backend in route.backends if backend.weight]
-    if len(weighted) != 2 or not ready_stable:
+    found = pair(route)
+    if found is None or not ready_stable:
         return route
-    tested, stable = weighted
+    tested, stable = found
     carries = 100 if not route.replicas else min(100, 100 * ready_stable // route.replicas)
     left = min(tested.weight, 100 - carries)
     weights = {tested.revision: left, stable.revision: 100 - left}

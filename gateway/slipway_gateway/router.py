@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .split import affinity, choose, tag
-from .table import Backend, HeaderMatch, Route, RouteTable
+from .table import Backend, HeaderMatch, Route, RouteTable, what_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ def assigned(route: Route, key: str) -> str:
 
 
 def preference(route: Route, key: str) -> list[Backend]:
-    """Backends in the order in which a key tries them: its own, then those with weight, then the rest."""
+    """Backends in the order in which a key tries them: its own, one that runs the same, those with weight, the rest."""
     backends = route.backends
     chosen = choose([backend.weight for backend in backends], route.salt, key)
     if chosen is None:
         return list(backends)
-    others = backends[chosen + 1 :] + backends[:chosen]
-    return [backends[chosen], *sorted(others, key=lambda backend: backend.weight == 0)]
+    own, others = backends[chosen], backends[chosen + 1 :] + backends[:chosen]
+    same = what_runs(own.revision)
+    return [own, *sorted(others, key=lambda backend: (what_runs(backend.revision) != same, backend.weight == 0))]
 
 
 def pick(
@@ -92,7 +93,7 @@ def pick_of(
     excluded: Collection[str] = (),
     holder: str = "",
 ) -> Target | None:
-    """The same within one revision, listed or not: what began there can end nowhere else.
+    """The same within one revision, listed or not: what began there can end nowhere else, but where the same is run.
 
     `holder`: tag of the endpoint that comes first, whatever its load.
     """

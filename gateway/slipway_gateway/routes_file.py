@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from .table import Backend, Endpoints, Percent, Problem, Route, RouteTable, build, check_backends
+from .table import Backend, Endpoints, MirrorRoute, Percent, Problem, Route, RouteTable, build, check_backends
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -25,11 +25,16 @@ class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
     weight: Percent = 100
 
 
-class FileModel(msgspec.Struct, forbid_unknown_fields=True):
+class FileMirror(MirrorRoute, frozen=True, forbid_unknown_fields=True):
+    """Which requests one of the revisions gets copies of."""
+
+
+class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """One model."""
 
     backends: list[FileBackend]
     salt: str = ""
+    mirror_routes: tuple[FileMirror, ...] = ()
 
 
 class RoutesFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,12 +55,21 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
         urls = [url for backend in entry.backends for url in backend.endpoints]
         if problem := check_backends(backends) or _check_urls(urls):
             return Problem(f"model {model}: {problem.text}")
+        if problem := _check_mirrors(entry):
+            return Problem(f"model {model}: {problem.text}")
         name = f"file/{model}"
-        routes.append(Route(name, "file", model, "", generation, entry.salt, backends))
+        mirrors = entry.mirror_routes
+        routes.append(Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors))
         endpoints += [
             Endpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
         ]
     return build(routes, endpoints)
+
+
+def _check_mirrors(entry: FileModel) -> Problem | None:
+    known = {backend.revision for backend in entry.backends}
+    unknown = [mirror.revision for mirror in entry.mirror_routes if mirror.revision not in known]
+    return Problem(f"a mirror's revision {unknown[0]!r} is none of the backends") if unknown else None
 
 
 def _check_urls(urls: list[str]) -> Problem | None:

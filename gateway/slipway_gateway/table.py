@@ -9,6 +9,7 @@ import msgspec
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
 PORT_NAME = "http"
+BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
@@ -112,6 +113,17 @@ class RouteTable:
         """Every revision that the route lists or that has endpoints."""
         listed = [backend.revision for backend in route.backends]
         return listed + [r for (name, r) in self.endpoints if name == route.name and r not in listed]
+
+
+def what_runs(revision: str) -> str:
+    """The revision that pods with this label run."""
+    return revision.removesuffix(BASELINE)
+
+
+def alike(revision: str) -> tuple[str, str]:
+    """A revision, and the label of other pods that run the same: its baseline, or what it is the baseline of."""
+    runs = what_runs(revision)
+    return revision, runs + BASELINE if revision == runs else runs
 
 
 def build(routes: Iterable[Route], endpoints: Iterable[Endpoints]) -> RouteTable:

@@ -13,6 +13,7 @@ from slipway_cli.commands import cli
 from slipway_cli.errors import Trouble
 from slipway_cli.evidence import reviews
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing
+from tests.operator.planning.test_measuring import measuring
 from tests.support.api_server import GROUP_PATH, Api
 
 TEMPLATE = {"kind": "AnalysisTemplate", "metadata": {"name": "quick"}, "spec": QUICK}
@@ -61,6 +62,20 @@ def test_a_terminal_shows_the_verdict_the_evidence_and_each_metric(saved: Path, 
     header, errors, _ = lines[-3:]
     assert " ".join(header.split()) == "METRIC FINDING BAD ON CANARY BAD ON STABLE EVIDENCE OVER TIME FORECAST"
     assert errors.split()[:2] == ["errors", "Worse"] and errors.endswith("decided")
+
+
+def test_thresholds_alone_are_shown_without_a_picture_of_evidence(tmp_path: Path) -> None:
+    world = measuring()
+    world.values = {"rate": [0.5]}
+    world.run_until("Aborted", 200)
+    template = {"kind": "AnalysisTemplate", "metadata": {"name": "mine"}, "spec": world.templates["mine"]}
+    path = tmp_path / "saved.json"
+    items = [{"kind": "ModelDeployment", **world.obj()}, template]
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    title, verdict, metric = analyze("--file", path).stdout.splitlines()
+    said = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    assert said and title.startswith("analysis mine: ")
+    assert verdict == f"Fail (MetricFailed): {said.message}" and metric == "rate: Failed; 1 failed; last value [0.5]"
 
 
 def test_data_for_programs_has_the_evidence_over_time(saved: Path) -> None:

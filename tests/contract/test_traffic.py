@@ -15,7 +15,7 @@ from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
 from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Status, Traffic
 from slipway_operator.model.strategy import HeaderMatch
-from tests.contract.documented import ports, routes, traffic
+from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api
 
@@ -100,6 +100,13 @@ def test_report_has_the_documented_shape() -> None:
 def test_labels_are_the_same_word_on_both_sides() -> None:
     assert table.LABEL_DEPLOYMENT == labels.MODEL_DEPLOYMENT
     assert table.LABEL_REVISION == labels.REVISION
+
+
+def test_a_baseline_is_the_same_word_on_both_sides() -> None:
+    baseline = labels.baseline_of("abcdefgh22")
+    assert f"`<hash10>{table.BASELINE}`" in TEXT and baseline == f"abcdefgh22{table.BASELINE}"
+    assert table.alike(baseline) == (baseline, "abcdefgh22")
+    assert [labels.what_runs(name) for name in table.alike("abcdefgh22")] == ["abcdefgh22", "abcdefgh22"]
 
 
 def test_gateway_finds_the_port_that_the_operator_names() -> None:

@@ -70,6 +70,10 @@ def _analysis(*names: str, **fields: Any) -> dict[str, Any]:
     return {"analysis": {"templates": [{"templateName": name} for name in names or ("llm-default",)], **fields}}
 
 
+def _beside(*steps: dict[str, Any]) -> dict[str, Any]:
+    return _canary(baselinePod=True, steps=list(steps))
+
+
 def _around(field: str, *names: str, **fields: Any) -> dict[str, Any]:
     return {"strategy": {"blueGreen": {field: _analysis(*names, **fields)["analysis"]}}}
 
@@ -306,6 +310,17 @@ CEL_CASES = (
             _canary(**_analysis("mine", startingStep=2)),
             _around("prePromotionAnalysis", "mine"),
             _around("postPromotionAnalysis", untilVerdict=False),
+        ),
+    ),
+    Case(
+        "baseline-without-analysis",
+        "spec.strategy.canary.baselinePod is for an analysis to compare with",
+        bad=(_canary(baselinePod=True), _beside({"setWeight": 10}), _canary(baselinePod=True, trafficPercent=10)),
+        good=(
+            _canary(baselinePod=False),
+            _canary(baselinePod=True, **_analysis()),
+            _canary(baselinePod=True, trafficPercent=10, **_analysis()),
+            _beside({"setWeight": 10}, _analysis()),
         ),
     ),
     *(

@@ -39,6 +39,15 @@ def test_name_leaves_room_for_the_revision(api: Api) -> None:
     assert "metadata.name may have at most 52 characters" in answer.message
 
 
+def test_name_leaves_room_for_a_baseline(api: Api) -> None:
+    analysis = {"templates": [{"templateName": "llm-default"}]}
+    change = {"strategy": {"canary": {"baselinePod": True, "analysis": analysis}}}
+    assert dry_run(api, model_deployment(change, name="a" * 43)).ok
+    answer = dry_run(api, model_deployment(change, name="a" * 44))
+    assert "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters" in answer.message
+    assert dry_run(api, model_deployment({"strategy": {"canary": {"analysis": analysis}}}, name="a" * 44)).ok
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [("chat", "chatty"), (None, "chat"), ("chat", None)], ids=["changed", "added", "removed"]
 )

@@ -54,6 +54,18 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--drain-timeout SECONDS" in shown and "SLIPWAY_GATEWAY_DRAIN_TIMEOUT" in shown
 
 
+ONE = "backends: [{endpoints: [http://h]}]"
+
+
+def test_mirrors_of_a_routes_file() -> None:
+    mirror = "{name: m, revision: file, percentage: 20, match: [{name: x-team, prefix: qa-}]}"
+    table = routes_file.parse(f"models: {{m: {{{ONE}, mirrorRoutes: [{mirror}]}}}}", 1)
+    assert isinstance(table, RouteTable)
+    (found,) = table.models["m"].mirror_routes
+    assert (found.name, found.revision, found.percentage) == ("m", "file", 20)
+    assert [(one.name, one.prefix) for one in found.match] == [("x-team", "qa-")]
+
+
 def test_routes_file() -> None:
     table = routes_file.parse(GOOD, 4)
     assert isinstance(table, RouteTable)
@@ -76,6 +88,9 @@ def test_routes_file() -> None:
         ("models: {m: {backends: [{endpoints: [http://h], wieght: 1}]}}", "wieght"),
         ("models: {m: {backends: [{endpoints: [http://h], weight: much}]}}", "weight"),
         ("models: {m: {backends: [{endpoints: ['http://h:99999']}]}}", "http://HOST:PORT"),
+        (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: c, percentage: 5}}]}}}}", "none of the backends"),
+        (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percentage: 101}}]}}}}", "<= 100"),
+        (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percent: 5}}]}}}}", "percent"),
     ],
 )
 def test_bad_routes_files_say_why(text: str, said: str) -> None:

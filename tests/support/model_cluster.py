@@ -9,7 +9,7 @@ import json
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ from slipway_operator.model import labels
 from slipway_operator.model import status as status_room
 from slipway_operator.model.analysis import Counts
 from slipway_operator.model.hooks import HookAnswer, HookCall, HookOutcome, HookType
+from slipway_operator.model.labels import baseline_of, what_runs
 from slipway_operator.model.measuring import Answer, Question
 from slipway_operator.model.observed import Autoscaler, Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
@@ -85,11 +86,11 @@ class ModelGateway:
         weights = {backend.revision: backend.weight for backend in table.backends}
         sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
         for _ in range(requests):
-            first, *others = weights
-            chosen = first if chance.random() * 100 < weights[first] or not others else others[0]
+            chosen = _split(weights, chance.random() * 100)
             before = sample.revisions.get(chosen, Side())
             errors = before.events.get("errors", 0) + (chance.random() < world.error_rate(chosen))
-            seconds = chance.lognormvariate(-1.6, 0.5) * (3 if world.is_among(chosen, world.slow) else 1)
+            slow = world.is_among(chosen, world.slow) or world.is_cold(chosen)
+            seconds = chance.lognormvariate(-1.6, 0.5) * (3 if slow else 1)
             hangs = chance.random() < world.hangs.get(world.uri(chosen), 0.0)
             if hangs:
                 self.open.append(Attempt(table.generation, chosen, world.now))
@@ -101,7 +102,7 @@ class ModelGateway:
             sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow, assigned=before.assigned + 1)
             for mirror in table.mirror_routes:
                 if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
-                    self._mirror(sample, mirror.revision, world.pods[chosen].ready > 1, world, chance)
+                    self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
         self.samples = dict(sorted(self.samples.items())[-4:])
 
     def _mirror(self, sample: Sample, canary: str, floor: bool, world: "ModelCluster", chance: Random) -> None:
@@ -173,6 +174,7 @@ class ModelCluster:
     rate: int = 0  # requests that each gateway gets in a second
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
     slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
+    cold_s: int = 0  # how long a pod answers three times slower at first
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
     drift: float = 0.0  # how often canary answers a mirrored prompt otherwise than stable
     floor: float = 0.02  # how often a second pod of stable does
@@ -298,12 +300,21 @@ class ModelCluster:
         return self.uri(revision) in self.broken
 
     def uri(self, revision: str) -> str:
-        """The model of a revision."""
-        return self.snapshots[revision].inputs.model.uri
+        """The model of a revision, or of its baseline."""
+        return self.snapshots[what_runs(revision)].inputs.model.uri
+
+    def ready(self, revision: str) -> int:
+        """Ready pods that run a revision."""
+        return sum(item.ready for name, item in self.pods.items() if what_runs(name) == revision)
 
     def error_rate(self, revision: str) -> float:
         """How often an answer of this revision fails."""
         return self.bad.get(self.uri(revision), 0.01)
+
+    def is_cold(self, revision: str) -> bool:
+        """Whether every pod of this revision is young."""
+        made = self.pods[revision].made if revision in self.pods else []
+        return bool(made) and (self.now - made[0]).total_seconds() < self.cold_s
 
     def is_among(self, revision: str, uris: set[str]) -> bool:
         """Whether a revision's model is one of these."""
@@ -397,7 +408,7 @@ class ModelCluster:
         )
         fails = self.is_broken(name) or self.is_among(name, self.crashed)
         troubles = (*((broken,) if fails else ()), *((unplaced,) if waiting else ()))
-        restarts = self.restarts.get(self.snapshots[name].inputs.model.uri, 0)
+        restarts = self.restarts.get(self.uri(name), 0)
         pods = tuple(
             Pod(f"chat-{name}-{n}", made, n < item.ready, 0 if n else restarts) for n, made in enumerate(item.made)
         )
@@ -422,7 +433,7 @@ class ModelCluster:
             self._assert_room()
 
     def _scale(self, name: str, replicas: int) -> None:
-        revision = name.rsplit("-", 1)[1]
+        revision = name.removeprefix("chat-")
         up = replicas > self.pods[revision].desired
         if not up:
             self._assert_may_shrink(revision, replicas)
@@ -441,7 +452,7 @@ class ModelCluster:
         if kind == "HorizontalPodAutoscaler":
             self.autoscalers.pop(name, None)
             return
-        revision = name.rsplit("-", 1)[1]
+        revision = name.removeprefix("chat-")
         if kind == "ControllerRevision":
             self.snapshots.pop(revision, None)
         elif kind == "Service":
@@ -483,15 +494,19 @@ class ModelCluster:
             assert old is None, "a table is never taken back"
             return
         assert sum(backend.weight for backend in new.backends) == 100, "I3: weights sum to 100"
-        assert len(new.backends) <= 2, "I3: at most two revisions"
+        assert len({what_runs(item.revision) for item in new.backends}) <= 2, "I3: at most two revisions"
         assert all(0 <= backend.weight <= 100 for backend in new.backends), "I3: weights are shares"
         if old and old.backends != new.backends:
             assert new.generation > old.generation, "a change has a new generation"
         self.served |= {backend.revision for backend in new.backends if backend.weight}
         for backend in new.backends:
-            before = old.weight(backend.revision) if old else 0
-            if backend.weight > before:
-                self._assert_carries(backend.revision, backend.weight, new, carriers)
+            # What a baseline has falls back to stable whenever it leaves: stable carries it all the time.
+            shares = (backend.revision, baseline_of(backend.revision))
+            before, weight = (sum(table.weight(name) for name in shares) if table else 0 for table in (old, new))
+            if weight > before:
+                self._assert_carries(backend.revision, weight, new, carriers)
+            if what_runs(backend.revision) != backend.revision:
+                assert backend.weight == new.backends[0].weight, "a baseline has the canary's weight"
 
     def _assert_mirrors(self, old: Traffic | None, new: Status) -> None:
         """Copies go to a revision under test that has a ready pod, and to none that is promoted or rejected."""
@@ -534,7 +549,7 @@ class ModelCluster:
 
     def _assert_carries(self, revision: str, weight: int, table: Traffic, carriers: int) -> None:
         ready = self.pods[revision].ready if revision in self.pods else 0
-        others = [b.revision for b in table.backends if b.revision != revision]
+        others = [b.revision for b in table.backends if what_runs(b.revision) != what_runs(revision)]
         last_healthy = not any(self.pods.get(other, Pods(0)).ready for other in others)
         needed = replicas_for(weight, carriers)
         assert ready >= needed or last_healthy, f"I1: {weight}% needs {needed} ready pods, there are {ready}"
@@ -543,14 +558,19 @@ class ModelCluster:
         """I2 for revisions that leave; one that serves keeps what its weight needs."""
         parsed = self.parsed()
         live = (parsed.stable_revision, parsed.rollout.revision if parsed.rollout else None)
-        weight = parsed.traffic.weight(revision) if parsed.traffic else 0
+        shares = (revision, baseline_of(revision))
+        weight = sum(parsed.traffic.weight(name) for name in shares) if parsed.traffic else 0
         if revision in live and replicas > 0:
             assert replicas >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
         elif revision == parsed.stable_revision and self._mode() is Mode.RECREATE:
             assert self.spec["strategy"]["capacity"]["policy"] == "AllowRecreate", "the only pod leaves by leave only"
         elif replicas == 0 and self.spec.get("replicas", 1) > 0 and revision in self.served:
             assert revision in self.zero_since, "I2: weight 0 is acknowledged before pods leave"
-            delay = self.spec.get("strategy", {}).get("canary", {}).get("scaleDownDelaySeconds", 30)
+            delay = (
+                0
+                if what_runs(revision) != revision
+                else self.spec.get("strategy", {}).get("canary", {}).get("scaleDownDelaySeconds", 30)
+            )
             waited = (self.now - self.zero_since[revision]).total_seconds()
             short = self.pods[parsed.stable_revision or revision].desired < self.spec.get("replicas", 1)
             known = self.delays_changed or short or self.places is not None
@@ -575,7 +595,7 @@ class ModelCluster:
         surge = parse_strategy(self.spec.get("strategy") or {}).capacity.surge(replicas)
         most = replicas + surge + draining
         assert growth <= most or self.surge_changed, f"I7: {growth} pods for {replicas} replicas and {surge} more"
-        assert growth <= 2 * replicas + draining, f"I7: {growth} pods for {replicas} replicas"
+        assert growth <= replicas + max(replicas, surge) + draining, f"I7: {growth} pods for {replicas} replicas"
 
     def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout
@@ -601,6 +621,12 @@ class ModelCluster:
                 self.zero_since.setdefault(revision, self.now)
             elif self.parsed().traffic and self.parsed().traffic.weight(revision) > 0:  # type: ignore[union-attr]
                 self.zero_since.pop(revision, None)
+
+
+def _split(weights: dict[str, int], position: float) -> str:
+    """The first whose cumulative weight, in percent, exceeds the position."""
+    sums = zip(weights, accumulate(weights.values()), strict=True)
+    return next(name for name, upto in sums if position < upto)
 
 
 def _requests(counts: tuple[Counts, ...]) -> int:

@@ -15,6 +15,7 @@ from ..exchange import Answer, Call
 from ..samples import TEXT, TOKENS
 from ..settings import Settings
 from ..split import affinity
+from ..table import alike
 from ..telemetry.metrics import Metrics
 from ..wire.sse import CONTENT_TYPE
 from .ask import Ask, Pinned, pinned, shadow
@@ -168,7 +169,8 @@ class Lane:
 
     async def _compare(self, copy: Copy, asked: Pinned, canary: str) -> str:
         """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
-        others = [url for url in self._backends.urls(copy.target.model, copy.target.revision) if url != copy.target.url]
+        same = self._backends.urls(copy.target.model, *alike(copy.target.revision))
+        others = [url for url in same if url != copy.target.url]
         second = self._endpoint(others, copy)
         again = copy.target.url if asked.anew else ""
         heard = await self._ask_all(asked.ask, canary, second, again)

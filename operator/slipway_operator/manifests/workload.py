@@ -19,13 +19,17 @@ STARTUP_PERIOD_S = 1
 STARTUP_LIMIT_S = 3600  # the rollout's progress deadline rejects long before; this only bounds a forgotten pod
 
 
-def replica_set(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:
-    """One immutable workload per revision; only its `spec.replicas` is ever written again."""
-    pod_labels = labels.child_labels(owner.name, snapshot.revision)
+def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
+    """One immutable workload per revision; only its `spec.replicas` is ever written again.
+
+    `revision`: what its pods are labelled with, where that is not the snapshot's: a baseline.
+    """
+    revision = revision or snapshot.revision
+    pod_labels = labels.child_labels(owner.name, revision)
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
-        "metadata": owner.child_metadata(snapshot.revision),
+        "metadata": owner.child_metadata(revision),
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}},

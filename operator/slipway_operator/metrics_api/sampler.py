@@ -13,6 +13,7 @@ from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import exposition
 from slipway_operator.metrics_api.exposition import Reading
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
+from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed
 from slipway_operator.model.status import Status
 
@@ -37,7 +38,9 @@ class Answers(Protocol):
 
 def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followed:
     """What the sampler is to know of a ModelDeployment after a reconcile."""
-    live = [name for name in (status.stable_revision, status.canary_revision) if name] or [
+    stable = status.stable_revision
+    beside = labels.baseline_of(stable) if stable else None  # what it is asked is demand too
+    live = [name for name in (stable, status.canary_revision, beside) if name] or [
         item.revision for item in status.revisions
     ]
     pods = tuple(

@@ -115,6 +115,7 @@ class AnalysisRun:
     clocks: tuple[int, ...] = ()  # number of the clock's epoch, for each of those; see judging/epochs.py
     seen: tuple[Seen, ...] = ()
     load: Load = Load()
+    weight: int | None = None  # canary's in percent, at the last reading
     restarts: tuple[int, ...] = ()  # of canary's and of stable's pods when the run began
     canary_away_since: datetime | None = None  # since when it has no ready pod, for a fault of its own
     stable_away_since: datetime | None = None  # since when it has none, whatever the reason

@@ -15,6 +15,8 @@ REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 
+_BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that a canary is compared with
+
 
 def child_labels(name: str, revision: str) -> dict[str, str]:
     """Labels of every object of one revision."""
@@ -40,3 +42,13 @@ def autoscaler_name(name: str) -> str:
 def child_name(name: str, revision: str) -> str:
     """Name of a revision's ReplicaSet, Service and ControllerRevision."""
     return f"{name}-{revision}"
+
+
+def baseline_of(revision: str) -> str:
+    """What the baseline pods of a revision are labelled with as theirs."""
+    return revision + _BASELINE
+
+
+def what_runs(revision: str) -> str:
+    """The revision that pods with this label run: of a baseline the one that it is of."""
+    return revision.removesuffix(_BASELINE)

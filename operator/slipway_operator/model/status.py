@@ -71,6 +71,7 @@ class Rollout:
     skip_steps: bool = False
     capacity_mode: Mode = Mode.SURGE
     capacity_since: datetime | None = None  # when the wait for capacity, or its present mode, began
+    without_baseline: str | None = None  # why this attempt goes on without the baseline pods that the spec asks for
     abort: Abort | None = None
     hooks: tuple[HookState, ...] = ()  # of this attempt, at most one of each name
     analysis: AnalysisRun | None = None  # of the present analysis step, or the last one
@@ -148,7 +149,7 @@ class RevisionStatus:
     """One revision that has pods."""
 
     revision: str
-    role: str  # stable | canary | old
+    role: str  # stable | canary | baseline | old
     replicas: int
     ready: int
     weight: int

@@ -133,6 +133,7 @@ class Strategy:
     progress_threshold: Threshold = Threshold()
     capacity: Capacity = Capacity()
     background: Background | None = None
+    baseline_pod: bool = False  # compare with fresh pods of stable, see planning/baseline.py
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -159,6 +160,7 @@ def parse_strategy(strategy: Json) -> Strategy:
     if "blueGreen" in strategy:
         return Strategy(steps=_blue_green_steps(chosen), blue_green=True, **common)
     common["background"] = _background(chosen.get("analysis"))
+    common["baseline_pod"] = bool(chosen.get("baselinePod", False))
     if "trafficPercent" in chosen:
         return Strategy(steps=_by_hand_steps(int(chosen["trafficPercent"])), by_hand=True, **common)
     return Strategy(steps=tuple(_step(step) for step in chosen.get("steps") or ()), **common)

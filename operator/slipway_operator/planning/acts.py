@@ -9,7 +9,7 @@ from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Abort, Mode, Rollout, State
 from slipway_operator.model.strategy import Analysis, Pause
-from slipway_operator.planning import analysis, canary, capacity, findings, hooks
+from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks
 from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT, LOST, has_none
 from slipway_operator.planning.replicas import needed_replicas, room_for_target
 from slipway_operator.planning.revision import in_window, steps_hash
@@ -78,6 +78,26 @@ def fall_back(course: Course, at: Situation) -> Outcome:
     rollout = replace(rollout_of(course), capacity_mode=mode, capacity_since=at.now)
     text = f"no further pods for {at.spec.strategy.capacity.surge_timeout_s} s: going on in mode {mode}"
     return replace(course, rollout=rollout), (Event("Warning", "CapacityModeChanged", text),)
+
+
+def yield_baseline(course: Course, at: Situation) -> Outcome:
+    """Its pods leave for others. Who waits for a node begins to wait anew, for these."""
+    whose = baseline.stands_in_the_way(course, at)
+    given_up, events = _without_baseline(course, at, f"pods of {whose} found no node")
+    since = at.now if given_up.state is State.CAPACITY_WAIT else rollout_of(given_up).capacity_since
+    return replace(given_up, rollout=replace(rollout_of(given_up), capacity_since=since)), events
+
+
+def give_up_baseline(course: Course, at: Situation) -> Outcome:
+    why = at.trouble(baseline.name(course)) or "its pods give no reason"
+    waited_s = at.spec.strategy.capacity.surge_timeout_s
+    return _without_baseline(course, at, f"it was not ready {waited_s} s after the pods of the new revision: {why}")
+
+
+def _without_baseline(course: Course, at: Situation, why: str) -> Outcome:
+    rollout = replace(rollout_of(course), without_baseline=why)
+    text = f"revision {rollout.revision} goes on without a baseline at {_place(rollout)}: {why}"
+    return replace(course, rollout=rollout), (Event("Warning", "BaselineGivenUp", text),)
 
 
 def go_on(course: Course, at: Situation) -> Outcome:

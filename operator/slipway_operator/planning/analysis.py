@@ -18,9 +18,9 @@ from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, V
 from slipway_operator.model.status import Rollout, State
 from slipway_operator.model.strategy import Analysis, Strategy
 from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
-from slipway_operator.planning import counting, findings, measuring, trace
+from slipway_operator.planning import baseline, counting, findings, measuring, trace
 from slipway_operator.planning.revision import same_weights
-from slipway_operator.planning.situation import Course, Situation
+from slipway_operator.planning.situation import Course, Situation, rollout_of
 
 READ_S = 5  # between two readings; each one that tells something new is a write of the status
 MOST_CHANGES = 10
@@ -167,14 +167,19 @@ def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> An
     before = one.run.counts if one.run else ()
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
     read = replace(read, read_at=at.now, load=load, trace=traced)
-    verdict = ruled(read, its_part(at.spec.strategy, spec))
-    if not spec.compares_mirrored:
-        verdict = findings.without_split(verdict, at.weight(course.target))
-    said = findings.told(composed(verdict, measuring.state(read, spec)), read.verdict, at.now)
+    said = findings.told(concluded(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
     changes = read.decisions
     if read.verdict is None or said.since != read.verdict.since:
         changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
     return replace(read, verdict=said, decisions=changes)
+
+
+def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+    """What the judge and all that is measured beside it say together; by what the status holds, as below."""
+    verdict = ruled(run, spec)
+    if run.weight is not None and not spec.compares_mirrored:
+        verdict = findings.without_split(verdict, run.weight)
+    return composed(verdict, measuring.state(run, spec))
 
 
 def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
@@ -206,6 +211,7 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
     away = _away(at, run, pair)
     facts = replace(
         run,
+        weight=at.weight(course.target),
         first_request_at=first,
         missing_since=missing,
         stale=missing is not None and at.elapsed_s(missing) > spec.stale_seconds,
@@ -259,7 +265,7 @@ def _symptoms(
 
 def _loaded(course: Course, at: Situation, load: Load) -> Load:
     """One more look at what the pods of both sides are given; none where a side has no ready pod or no weight."""
-    pair = _pair(course)
+    pair = rollout_of(course).revision, baseline.compared(course, at)
     pods, weights = [at.ready(name) for name in pair], [at.weight(name) for name in pair]
     inflight = at.observed.inflight(pair[1])
     if inflight is None or not all((*pods, *weights)):

@@ -49,7 +49,7 @@ def carriers(course: Course, at: Situation) -> int:
 
 def stable_healthy(course: Course, at: Situation) -> bool:
     """Whether the stable revision carries the weight that it has."""
-    weight = at.weight(course.stable)
+    weight = at.share(course.stable)
     if weight == 0 or mode(course, at) is Mode.RECREATE:
         return True
     return at.ready(course.stable) >= canary.replicas_for(weight, carriers(course, at))

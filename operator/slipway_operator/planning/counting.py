@@ -13,6 +13,7 @@ from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.thresholds import Histogram, frozen
 from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec, without_floor
 from slipway_operator.model.analysis_run import AnalysisRun, Seen, Threshold
+from slipway_operator.model.labels import baseline_of
 from slipway_operator.model.observed import Gateway
 from slipway_operator.model.samples import Pairs, Sample, Side
 from slipway_operator.model.template import BAD_EVENTS, DRIFT_EVENTS, slower
@@ -24,9 +25,11 @@ MOST_GONE = 32  # counters of processes that do not answer any more, kept in cas
 
 Thresholds = tuple[Threshold, ...]
 Totals = tuple[int, ...]
+Sides = tuple[Side, ...]  # canary's, and that of whom it is compared with
 SPLIT = 2  # counters before those of the metrics: requests assigned to canary and to stable
 PER_METRIC = 4
-PAIRED = 50  # weight of what canary and a second stable pod both answer
+HALF = 50  # weight of a canary beside a baseline with the same one
+PAIRED = 50  # and of what canary and a second stable pod both answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,8 @@ def add(
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
     """Whether canary was given any request that was split between the two, or answered one that was mirrored."""
     return any(
-        (weight and sample.revisions[pair[0]].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
-        for _, sample, weight in _splits(gateways, pair)
+        (weight and sides[0].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
+        for _, sample, sides, weight in _splits(gateways, pair)
     )
 
 
@@ -170,17 +173,25 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
     return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
 
 
-def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, int]]:
-    """Generations that split requests between the two, with canary's weight in percent; mirroring ones with 0."""
+def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
+    """Generations that split requests between canary and stable, or its baseline where there was one: both sides, and
+    canary's percent of their requests; mirroring generations with 0."""
     canary, stable = pair
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
-            weight = sample.weights.get(canary, 0)
-            splits = 0 < weight < 100 and sample.weights.get(stable) == 100 - weight
-            if splits or (canary in sample.shadow and stable in sample.weights):
-                weight = weight if splits else 0
-                sides = {name: sample.revisions.get(name, Side()) for name in pair}
-                yield gateway, replace(sample, revisions=sides), weight
+            control, weight = _control(sample.weights, pair)
+            if weight or (canary in sample.shadow and stable in sample.weights):
+                sides = tuple(sample.revisions.get(name, Side()) for name in (canary, control))
+                yield gateway, sample, sides, weight
+
+
+def _control(weights: Mapping[str, int], pair: tuple[str, str]) -> tuple[str, int]:
+    """Whom canary is compared with under these weights, and its percent of the requests of both; 0: with nobody."""
+    canary, stable = pair
+    baseline, weight = baseline_of(stable), weights.get(canary, 0)
+    if baseline in weights:
+        return baseline, HALF if 0 < weight == weights[baseline] else 0
+    return stable, weight if 0 < weight < 100 and weights.get(stable) == 100 - weight else 0
 
 
 def _totals(
@@ -188,15 +199,15 @@ def _totals(
 ) -> Iterator[tuple[tuple[str, int], int, Totals]]:
     """(incarnation, generation), weight, and the counters as `Seen` has them."""
     listed = columns(spec)
-    for gateway, sample, weight in _splits(gateways, pair):
-        totals = [sample.revisions[name].assigned if weight else 0 for name in pair]
+    for gateway, sample, sides, weight in _splits(gateways, pair):
+        totals = [side.assigned if weight else 0 for side in sides]
         for column in listed:
             if column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:
                 totals += [0] * PER_METRIC
             else:
-                found = [_bad(column.metric, sample.revisions[name], gateway, thresholds) for name in pair]
+                found = [_bad(column.metric, side, gateway, thresholds) for side in sides]
                 totals += [requests for requests, _ in found] + [bad for _, bad in found]
         yield (gateway.incarnation, sample.generation), weight, tuple(totals)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from slipway_operator.model import wire
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, canary, capacity, findings, hooks
+from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -30,7 +30,15 @@ def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
     sentence = _sentence(course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
-    return held + sentence + _mirrored(at) + _within(course, at) + _unsynced(course, at) + _draining(course, at)
+    return (
+        held
+        + sentence
+        + _mirrored(at)
+        + baseline.sentence(course, at)
+        + _within(course, at)
+        + _unsynced(course, at)
+        + _draining(course, at)
+    )
 
 
 def step(rollout: Rollout | None) -> str | None:
@@ -85,6 +93,9 @@ def _provisioning(course: Course, at: Situation) -> str:
         return f"{_step_of(course)}: scaled to zero; the rollout goes on when spec.replicas is raised"
     if room_for_target(course, at) < needed:
         return f"{_step_of(course)}: revision {target} waits until pods of other revisions have left"
+    if at.ready(target) >= needed and baseline.is_awaited(course, at):
+        why = _why(at, baseline.name(course))
+        return f"{_step_of(course)}: revision {target} is ready and waits for its baseline{why}"
     if at.ready(target) >= needed:
         return f"{_step_of(course)}: {_stable_sentence(course, at)}"
     return f"{_step_of(course)}: revision {target} comes up: {_pods(target, needed, at)}"
@@ -225,8 +236,12 @@ def _step_of(course: Course) -> str:
 
 def _pods(revision: str | None, wanted: int, at: Situation) -> str:
     ready = at.ready(revision)
-    why = at.trouble(revision or "") if ready < wanted else ""
-    return f"{ready} of {wanted} pods ready" + (f"; {why}" if why else "")
+    return f"{ready} of {wanted} pods ready" + (_why(at, revision) if ready < wanted else "")
+
+
+def _why(at: Situation, revision: str | None) -> str:
+    why = at.trouble(revision or "")
+    return f"; {why}" if why else ""
 
 
 def _stable_sentence(course: Course, at: Situation) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from slipway_operator.model.analysis import Outcome, Reason
 from slipway_operator.model.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
-from slipway_operator.planning import analysis, capacity, gates
+from slipway_operator.planning import analysis, baseline, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.revision import steps_hash
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -117,8 +117,19 @@ def may_step(course: Course, at: Situation) -> bool:
 
 
 def pods_ready(course: Course, at: Situation) -> bool:
-    ready = at.ready(rollout_of(course).revision) >= enough_replicas(course, at)
+    ready = at.ready(rollout_of(course).revision) >= enough_replicas(course, at) and not baseline.is_awaited(course, at)
     return may_step(course, at) and ready and not gates.holds_shift(course, at)
+
+
+def baseline_in_the_way(course: Course, at: Situation) -> bool:
+    return baseline.stands_in_the_way(course, at) is not None
+
+
+def baseline_overdue(course: Course, at: Situation) -> bool:
+    """The canary's pods are ready, and those of the baseline are not for as long as nodes are waited for."""
+    rollout = rollout_of(course)
+    alone = at.ready(rollout.revision) >= enough_replicas(course, at) and baseline.is_awaited(course, at)
+    return alone and not at.spec.paused and at.now >= baseline.given_up_at(rollout, at)
 
 
 def pods_lost(course: Course, at: Situation) -> bool:

@@ -17,6 +17,7 @@ from slipway_operator.model.status import parse as parse_status
 from slipway_operator.planning import (
     analysis,
     argo,
+    baseline,
     capacity,
     conditions,
     describe,
@@ -180,7 +181,8 @@ def _shown_weight(course: Course, at: Situation) -> int | None:
 
 
 def _revision_status(course: Course, at: Situation, traffic: Traffic | None, name: str, desired: int) -> RevisionStatus:
-    role = "stable" if name == course.stable else "canary" if name == course.target else "old"
+    roles = {name: "old", course.target: "canary", course.stable: "stable"}
+    role = "baseline" if baseline.is_one(course, at, name) else roles[name]
     weight = traffic.weight(name) if traffic else 0
     return RevisionStatus(
         revision=name,
@@ -197,7 +199,7 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
 
 def _version(at: Situation, name: str) -> str | None:
     """The version for people; of a revision just begun the spec knows it before its snapshot exists."""
-    snapshot = at.observed.snapshots.get(name)
+    snapshot = at.observed.snapshots.get(labels.what_runs(name))
     inputs = snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None
     return inputs.model.version if inputs else None
 
@@ -222,6 +224,7 @@ def _creations(
             manifests.append(headless_service(owner, name))
         if at.workload(name) is None:
             manifests.append(replica_set(owner, snapshot, desired[name]))
+    manifests += baseline.manifests(owner, course, at)
     return tuple(Create(manifest) for manifest in manifests)
 
 

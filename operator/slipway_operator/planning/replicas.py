@@ -2,8 +2,9 @@
 
 from datetime import datetime, timedelta
 
+from slipway_operator.model import labels
 from slipway_operator.model.status import Mode, State
-from slipway_operator.planning import canary, capacity, gates, restart
+from slipway_operator.planning import baseline, canary, capacity, gates, restart
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -47,12 +48,15 @@ def desired_replicas(course: Course, at: Situation) -> dict[str, int]:
         desired[course.stable] = _stable_replicas(course, at)
     if course.target:
         desired[course.target] = _target_replicas(course, at, course.target)
+    if pods := baseline.replicas(course, at):
+        desired[baseline.name(course)] = pods
     return desired
 
 
 def retired(course: Course, at: Situation) -> list[str]:
-    """Revisions with pods that are neither stable nor under test."""
-    return [revision for revision in at.observed.workloads if revision not in (course.stable, course.target)]
+    """Revisions with pods that are neither stable nor under test, nor the baseline."""
+    kept = {course.stable, course.target, *((baseline.name(course),) if baseline.replicas(course, at) else ())}
+    return [revision for revision in at.observed.workloads if revision not in kept]
 
 
 def scale_down_at(course: Course, at: Situation, revision: str, weight: int) -> datetime | None:
@@ -103,7 +107,7 @@ def _least_stable(course: Course, at: Situation, present: int) -> int:
         return min(present, at.replicas)
     if mode is Mode.RECREATE:
         return 0 if needed_replicas(course, at) and not gates.holds_pods(course, at) else 1
-    return max(1, canary.replicas_for(at.weight(course.stable), capacity.carriers(course, at)))
+    return max(1, canary.replicas_for(at.share(course.stable), capacity.carriers(course, at)))
 
 
 def _claim(course: Course, at: Situation) -> int:
@@ -153,6 +157,8 @@ def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
 
 
 def _delay_s(course: Course, at: Situation, revision: str) -> int:
+    if labels.what_runs(revision) != revision:  # a baseline: nobody goes back to it
+        return 0
     rejected = any(token.startswith(f"{revision}/") for token in course.aborted) and revision != course.previous
     strategy = at.spec.strategy
     return strategy.abort_scale_down_delay_s if rejected else strategy.scale_down_delay_s

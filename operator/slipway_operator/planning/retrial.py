@@ -14,7 +14,7 @@ from slipway_operator.model.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model.strategy import Strategy, parse_strategy
 from slipway_operator.model.template import found
 from slipway_operator.planning import findings, trace
-from slipway_operator.planning.analysis import hash_of, its_part, ruled
+from slipway_operator.planning.analysis import concluded, hash_of, its_part, ruled
 
 Json = Mapping[str, Any]
 
@@ -31,9 +31,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Retrial:
-    """A run and the verdict on it over time; `said` is the last one as the status would hold it.
+    """A run and the verdict on it over time; `said` is the last one as the status would hold it, with thresholds.
 
-    The last look is at the run's last reading.
+    Looks are the judge's alone; the last one is at the run's last reading.
     Of earlier readings only the counts are known: they are judged as if pods had been equally busy and no veto shown.
     `notes`: what makes this another verdict than the one that the status holds.
     """
@@ -42,6 +42,7 @@ class Retrial:
     looks: tuple[Look, ...]
     said: Json
     notes: tuple[str, ...] = ()
+    measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
 
 
 def runs(obj: Json) -> dict[str, AnalysisRun]:
@@ -73,8 +74,9 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
         raise ValueError(chosen.problem)
     spec = its_part(_strategy(obj), chosen.spec)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
-    said = findings.told(looks[-1].verdict, run.verdict, run.read_at)
-    return Retrial(run, looks, wire.to_json(said), tuple(_notes(run, chosen.spec, said)))
+    said = findings.told(concluded(run, spec), run.verdict, run.read_at)
+    notes, measured = _notes(run, chosen.spec, said), wire.to_json(run.measured)
+    return Retrial(run, looks, wire.to_json(said), tuple(notes), tuple(measured))
 
 
 def _strategy(obj: Json) -> Strategy:

@@ -11,7 +11,7 @@ from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Decision, State
 from slipway_operator.planning import acts, guards, hooks
 from slipway_operator.planning.acts import Outcome
-from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, WAITING
+from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, STEPPING, WAITING
 from slipway_operator.planning.situation import Course, Situation
 
 MAX_DECISIONS = 20  # ten and more transitions: some are told by two Events
@@ -199,6 +199,22 @@ TABLE: tuple[Row, ...] = (
         IN_FLIGHT,
         guards.analysis_news,
         acts.count_analysis,
+    ),
+    Row(
+        "baseline-yields",
+        "A pod of stable or, for spec.strategy.capacity.surgeTimeoutSeconds, of the step finds no node: the baseline's "
+        "pods leave, and the attempt goes on without one.",
+        STEPPING,
+        guards.baseline_in_the_way,
+        acts.yield_baseline,
+    ),
+    Row(
+        "baseline-given-up",
+        "The pods of the step are ready and, for spec.strategy.capacity.surgeTimeoutSeconds, those of the baseline are "
+        "not: the attempt goes on without one.",
+        frozenset({State.PROVISIONING}),
+        guards.baseline_overdue,
+        acts.give_up_baseline,
     ),
     Row(
         "no-capacity",

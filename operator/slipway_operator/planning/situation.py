@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed, Workload
 from slipway_operator.model.spec import Spec
 from slipway_operator.model.status import Decision, Rollout, State, Status
@@ -75,6 +76,10 @@ class Situation:
     def weight(self, revision: str | None) -> int:
         """Weight in percent in the table that the gateways were last told."""
         return self.status.traffic.weight(revision) if self.status.traffic else 0
+
+    def share(self, revision: str | None) -> int:
+        """The same of all pods that run it: with that of its baseline, which it carries when that leaves."""
+        return self.weight(revision) + self.weight(labels.baseline_of(revision or ""))
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision."""

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from slipway_operator.model import labels
 from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Mode, Rollout, State, Traffic
 from slipway_operator.model.strategy import Policy
-from slipway_operator.planning import canary, capacity, gates
+from slipway_operator.planning import baseline, canary, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.situation import Course, Situation
 
@@ -34,8 +35,12 @@ def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
         serves = target is not None and (at.ready(target) > 0 or at.weight(target) > 0)
         return (_backend(at, target, 100),) if target and serves else ()
     weight = gates.ceiling(course, at, target_weight(course, at))
-    stable = _backend(at, course.stable, 100 - weight)
-    return (_backend(at, course.target, weight), stable) if course.target else (stable,)
+    if course.target is None:
+        return (_backend(at, course.stable, 100),)
+    beside = baseline.weight(course, at, weight)
+    tested, stable = _backend(at, course.target, weight), _backend(at, course.stable, 100 - weight - beside)
+    # Last, so that a raised weight moves nobody from the one to the other.
+    return (tested, stable, *((_backend(at, baseline.name(course), beside),) if beside else ()))
 
 
 def target_weight(course: Course, at: Situation) -> int:
@@ -127,6 +132,6 @@ def _hold_s(at: Situation) -> int | None:
 
 
 def _backend(at: Situation, revision: str, weight: int) -> Backend:
-    snapshot = at.observed.snapshots.get(revision)
+    snapshot = at.observed.snapshots.get(labels.what_runs(revision))
     version = snapshot.inputs.model.version if snapshot else at.spec.inputs.model.version
     return Backend(revision, weight, version or revision)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, autoscale, hooks, measuring, restart
+from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart
 from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
@@ -40,6 +40,8 @@ def _moments(course: Course, at: Situation) -> Iterator[datetime]:
         yield at.spec.restart_at
     if rollout and rollout.state in IN_FLIGHT | {State.INITIALIZING}:
         yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
+    if rollout and rollout.state is State.PROVISIONING and baseline.is_awaited(course, at):
+        yield baseline.given_up_at(rollout, at)
     if rollout and _pauses_for_a_time(rollout, at):
         yield pause_ends(rollout, at)
     if rollout and rollout.state is State.ANALYZING:

@@ -9,6 +9,7 @@ import pytest
 from slipway_operator.model.analysis import Finding, Outcome
 from slipway_operator.planning import retrial
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing, run_of, step
+from tests.operator.planning.test_blue_green import analysed
 from tests.support.model_cluster import ModelCluster
 
 
@@ -58,6 +59,28 @@ def test_at_every_moment_of_a_run_the_verdict_can_be_had_again() -> None:
         assert (again.said, again.notes) == (saved(world)["status"]["rollout"]["analysis"]["verdict"], ())
         seen.add(again.said["reason"])
     assert len(seen) > 1, "one kind of verdict proves little"
+
+
+@pytest.mark.parametrize("value", [0.9, 0.1, None, "much"])
+@pytest.mark.parametrize("field", ["prePromotionAnalysis", "postPromotionAnalysis"])
+def test_thresholds_and_a_switch_without_a_split_are_part_of_it(field: str, value: Any) -> None:
+    """Both around a blue-green switch, where nothing is split: the operator's own verdict, whenever one looks."""
+    world = analysed(field, values={"score": value, "live": value})
+    name = {"prePromotionAnalysis": "before", "postPromotionAnalysis": "after"}[field]
+    errors = {"name": "errors", "event": "FirstAttemptError", "share": 1.0}
+    world.templates[name] = {"metrics": [*world.templates[name]["metrics"], errors]}
+    world.rate, seen = 10, set()
+    world.run_until("Analyzing")
+    for _ in range(20):
+        world.run(4)
+        status = saved(world)["status"]["rollout"]
+        if not status.get("analysis", {}).get("verdict"):
+            continue
+        again = judged_again(saved(world), world.templates[name])
+        assert (again.said, again.notes) == (status["analysis"]["verdict"], ())
+        assert [item["name"] for item in again.measured] == [item["name"] for item in status["analysis"]["measured"]]
+        seen.add(again.said["reason"])
+    assert seen and seen <= {"NoData", "MetricFailed", "MetricError"}
 
 
 def test_analyses_of_one_strategy_share_the_error_rate() -> None:

@@ -1,0 +1,86 @@
+"""The operator or a gateway is killed at a random second of an analysis: the verdict is the same as without."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from e2e import faults
+from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from e2e.flow import Flow, Shape
+from e2e.installation import Installation
+from e2e.test_healthy_twenty import QUICK
+
+VERDICT_S = 240
+# What a verdict takes without a kill: some 25 s for the bad version, at this rate, and 20 s for the healthy one.
+EARLIEST_S, LATEST_S = 1.0, 8.0
+THRESHOLD_STREAMS = 120
+BEFORE = 10
+
+BAD: Json = {"model": {**model_of("v1"), "version": "short", "maxModelLen": 24}}
+HEALTHY: Json = {"model": {**model_of("v1"), "version": "as-good"}}
+# Clients that leave the length to the server: a short context cuts their answers.
+FEW, MANY = Shape(rate=2, max_tokens=None), Shape(rate=20, streamed=1)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
+@pytest.mark.parametrize("victim", ["operator", "gateway"])
+@pytest.mark.parametrize("version", ["bad", "healthy"])
+def test_a_kill_during_an_analysis_changes_no_verdict(
+    version: str,
+    victim: str,
+    slipway: Installation,
+    namespace: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+) -> None:
+    slipway.kube.apply(faults.template("quick", **QUICK), namespace)
+    bad = version == "bad"
+    chat = deploy("v1", strategy=faults.strategy(20 if bad else 50, "quick"))
+    stable = chat.until_stable("v1")["stableRevision"]
+    running = flow(chat, FEW if bad else MANY)
+    enough = BEFORE if bad else THRESHOLD_STREAMS
+    running.wait_for(lambda seen: len(seen) >= enough, 90, "enough answers of stable")
+
+    chat.edit(**(BAD if bad else HEALTHY))
+    chat.until("its analysis began", lambda status: bool(run_of(status)), START_S)
+    second = random.uniform(EARLIEST_S, LATEST_S)
+    time.sleep(second)
+    before, killed = chat.status, next(iter(slipway.ready(victim)))
+    assert state_of(before) == "Analyzing", f"the verdict was there before the kill, {second:.1f} s after its beginning"
+    slipway.kill(killed)
+    print(f"{version}: {victim} killed {second:.1f} s after the analysis began, with {counted(before)} counted")
+
+    ended = chat.until("there is a verdict", lambda status: is_decided(status, stable), VERDICT_S)
+    run, former = run_of(ended), run_of(before)
+    if run:  # a promotion forgets it
+        assert (run["id"], run["startedAt"]) == (former["id"], former["startedAt"]), "it is the same analysis"
+        assert counted(ended) >= counted(before), "what was counted is kept"
+    if bad:
+        abort = chat.until_state("Aborted")["rollout"]["abort"]
+        assert abort["reason"] == "AnalysisFailed" and "truncated: " in abort["message"], abort
+        assert weights_of(chat.status) == {"v1": 100}
+    else:
+        chat.until_stable("as-good")
+    slipway.until_well()
+    troubles = [item for item in running.stop() if item.trouble]
+    assert victim == "gateway" or not troubles, troubles[:5]
+    assert all("ServerDisconnected" in item.trouble or "Client" in item.trouble for item in troubles), troubles[:5]
+
+
+def is_decided(status: Json, stable: str) -> bool:
+    """A version that waits for a person has no verdict, and never will."""
+    assert state_of(status) != "Paused", f"no verdict came: {status['message']}"
+    return state_of(status) in ("Aborting", "Aborted", "Promoting") or status["stableRevision"] != stable
+
+
+def run_of(status: Json) -> Json:
+    return dict((status.get("rollout") or {}).get("analysis") or {})
+
+
+def counted(status: Json) -> int:
+    """Requests of both sides that the analysis has counted."""
+    epochs = (epoch for item in run_of(status).get("counts") or () for epoch in item["epochs"])
+    return sum(epoch.get("nc", 0) + epoch.get("ns", 0) for epoch in epochs)

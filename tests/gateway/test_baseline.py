@@ -1,0 +1,98 @@
+"""Baseline pods of stable: a revision of their own for counts, and stable's for whoever needs an answer."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from slipway_gateway.failsafe import returned
+from slipway_gateway.router import pick, preference
+from slipway_gateway.table import Backend, MirrorRoute, Route, RouteTable, alike
+
+from .harness import gateway, table, until, upstream
+from .test_mirror import GREEDY, compared, next_user, results, saying
+from .test_proxy import STREAM
+
+BACKENDS = (Backend("c", 20), Backend("s", 60), Backend("s-baseline", 20))
+MARKED = b": 1.00000001 7,1\ndata: {}\n\n"
+ROUTE = Route("default/chat", "u", "chat", salt="salt", backends=BACKENDS, replicas=4)
+
+
+def key_of(revision: str) -> str:
+    """A key that the split gives this revision."""
+    return next(key for n in range(1000) if preference(ROUTE, key := f"k{n}")[0].revision == revision)
+
+
+def test_a_revision_and_its_baseline_run_the_same() -> None:
+    assert (alike("s"), alike("s-baseline")) == (("s", "s-baseline"), ("s-baseline", "s"))
+
+
+@pytest.mark.parametrize(
+    ("own", "then"),
+    [("s-baseline", ["s", "c"]), ("s", ["s-baseline", "c"]), ("c", ["s", "s-baseline"])],
+)
+def test_what_runs_the_same_comes_before_the_other_version(own: str, then: list[str]) -> None:
+    assert [one.revision for one in preference(ROUTE, key_of(own))] == [own, *then]
+
+
+def test_a_request_is_counted_where_it_was_answered() -> None:
+    """Another revision's pod is no attempt of the baseline's."""
+    shown = table(1, ("c", 20, ["http://c"]), ("s", 60, ["http://s"]), ("s-baseline", 20, []))
+    found = pick(shown, ROUTE, key_of("s-baseline"), {})
+    assert found and (found.revision, found.url) == ("s", "http://s")
+
+
+@pytest.mark.parametrize(("ready", "after"), [(4, (0, 100, 0)), (3, (20, 80, 0)), (0, (20, 60, 20))])
+def test_weights_that_expire_go_back_to_stable_and_not_to_its_baseline(ready: int, after: tuple[int, ...]) -> None:
+    assert tuple(one.weight for one in returned(ROUTE, ready).backends) == after
+
+
+@pytest.mark.parametrize("begun", ["s", "s-baseline"])
+async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: str) -> None:
+    """Its pod dies after an event; a client that lost it comes back."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM})
+        await out.prepare(request)
+        await out.write(b"data: [DONE]\n\n" if "X-Slipway-Resume" in request.headers else MARKED)
+        if "X-Slipway-Resume" not in request.headers and request.transport:
+            request.transport.close()
+        return out
+
+    _, twin = alike(begun)
+    async with contextlib.AsyncExitStack() as stack:
+        canary, pod, other = [await stack.enter_async_context(upstream(answer)) for _ in range(3)]
+        gate = await stack.enter_async_context(gateway())
+        gate.route(("c", 0, [canary.url]), (begun, 100, [pod.url]), (twin, 0, [other.url]))
+        async with await gate.post() as reply:
+            said = await reply.read()
+        assert said.endswith(b"data: [DONE]\n\n") and len(other.seen) == 1
+        name = said.split(b"\n")[0].removeprefix(b"id: ").decode()
+        gate.route(("c", 100, [canary.url]), (twin, 0, [other.url]))
+        async with await gate.post(headers={"Last-Event-ID": name}) as reply:
+            assert reply.status == 200 and (await reply.read()).endswith(b"data: [DONE]\n\n")
+        assert (len(other.seen), len(canary.seen)) == (2, 0)
+
+
+@pytest.mark.parametrize("answering", ["s", "s-baseline"])
+async def test_the_floor_is_any_other_pod_that_runs_the_same(answering: str) -> None:
+    """Stable has one pod: its baseline gives the second answer, and the other way round."""
+    async with contextlib.AsyncExitStack() as stack:
+        words = ("other", "stable", "stable")
+        canary, pod, twin = [await stack.enter_async_context(upstream(saying(word))) for word in words]
+        gate = await stack.enter_async_context(gateway(mirror_compare_percentage=100))
+        gate.backends.publish(both(canary.url, pod.url, twin.url))
+        user = next_user(gate, pod.url if answering == "s" else twin.url)
+        async with await gate.post(GREEDY | {"user": user}, "/v1/completions") as reply:
+            assert reply.headers["X-Slipway-Revision"] == answering
+        await until(lambda: results(gate))
+        assert results(gate) == {"compared": 1} and compared(gate) == {"pairs": 1, "canary_only": 1}
+
+
+def both(canary: str, pod: str, twin: str) -> RouteTable:
+    """All that stable and its baseline answer is mirrored."""
+    shown = table(1, ("c", 0, [canary]), ("s", 50, [pod]), ("s-baseline", 50, [twin]))
+    (route,) = shown.routes.values()
+    route = replace(route, mirror_routes=(MirrorRoute("m", "c", 100),))
+    return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
