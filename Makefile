@@ -88,6 +88,10 @@ promote20: setup ## a healthy version on a real cluster, promoted by itself twen
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s
 
+wake20: setup ## to zero and back twenty times on a real cluster, asked at random moments (about eight minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_scale_to_zero.py -s -k twenty
+
 traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

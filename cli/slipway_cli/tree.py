@@ -13,7 +13,7 @@ from slipway_cli.view import ConditionView, EventView, RevisionView, View
 
 PLAIN_WIDTH = 100_000  # characters: lines that a program reads are not broken
 
-_PHASES = {"Healthy": "green", "Progressing": "cyan", "Paused": "yellow", "Degraded": "red"}
+_PHASES = {"Healthy": "green", "Progressing": "cyan", "Paused": "yellow", "Degraded": "red", "Asleep": "blue"}
 _ROLES = {"stable": "green", "canary": "yellow", "baseline": "yellow", "old": "dim"}
 _MARKS = {DONE: ("[x]", "green"), NOW: ("[>]", "bold"), AHEAD: ("[ ]", "dim")}
 _MARKS |= {REJECTED: ("[!]", "red"), SKIPPED: ("[-]", "dim")}

@@ -44,7 +44,8 @@ def is_reached(goal: Goal, of: Deployment) -> bool:
         return False
     if goal.kind == "paused":
         return of.phase == "Paused"
-    return of.phase == "Healthy" and of.rollout is None and of.stable == of.wanted
+    # One that sleeps has nothing left to do.
+    return of.phase in ("Healthy", "Asleep") and of.rollout is None and of.stable == of.wanted
 
 
 def failure(of: Deployment) -> str | None:

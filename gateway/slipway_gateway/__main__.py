@@ -68,11 +68,12 @@ async def run(settings: Settings) -> int:
     metrics = Metrics(_version())
     rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
     failsafe = Failsafe(rule, settings.failsafe_ttl_s)
-    backends = Backends(metrics, failsafe, hung_after_s=settings.hung_after_s)
+    incarnation = uuid.uuid4().hex
+    backends = Backends(metrics, failsafe, hung_after_s=settings.hung_after_s, incarnation=incarnation)
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         source = _source(settings, backends, metrics)
-        admin = Admin(edge, backends, metrics, source, uuid.uuid4().hex)
+        admin = Admin(edge, backends, metrics, source, incarnation)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         runner = await listen(edge.app(), settings.host, settings.port, settings, edge.refuse)
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})

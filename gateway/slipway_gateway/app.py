@@ -30,6 +30,8 @@ ROUTED_PATHS = (
     "/api/v1/generate",
     "/api/v1/embed",
 )
+# Shorter than what sits between two processes takes a silent connection for dead.
+CALLS_WAIT_S = 20.0
 ROUTED_BY_PATH = "/api/v1/models/{name:.+}/generate"
 
 Work = Callable[[web.Request, Record], Awaitable[web.StreamResponse]]
@@ -273,6 +275,7 @@ class Admin:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_get("/internal/routes", self._routes)
+        app.router.add_get("/internal/calls", self._calls)
         return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -299,3 +302,8 @@ class Admin:
         }
         self._backends.renew()
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _calls(self, request: web.Request) -> web.Response:
+        """Which routes are to be woken: answered when there is news of it, or after a while."""
+        called = await self._backends.visits.calls(request.query.get("since", ""), CALLS_WAIT_S)
+        return web.Response(body=msgspec.json.encode(called), content_type="application/json")

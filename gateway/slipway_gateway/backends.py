@@ -16,6 +16,7 @@ from .router import Target, assigned, pick, pick_of, preference
 from .samples import Epoch, Samples
 from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
+from .visits import Visitors, Visits
 
 log = logging.getLogger(__name__)
 # A whole answer is silent while it is written, a stream only before it and when something is wrong.
@@ -90,6 +91,7 @@ class Backends:
         clock: Callable[[], float] = time.monotonic,
         *,
         hung_after_s: float = 60.0,
+        incarnation: str = "",
     ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
@@ -102,6 +104,7 @@ class Backends:
         self._watches: dict[str, Watch] = {}
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}
+        self.visits = Visits(clock, incarnation)
         self._changed = asyncio.Event()
 
     def publish(self, table: RouteTable) -> None:
@@ -111,6 +114,7 @@ class Backends:
             if route not in table.routes and not self._tallies[route, revision].inflight:
                 del self._tallies[route, revision]
         self._samples.keep(table.routes)
+        self.visits.follow(table.routes)
         self._follow(last, table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
         changed, self._changed = self._changed, asyncio.Event()
@@ -175,6 +179,16 @@ class Backends:
     def find(self, model: str) -> Route | None:
         return self.table.models.get(model) if self.table else None
 
+    def enter(self, model: str) -> Visitors:
+        """A request for a model comes; `visits.leave` tells its end."""
+        route = self.find(model)
+        return self.visits.enter(route.name if route else "")
+
+    def call(self, model: str) -> None:
+        """A request still waits for a model."""
+        if route := self.find(model):
+            self.visits.call(route.name)
+
     def lists(self, model: str, revision: str) -> bool:
         """Whether a model's route names a revision or one that runs the same, or has endpoints of it."""
         route = self.find(model)
@@ -196,7 +210,7 @@ class Backends:
         `holder`: tag of the one in it that has the stream.
         """
         route = self.find(model)
-        if self.table is None or route is None:
+        if self.table is None or route is None or route.asleep:
             return None
         if revision:
             found = (
@@ -334,5 +348,6 @@ class Backends:
             "generation": route.generation,
             "revisions": revisions,
             "failsafe": failsafe,
+            "activity": self.visits.report(route.name),
             "samples": self._samples.report(route, self._clock()),
         }

@@ -54,6 +54,15 @@ class Call:
         return self.path not in WITHOUT_TEXT
 
 
+def outcome_of(status: int) -> str:
+    """What a request comes to that is answered with this status."""
+    if status < 400:
+        return "ok"
+    if status == 429:
+        return "refused"
+    return "upstream_error" if status >= 500 else "client_error"
+
+
 @dataclass(slots=True)
 class Answer:
     """An answer whose first byte is at hand; `rest` is None when `start` is all of it."""

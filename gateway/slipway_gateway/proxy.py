@@ -1,7 +1,9 @@
 """Forwards one request: attempts until a first byte, and again for the rest of a stream whose server is gone."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 
 import aiohttp
@@ -17,7 +19,9 @@ from .mirror.lane import Lane
 from .relay import Relay
 from .router import Target
 from .settings import Settings
+from .table import Route
 from .telemetry.metrics import Metrics, Record
+from .waiting import Waiting
 from .wire import errors
 from .wire.resume import Trail
 
@@ -53,30 +57,33 @@ class Proxy:
 
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
-        effort = Effort(self._clock() + self._hold_s(call), self._settings.max_attempts)
+        effort = Effort(self._clock(), self._settings.max_attempts)
+        visitors = self._backends.enter(call.model)
+        waiting = Waiting(request, call, record, visitors, self._settings.wake_comment_s)
         relay: Relay | None = None
         try:
             async with limit:
                 self._limit(limit)
-                answer = await self._first_answer(call, record, effort)
-                relay = Relay(self, request, call, answer, record)
+                answer = await self._first_answer(call, record, effort, waiting)
+                if (ended := await waiting.turn_down(answer)) is not None:
+                    return ended
+                relay = Relay(self, request, call, answer, record, opened=waiting.out)
                 return await relay.run(close=close)
         except TimeoutError:
             if relay is None:
                 if effort.fate and not self._cut:
                     effort.fate.failed(self._clock())
-                raise (errors.draining() if self._cut else errors.timed_out()) from None
+                return await waiting.refuse(errors.draining() if self._cut else errors.timed_out())
             return await relay.end("drained" if self._cut else "timeout")
+        except errors.Refusal as refusal:
+            return await waiting.refuse(refusal)
         finally:
             self._limits.discard(limit)
             if relay:
                 relay.close()
             if effort.fate:
                 effort.fate.left(self._clock())
-
-    def _hold_s(self, call: Call) -> float:
-        route = self._backends.find(call.model)
-        return self._settings.hold_timeout_s if route is None or route.hold_s is None else route.hold_s
+            self._backends.visits.leave(visitors)
 
     def cut(self) -> None:
         """Ends what still runs: a stream with an event that says so, anything else with a refusal."""
@@ -91,11 +98,12 @@ class Proxy:
 
     # -- until the first byte
 
-    async def _first_answer(self, call: Call, record: Record, effort: Effort) -> Answer:
+    async def _first_answer(self, call: Call, record: Record, effort: Effort, waiting: Waiting | None = None) -> Answer:
+        """`waiting`: of a request that nobody has begun to answer."""
         while effort.spent < effort.limit:
             target = self._pick(call, effort)
             if target is None:
-                if effort.waits_in_vain or not await self._hold(effort):
+                if effort.waits_in_vain or not await self._hold(call, effort, waiting):
                     break
                 continue
             record.revision = target.revision
@@ -121,28 +129,53 @@ class Proxy:
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
             gone = call.revision and not self._backends.lists(call.model, call.revision)
-            raise errors.stream_gone() if gone else errors.no_endpoint(call.model)
+            if gone:
+                raise errors.stream_gone()
+            route = self._backends.find(call.model)
+            expected_s = route.wake_s if route else None
+            raise errors.no_endpoint(call.model) if expected_s is None else errors.asleep(call.model, expected_s)
         if effort.last.answer is None:
             raise errors.unreachable(effort.last.reason)
         return effort.last.answer
 
-    async def _hold(self, effort: Effort) -> bool:
+    async def _hold(self, call: Call, effort: Effort, waiting: Waiting | None) -> bool:
         """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
-        left = effort.hold_until - self._clock()
+        now, route = self._clock(), self._backends.find(call.model)
+        if waiting:
+            # What was promised to who came while it slept is kept when it is awake, and endpoints are still to be told.
+            effort.hold_until = max(effort.hold_until, waiting.began_s + self._hold_s(route))
+        left = effort.hold_until - now
         # A stream that is half answered keeps the place that it has; it came in by `max_inflight`.
         if left <= 0 or (self._held >= self._settings.max_held and not effort.resumes):
             return False
-        self._held += 1
-        self._metrics.held.inc()
-        try:
-            # An endpoint that failed is tried again after a pause; where there is none, only a new table can help.
-            await self._backends.changed(min(left, effort.pause_s) if effort.tried else left)
-        finally:
-            self._held -= 1
-            self._metrics.held.dec()
+        # An endpoint that failed is tried again after a pause; where there is none, only a new table can help.
+        pause_s = min(left, effort.pause_s) if effort.tried else left
+        with self._holding(waiting):
+            await self._backends.changed(min(pause_s, waiting.until_next_s(route, now)) if waiting else pause_s)
+        if waiting:
+            await waiting.tell(self._backends.find(call.model), self._clock())
+            self._backends.call(call.model)
         effort.pause_s = min(effort.pause_s * 2, _MAX_PAUSE_S)
         effort.tried.clear()
         return True
+
+    @contextlib.contextmanager
+    def _holding(self, waiting: Waiting | None) -> Iterator[None]:
+        visitors = waiting.visitors if waiting else None
+        self._held += 1
+        self._metrics.held.inc()
+        if visitors:
+            visitors.held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._metrics.held.dec()
+            if visitors:
+                visitors.held -= 1
+
+    def _hold_s(self, route: Route | None) -> float:
+        return self._settings.hold_timeout_s if route is None or route.hold_s is None else route.hold_s
 
     async def _attempt(self, call: Call, target: Target, fate: Fate | None) -> Answer | Fault:
         """`fate`: of the first attempt alone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
-from .exchange import Answer, Call
+from .exchange import Answer, Call, outcome_of
 from .split import tag
 from .telemetry.metrics import Record
 from .wire import headers
@@ -28,7 +28,17 @@ _OUTCOMES = {"upstream_died": "upstream_error"}
 class Relay:
     """One answer on its way. After the first byte nothing is raised to the outside but cancellation and the limit."""
 
-    def __init__(self, proxy: "Proxy", request: web.Request, call: Call, answer: Answer, record: Record) -> None:
+    def __init__(
+        self,
+        proxy: "Proxy",
+        request: web.Request,
+        call: Call,
+        answer: Answer,
+        record: Record,
+        *,
+        opened: web.StreamResponse | None = None,
+    ) -> None:
+        """`opened`: what the client was sent comments in while it waited."""
         self._proxy = proxy
         self._request = request
         self._call = call
@@ -40,21 +50,25 @@ class Relay:
         self._effort = proxy.resume_effort()
         self._mirrored = proxy.lane.copy_of(call, answer, record.request_id, request.headers)
         crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
-        self._out = web.StreamResponse(status=answer.status, headers=crossing)
+        self._out = opened or web.StreamResponse(status=answer.status, headers=crossing)
 
     async def run(self, *, close: bool) -> web.StreamResponse:
-        out, answer = self._out, self._answer
-        if close:
-            out.force_close()
-        if not self._trail and (length := answer.length) is not None:
-            out.content_length = length
+        out = self._out
         try:
-            await self._send(out.prepare(self._request))
+            if not out.prepared:
+                await self._open(close=close)
             self._record.first_byte = self._proxy.now()
             await self._stream()
         except (ConnectionError, _StalledClient):
             self._leave()
         return out
+
+    async def _open(self, *, close: bool) -> None:
+        if close:
+            self._out.force_close()
+        if not self._trail and (length := self._answer.length) is not None:
+            self._out.content_length = length
+        await self._send(self._out.prepare(self._request))
 
     async def end(self, code: str) -> web.StreamResponse:
         """A stream that is cut says so; any other answer is cut short, so that no client takes a part for the whole."""
@@ -93,7 +107,7 @@ class Relay:
             await self._send(self._out.write(rest))
         await self._send(self._out.write_eof())
         self._done = True
-        self._record.end(_outcome_of(self._answer.status), self._answer.status)
+        self._record.end(outcome_of(self._answer.status), self._answer.status)
         if self._mirrored:
             self._proxy.lane.offer(self._mirrored)
 
@@ -174,11 +188,3 @@ class Relay:
 
 class _StalledClient(Exception):
     pass
-
-
-def _outcome_of(status: int) -> str:
-    if status < 400:
-        return "ok"
-    if status == 429:
-        return "refused"
-    return "upstream_error" if status >= 500 else "client_error"

@@ -38,6 +38,9 @@ class Settings:
     max_resumes: int = _setting(3, "servers that one stream may outlive; 0: a broken stream ends with an error event")
     max_held: int = _setting(256, "requests that may wait for an endpoint at a time")
     hold_timeout_s: float = _setting(5.0, "how long a request may wait for a ready endpoint before 503")
+    wake_comment_s: float = _setting(
+        5.0, "between comments to a stream that waits for a deployment that sleeps; 0: none"
+    )
     resume_timeout_s: float = _setting(30.0, "how long a broken stream may wait for another server of its revision")
     remember_s: float = _setting(600.0, "how long tokens of a broken stream are kept for the client that comes back")
     max_remembered_bytes: int = _setting(64 << 20, "of these tokens together; beyond it the oldest go")

@@ -60,6 +60,8 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     header_routes: tuple[HeaderRoute, ...] = ()
     mirror_routes: tuple[MirrorRoute, ...] = ()
     hold_seconds: int | None = None
+    asleep: bool = False
+    wake_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Route:
     mirror_routes: tuple[MirrorRoute, ...] = ()
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
     replicas: int = 0  # that were asked for; 0: not known
+    asleep: bool = False  # nothing is sent to its endpoints, even where there are some
+    wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         header_routes=traffic.header_routes,
         mirror_routes=traffic.mirror_routes,
         hold_s=traffic.hold_seconds,
+        asleep=traffic.asleep,
+        wake_s=traffic.wake_seconds,
         replicas=_replicas(obj),
     )
 

@@ -21,6 +21,7 @@ from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
 from slipway_operator.kube.aggregation import Host
 from slipway_operator.kube.autoscalers import Autoscalers
+from slipway_operator.kube.calls import Calls
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
@@ -153,6 +154,8 @@ async def _serve(
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
         ]
+        calls = Calls(gateways, session, queue.add, settings.namespaces)
+        tasks.append(asyncio.create_task(calls.run(), name="calls"))
         resync = watch.resync(client, settings.namespaces, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         for key in await watch.all_keys(client, settings.namespaces):

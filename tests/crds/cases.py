@@ -118,6 +118,18 @@ CEL_CASES = (
         good=(_scaled(minReplicas=4), _scaled()),
     ),
     Case(
+        "autoscaling-zero",
+        "spec.autoscaling.minReplicas: 0 and idleSeconds go together",
+        bad=(_scaled(minReplicas=0), _scaled(idleSeconds=60), _scaled(minReplicas=1, idleSeconds=60)),
+        good=(_scaled(minReplicas=0, idleSeconds=60),),
+    ),
+    Case(
+        "autoscaling-hold",
+        "spec.autoscaling.holdSeconds goes with idleSeconds only",
+        bad=(_scaled(holdSeconds=60),),
+        good=(_scaled(minReplicas=0, idleSeconds=60, holdSeconds=0),),
+    ),
+    Case(
         "autoscaling-name",
         "spec.autoscaling.metrics.name goes with External and Pods",
         bad=(_scaled(_follow(type="External")), _scaled(_follow(type="Pods")), _scaled(_follow(name="depth"))),
@@ -412,6 +424,7 @@ SCHEMA_CASES = (
                 _scaled(_follow(type="External", name="depth", targetType="Utilization")),
                 _scaled(_follow(type="External", name="depth", targetType="AverageValue")),
             ),
+            ("idleSeconds", _scaled(minReplicas=0, idleSeconds=4), _scaled(minReplicas=0, idleSeconds=5)),
             *(
                 case
                 for direction in ("scaleUp", "scaleDown")

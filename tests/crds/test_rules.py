@@ -76,8 +76,8 @@ def test_everything_else_of_the_model_can_change(api: Api, namespace: str) -> No
             "spec.strategy.canary.steps[0].setWeigth",
         ),
         (
-            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "CPU", "target": "70%"}], "idleSeconds": 60}},
-            "spec.autoscaling.idleSeconds",
+            {"autoscaling": {"maxReplicas": 2, "metrics": [{"type": "CPU", "target": "70%"}], "cooldown": 60}},
+            "spec.autoscaling.cooldown",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -25,6 +25,7 @@ from slipway_operator.model.measuring import Answer, Question
 from slipway_operator.model.observed import Autoscaler, Gateway, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event, Plan
 from slipway_operator.model.samples import Pairs, Sample, Side
+from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.spec import parse_inputs
 from slipway_operator.model.status import Mode, State, Status, Traffic
 from slipway_operator.model.strategy import parse_strategy
@@ -80,6 +81,34 @@ class ModelGateway:
     incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
     samples: dict[int, Sample] = field(default_factory=dict)  # by generation
     open: list[Attempt] = field(default_factory=list)
+    asleep: bool = False  # by its table
+    since: datetime = START  # when it began to know the route
+    last: datetime | None = None  # when it last had a request in hand
+    held: int = 0
+    served: int = 0  # of those that came by `visit`
+    refused: int = 0
+
+    def visit(self, world: "ModelCluster") -> None:
+        """One request comes; what cannot be served is held, where the table says for how long."""
+        self.last = world.now
+        table = world.parsed().traffic
+        holds = self.asleep or (table is not None and table.hold_seconds is not None)
+        if self._serves(world):
+            self.served += 1
+        else:
+            self.held, self.refused = self.held + holds, self.refused + (not holds)
+
+    def let_go(self, world: "ModelCluster") -> None:
+        """Held requests go to pods that are there."""
+        if self.held:
+            self.last = world.now
+        if self.held and self._serves(world):
+            self.served, self.held = self.served + self.held, 0
+
+    def _serves(self, world: "ModelCluster") -> bool:
+        table = world.parsed().traffic
+        revisions = [backend.revision for backend in table.backends] if table and not self.asleep else []
+        return any(world.pods[name].ready for name in revisions if name in world.pods)
 
     def ask(self, table: Traffic, requests: int, world: "ModelCluster", chance: Random) -> None:
         """So many requests come, are split by weight, answered and counted."""
@@ -142,6 +171,7 @@ class ModelGateway:
         """As the operator sees it."""
         if not self.reachable:
             return Gateway(self.name, self.ready, reachable=False)
+        last = now if self.held or any(inflight.values()) else self.last
         return Gateway(
             self.name,
             self.ready,
@@ -152,6 +182,9 @@ class ModelGateway:
             self.cut_off,
             BOUNDS,
             copy.deepcopy(tuple(self._late(sample, now) for sample in self.samples.values())),
+            held=self.held,
+            known_s=(now - self.since).total_seconds(),
+            last_request_s=(now - last).total_seconds() if last else None,
         )
 
 
@@ -250,9 +283,12 @@ class ModelCluster:
             elif pods and not self.is_broken(revision):
                 item.ready = item.placed
         if gateways:
+            table = self.parsed().traffic
             for gateway in self.gateways:
-                gateway.generation = self.parsed().traffic.generation if self.parsed().traffic else None  # type: ignore[union-attr]
+                gateway.generation, gateway.asleep = (table.generation, bool(table.asleep)) if table else (None, False)
         self._serve(seconds)
+        for gateway in self.gateways:
+            gateway.let_go(self)
         self._answer()
         self._note_zeroes()
 
@@ -469,7 +505,7 @@ class ModelCluster:
         self._assert_mirrors(old.traffic, new)
         self._assert_confirmed(old, new)
         self._assert_judged(old, new)
-        self._assert_scale(new)
+        self._assert_scale(old, new)
         if old.stable_revision != new.stable_revision:
             assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"
         if new.rollout:
@@ -480,14 +516,18 @@ class ModelCluster:
         self.status, self._parsed = rendered, None
         self._note_zeroes()
 
-    def _assert_scale(self, new: Status) -> None:
+    def _assert_scale(self, old: Status, new: Status) -> None:
         """An autoscaler divides demand by the replicas, and looks for load in the pods of the selector."""
         live = {name for name in (new.stable_revision, new.rollout and new.rollout.revision) if name}
         if new.rollout and new.rollout.state is State.ABORTED:
             live -= {new.rollout.revision} - {new.stable_revision}
         assert new.selector == f"slipway.dev/modeldeployment=chat,slipway.dev/revision in ({','.join(sorted(live))})"
         present = sum(item.replicas for name, item in self.pods.items() if name in live)
-        assert new.replicas == min(present, self.spec.get("replicas", 1)), "what a rollout adds is no capacity"
+        wanted = 0 if self._sleeps(old) and self._sleeps(new) else self.spec.get("replicas", 1)
+        assert new.replicas == min(present, wanted), "what a rollout adds is no capacity"
+
+    def _sleeps(self, status: Status) -> bool:
+        return status.sleep is not None and status.sleep.state is SleepState.ASLEEP
 
     def _assert_weights(self, old: Traffic | None, new: Traffic | None, carriers: int) -> None:
         if new is None:
@@ -560,6 +600,9 @@ class ModelCluster:
         live = (parsed.stable_revision, parsed.rollout.revision if parsed.rollout else None)
         shares = (revision, baseline_of(revision))
         weight = sum(parsed.traffic.weight(name) for name in shares) if parsed.traffic else 0
+        if self._sleeps(parsed) and replicas == 0 and revision == parsed.stable_revision:
+            self._assert_may_sleep()
+            return
         if revision in live and replicas > 0:
             assert replicas >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
         elif revision == parsed.stable_revision and self._mode() is Mode.RECREATE:
@@ -575,6 +618,13 @@ class ModelCluster:
             short = self.pods[parsed.stable_revision or revision].desired < self.spec.get("replicas", 1)
             known = self.delays_changed or short or self.places is not None
             assert waited >= delay or known, f"I2: pods leave after {waited} s, not {delay}"
+
+    def _assert_may_sleep(self) -> None:
+        """What a gateway has in hand when pods leave, it holds; a new one has no table yet."""
+        told = [item for item in self.gateways if item.generation is not None]
+        assert all(item.asleep for item in told), "pods leave once every gateway holds what comes"
+        assert self.parsed().traffic.asleep  # type: ignore[union-attr]
+        assert not any(item.open for item in self.gateways), "and none has a request at a pod"
 
     delays_changed: bool = False
     surge_changed: bool = False

@@ -142,7 +142,7 @@ class Cluster:
 
     def __init__(self, client: Client, namespace, kubeconfig, operator_kubeconfig, folder, *, operator_flags=()):
         self.client, self.namespace = client, namespace
-        self.admin_port, self._gateway_port = free_port(), free_port()
+        self.admin_port, self._gateway_port, self.port = free_port(), free_port(), free_port()
         self.operator = Process(
             "slipway_operator",
             [
@@ -160,7 +160,7 @@ class Cluster:
             [
                 f"--kubeconfig={kubeconfig}",
                 f"--namespaces={namespace}",
-                f"--port={free_port()}",
+                f"--port={self.port}",
                 f"--admin-port={self._gateway_port}",
             ],
             kubeconfig,

@@ -14,6 +14,9 @@ _OUTCOMES = {
 }
 
 
+_FIRST_WAKE_S = 15
+
+
 class Refusal(Exception):
     """An answer that the gateway gives itself. Raised before the first byte of an answer, rendered once, in app.py."""
 
@@ -75,6 +78,13 @@ def overloaded(message: str) -> Refusal:
 def no_endpoint(model: str) -> Refusal:
     message = f"The model '{model}' has no ready endpoint now; try again shortly."
     return Refusal(503, "model_not_ready", message, retry_after_s=5)
+
+
+def asleep(model: str, expected_s: int) -> Refusal:
+    """`expected_s` 0: how long a wake takes is not known yet."""
+    takes = f"which takes about {expected_s} s" if expected_s else "which takes a while"
+    message = f"The model '{model}' had no requests and sleeps; it is being woken, {takes}. Try again then."
+    return Refusal(503, "model_waking", message, retry_after_s=expected_s or _FIRST_WAKE_S)
 
 
 def no_table() -> Refusal:

@@ -34,9 +34,9 @@ class EventAligner:
         return rest
 
 
-def error_event(path: str, code: str, message: str) -> bytes:
+def error_event(path: str, code: str, message: str, status: int = 502) -> bytes:
     """The end of a stream that broke; `/v1/generate` has its own event shape and no `[DONE]`."""
-    error = error_object(502, code, message)
+    error = error_object(status, code, message)
     if path == "/v1/generate":
         return b"data: " + msgspec.json.encode({"type": "error", "error": error}) + b"\n\n"
     return b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n"

@@ -44,6 +44,14 @@ class Answer:
     bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
     gone: bool = False  # its last words, repeated for a while
 
+    def held(self, namespace: str, name: str, uid: str) -> int:
+        """Requests of one ModelDeployment that wait there for an endpoint; 0 from a gateway that does not say."""
+        try:
+            route = self.routes.get(f"{namespace}/{name}") or {}
+            return max(0, int((route.get("activity") or {}).get("held", 0))) if route.get("uid") == uid else 0
+        except (AttributeError, TypeError, ValueError):
+            return 0
+
     def inflight(self, namespace: str, name: str, uid: str) -> int | None:
         """Requests in progress at one ModelDeployment; None when it has no such route, or says what makes no sense."""
         try:
@@ -61,7 +69,8 @@ class Answer:
         try:
             route = self.routes.get(f"{namespace}/{name}") or {}
             if route.get("uid") != uid:
-                return Gateway(self.name, self.ready, self.reachable)
+                return Gateway(self.name, self.ready, self.reachable, gone=self.gone)
+            activity = route.get("activity") or {}
             counted = route.get("revisions") or {}
             return Gateway(
                 self.name,
@@ -73,9 +82,25 @@ class Answer:
                 cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
                 bounds=self.bounds,
                 samples=samples.samples(route.get("samples"), self.bounds),
+                gone=self.gone,
+                held=int(activity.get("held", 0)),
+                known_s=_seconds(activity.get("known_s")),
+                last_request_s=_seconds(activity.get("last_request_s")),
             )
         except (AttributeError, LookupError, TypeError, ValueError):
-            return Gateway(self.name, self.ready, reachable=False)
+            return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
+
+
+def _seconds(value: object) -> float | None:
+    """
+    Raises:
+        ValueError: when it is something else than nothing or a number of seconds.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{value!r} is no number of seconds")
+    return float(value)
 
 
 class Gateways:
@@ -101,16 +126,27 @@ class Gateways:
         """What the gateways say, at most `CACHE_S` ago."""
         async with self._lock:
             if self._clock() >= self._fresh_until:
-                asked_at = self._clock()
-                self._answers = await self._ask_all()
-                # Counted from the question, so that an answer is never taken for younger than it is.
-                self._fresh_until = asked_at + CACHE_S
+                # Counted from the question, so that an answer is never taken for younger than it is. And before it,
+                # so that what is told meanwhile makes the answer old.
+                self._fresh_until = self._clock() + CACHE_S
+                try:
+                    self._answers = await self._ask_all()
+                except BaseException:
+                    self.forget()
+                    raise
             return self._answers
 
-    async def _ask_all(self) -> tuple[Answer, ...]:
+    def forget(self) -> None:
+        """Something happened at a gateway: what they said, or are saying now, counts no more."""
+        self._fresh_until = float("-inf")
+
+    async def endpoints(self) -> list["Endpoint"]:
+        """Where the gateways' admin ports are."""
         selector = f"{_SERVICE_LABEL}={self._service}"
-        slices = await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True)
-        answers = await asyncio.gather(*(self._ask(endpoint) for endpoint in endpoints(slices)))
+        return endpoints(await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True))
+
+    async def _ask_all(self) -> tuple[Answer, ...]:
+        answers = await asyncio.gather(*(self._ask(endpoint) for endpoint in await self.endpoints()))
         found = tuple(answer for answer in answers if answer)
         return (*found, *self._fallen(found))
 
@@ -133,7 +169,9 @@ class Gateways:
 
     async def _ask(self, endpoint: Endpoint) -> Answer | None:
         try:
-            async with self._session.get(endpoint.url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as response:
+            async with self._session.get(
+                f"{endpoint.url}/internal/routes", timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
+            ) as response:
                 response.raise_for_status()
                 told = await response.json()
                 incarnation, bounds = (
@@ -163,5 +201,5 @@ def endpoints(slices: list[Object]) -> list[Endpoint]:
             name = (entry.get("targetRef") or {}).get("name") or address
             # Two slices name one pod while it moves between them: the word of the ready one counts.
             if ready or host not in found:
-                found[host] = Endpoint(name, f"http://{host}:{port}/internal/routes", ready)
+                found[host] = Endpoint(name, f"http://{host}:{port}", ready)
     return sorted(found.values(), key=lambda endpoint: endpoint.name)

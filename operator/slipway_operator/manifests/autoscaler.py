@@ -35,7 +35,8 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
         },
         "spec": {
             "scaleTargetRef": target,
-            "minReplicas": wanted.min_replicas,
+            # The way to zero and back is the operator's: it tells the gateways first. See planning/sleep.py.
+            "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
             "metrics": [_metric(metric, target, group) for metric in wanted.metrics],
             "behavior": {"scaleUp": _rules(wanted.scale_up), "scaleDown": _rules(wanted.scale_down)},

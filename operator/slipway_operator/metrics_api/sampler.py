@@ -15,6 +15,7 @@ from slipway_operator.metrics_api.exposition import Reading
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed
+from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Status
 
 Key = tuple[str, str]
@@ -50,7 +51,8 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
         if pod.ready and pod.address
     )
     scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
-    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled)
+    sleeps = status.sleep is not None and status.sleep.state in (SleepState.ASLEEP, SleepState.WAKING)
+    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps)
 
 
 class Sampler:
@@ -147,7 +149,9 @@ class Sampler:
         now = self.clock()
         for key in keys:
             if series := self._series.get(key):
-                series.hear_gateways(problem or inflight(answers, key, series.followed.uid), now)
+                uid = series.followed.uid
+                held = sum(answer.held(*key, uid) for answer in answers if not answer.gone)
+                series.hear_gateways(problem or inflight(answers, key, uid), now, held)
 
     async def _ask_pod(self, key: Key, pod: PodTarget) -> None:
         async with self._slots:

@@ -39,6 +39,7 @@ class Followed:
     pods: tuple[PodTarget, ...]
     replicas: int  # status.replicas, which autoscalers divide by
     scaled: bool  # an autoscaler is about to ask
+    asleep: bool = False  # it is to have no pods, or has none yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Series:
         self.followed = followed
         self._pods: dict[str, _Memory] = {}
         self._inflight: tuple[float, int] | None = None
+        self._held: tuple[float, int] = (float("-inf"), 0)
         self._inflight_problem = "the gateways were not asked yet"
         self.follow(followed, now)
 
@@ -87,12 +89,13 @@ class Series:
                 memory.readings.append((now, reading))
                 memory.problem = f"a rate needs two readings, {PERIOD_S:g} s apart"
 
-    def hear_gateways(self, inflight: int | str, now: float) -> None:
-        """Requests in progress over all gateways, or in words why that is not known."""
+    def hear_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
+        """Requests in progress over all gateways, or in words why that is not known; `held`: that wait there."""
         if isinstance(inflight, str):
             self._inflight_problem = inflight
         else:
             self._inflight = (now, inflight)
+            self._held = (now, held)
 
     # --- of the whole -------------------------------------------------------------------------------------------------
 
@@ -125,6 +128,8 @@ class Series:
 
         A pod that was never heard has just begun, and has no load to speak of.
         """
+        if self._sleeps:
+            return Number(0.0, self.inflight(now).at)
         known = self._known(of_pod, now)
         silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
         self._require(known, silent)
@@ -132,8 +137,21 @@ class Series:
         window = next(iter(known.values())).window_s
         return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
 
+    def queue_depth(self, now: float) -> Number:
+        """Requests that wait: in the pods, and at gateways for a pod. Of the latter what is fresh counts."""
+        number = self.total(OF_POD[QUEUE_DEPTH], now)
+        held = self._held[1] if now - self._held[0] <= STALE_S else 0
+        return Number(number.value + held, number.at)
+
+    @property
+    def _sleeps(self) -> bool:
+        """No pod is missing: nobody is in them, and who waits for the first one is known to the gateways."""
+        return self.followed.asleep and not self._pods
+
     def ttft_p95(self, now: float) -> Number:
         """Seconds to the first token that 95 of 100 requests stay below; 0 only when nobody asks and nobody waits."""
+        if self._sleeps and self.queue_depth(now).value == 0:
+            return Number(0.0, self.inflight(now).at, int(WINDOW_S))
         known = self._known(_latest, now)
         silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
         self._require(known, silent)
@@ -248,8 +266,9 @@ def _replica_seconds(series: Series, now: float) -> Number:
     return Number(number.value * max(1, series.followed.replicas), number.at, number.window_s)
 
 
+QUEUE_DEPTH = "slipway_queue_depth"
 OF_POD: Mapping[str, OfPod] = {
-    "slipway_queue_depth": _gauge(lambda reading: reading.waiting),
+    QUEUE_DEPTH: _gauge(lambda reading: reading.waiting),
     "slipway_requests_running": _gauge(lambda reading: reading.running),
     "slipway_tokens_per_second": _tokens_per_second,
     "slipway_kv_cache_usage": _gauge(lambda reading: reading.kv_usage),
@@ -263,6 +282,7 @@ def _total(metric: str) -> Callable[[Series, float], Number]:
 
 OF_DEPLOYMENT: Mapping[str, Callable[[Series, float], Number]] = {
     **{metric: _total(metric) for metric in OF_POD},
+    QUEUE_DEPTH: Series.queue_depth,
     "slipway_in_flight": Series.inflight,
     "slipway_ttft_p95_seconds": Series.ttft_p95,
     "slipway_ttft_p95_replica_seconds": _replica_seconds,

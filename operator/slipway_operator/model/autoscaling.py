@@ -33,6 +33,7 @@ OWN_NAMES: Mapping[MetricType, str] = {
     MetricType.TTFT: "slipway_ttft_p95_replica_seconds",
     MetricType.KV_CACHE_USAGE: "slipway_kv_cache_usage",
 }
+HOLD_S = 300  # as long as Knative's activator waits
 AVERAGE = "AverageValue"
 NAMED = (MetricType.EXTERNAL, MetricType.PODS)
 OF_REQUESTS = (MetricType.CPU, MetricType.MEMORY)  # whose target may be a share of what the pods request
@@ -81,6 +82,8 @@ class Autoscaling:
     min_replicas: int = 1
     scale_up: Rules = SCALE_UP
     scale_down: Rules = SCALE_DOWN
+    idle_s: int | None = None  # without a request, after which it goes without pods; only with min_replicas 0
+    hold_s: int = HOLD_S  # how long a gateway lets a request wait for it to wake; 0: not at all
 
 
 def parse_autoscaling(spec: Json | None) -> Autoscaling | None:
@@ -99,11 +102,15 @@ def parse_autoscaling(spec: Json | None) -> Autoscaling | None:
         min_replicas=int(spec.get("minReplicas", 1)),
         scale_up=_rules(behavior.get("scaleUp") or {}, SCALE_UP),
         scale_down=_rules(behavior.get("scaleDown") or {}, SCALE_DOWN),
+        idle_s=int(spec["idleSeconds"]) if "idleSeconds" in spec else None,
+        hold_s=int(spec.get("holdSeconds", HOLD_S)),
     )
-    if not 1 <= read.min_replicas <= read.max_replicas:
+    if not 0 <= read.min_replicas <= read.max_replicas:
         raise ValueError(
-            f"spec.autoscaling: minReplicas {read.min_replicas} must be from 1 to maxReplicas {read.max_replicas}"
+            f"spec.autoscaling: minReplicas {read.min_replicas} must be from 0 to maxReplicas {read.max_replicas}"
         )
+    if (read.min_replicas == 0) != (read.idle_s is not None):
+        raise ValueError("spec.autoscaling: minReplicas 0 and idleSeconds go together: write both or neither")
     return read
 
 

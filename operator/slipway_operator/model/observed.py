@@ -70,6 +70,17 @@ class Gateway:
     cut_off: str = ""  # the revision that this gateway alone sends nothing to, for it fails hard
     bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
     samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
+    gone: bool = False  # its last words, repeated for a while
+    held: int = 0  # requests that wait there for an endpoint
+    known_s: float | None = None  # for how long it has known the route; None from a gateway that does not say
+    last_request_s: float | None = None  # since it last had a request in hand; None: never
+
+    @property
+    def idle_s(self) -> float | None:
+        """Seconds for which it surely had no request; None when it does not say."""
+        if self.known_s is None or self.last_request_s is None:
+            return self.known_s
+        return min(self.known_s, self.last_request_s)
 
 
 @dataclass(frozen=True, slots=True)

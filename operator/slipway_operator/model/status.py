@@ -8,6 +8,7 @@ from typing import Any
 from slipway_operator.model import wire
 from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.hooks import Ended, HookState
+from slipway_operator.model.sleep import Sleep
 from slipway_operator.model.strategy import HeaderMatch
 
 
@@ -33,6 +34,7 @@ class Phase(StrEnum):
     PAUSED = "Paused"
     HEALTHY = "Healthy"
     DEGRADED = "Degraded"
+    ASLEEP = "Asleep"
 
 
 class Mode(StrEnum):
@@ -138,6 +140,8 @@ class Traffic:
     hold_seconds: int | None = None  # how long new requests wait for the first pod in place of a refusal
     acknowledged: str = ""  # "2/2": gateways that route by this generation, of the ready ones
     mirror_routes: tuple[MirrorRoute, ...] = ()
+    asleep: bool | None = None  # gateways send nothing and hold what comes
+    wake_seconds: int | None = None  # how long that is expected to last, for those who wait
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -213,6 +217,7 @@ class Status:
     rollout: Rollout | None = None
     ended: Ended | None = None
     traffic: Traffic | None = None
+    sleep: Sleep | None = None  # of a deployment that may go without pods
     revisions: tuple[RevisionStatus, ...] = ()
     aborted_revisions: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # the last ones, newest last

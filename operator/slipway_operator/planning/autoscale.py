@@ -128,6 +128,8 @@ def _foreign_providers(at: Situation) -> str:
 
 def _health(at: Situation, item: Autoscaler) -> Finding:
     """By the controller's own conditions: that the object exists says nothing."""
+    if at.asleep:  # without pods there is little that it could read
+        return True, "Asleep", f"{_called(item)} has no pods to scale until somebody asks"
     for kind in ("AbleToScale", "ScalingActive"):
         said = _said(item, kind)
         if said and said.status == "False":

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 from slipway_operator.model import wire
+from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks
+from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks, sleep
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -51,12 +52,12 @@ def step(rollout: Rollout | None) -> str | None:
 def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[Condition]:
     """All conditions as they are now."""
     serving = _serving(course)
-    ready, wanted = at.ready(serving), at.replicas
+    ready = at.ready(serving)
     healthy = course.stable is not None and capacity.stable_healthy(course, at)
     rows = (
         ("Accepted", True, "Valid", "the spec is valid"),
         ("Ready", *_readiness(ready, at, traffic)),
-        ("Available", *_availability(ready, wanted, serving)),
+        ("Available", *_availability(ready, at, serving)),
         ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
         ("TrafficSynced", *_synchrony(at, traffic)),
         ("StableHealthy", healthy, "Carries" if healthy else "PodsMissing", _stable_sentence(course, at)),
@@ -74,6 +75,8 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 
 def _idle(course: Course, at: Situation) -> str:
+    if slept := sleep.sentence(course, at):
+        return slept
     if at.replicas == 0:
         return f"scaled to zero; revision {course.stable} serves again when spec.replicas is raised"
     return f"serving revision {course.stable}: {_pods(course.stable, at.replicas, at)}"
@@ -177,7 +180,8 @@ def _aborting(course: Course, at: Situation) -> str:
 def _aborted(course: Course, at: Situation) -> str:
     rollout = rollout_of(course)
     why = rollout.abort.message if rollout.abort else ""
-    return f"serving stable {course.stable}; revision {rollout.revision} was rejected: {why}"
+    serves = sleep.sentence(course, at) or f"serving stable {course.stable}"
+    return f"{serves}; revision {rollout.revision} was rejected: {why}"
 
 
 _SENTENCES: dict[State | None, Callable[[Course, Situation], str]] = {
@@ -208,6 +212,10 @@ def _sentence(course: Course, at: Situation) -> str:
 
 def _settled_phase(course: Course, at: Situation) -> Phase:
     ready = at.ready(course.stable)
+    if at.asleep:
+        return Phase.ASLEEP
+    if at.sleep and at.sleep.state is SleepState.WAKING:
+        return Phase.DEGRADED if sleep.is_late(at) else Phase.PROGRESSING
     if ready >= at.replicas:
         return Phase.HEALTHY
     return Phase.PROGRESSING if ready > 0 else Phase.DEGRADED
@@ -271,6 +279,10 @@ def _progress_reason(course: Course, at: Situation) -> tuple[str, str]:
 
 def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
     """A later table that is still on its way takes nothing from readiness: the former one routes to the same pods."""
+    if at.asleep:
+        return True, "Asleep", "the next request waits until it is awake"
+    if at.sleep and at.sleep.state is SleepState.WAKING and not sleep.is_late(at):
+        return True, "Waking", "requests wait for the first pod"
     if ready == 0 or traffic is None:
         return False, "NoReadyPods", "no pod of the serving revision is ready"
     if traffic.generation <= 1 and not at.traffic_synced:
@@ -278,7 +290,10 @@ def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool
     return True, "Serving", "requests are served"
 
 
-def _availability(ready: int, wanted: int, serving: str | None) -> tuple[bool, str, str]:
+def _availability(ready: int, at: Situation, serving: str | None) -> tuple[bool, str, str]:
+    if at.asleep:
+        return True, "Asleep", "it is to have no pods until somebody asks"
+    wanted = at.replicas
     full = ready >= wanted > 0
     return full, "PodsReady" if full else "PodsNotReady", f"{ready} of {wanted} pods of revision {serving} are ready"
 

@@ -6,6 +6,7 @@ decisions: a crash between the status and the Event may swallow one, and what it
 
 from slipway_operator.model import wire
 from slipway_operator.model.plan import Event, Evict
+from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import RevisionStatus, Rollout, State, Traffic
 from slipway_operator.planning.situation import Course, Situation
 
@@ -64,7 +65,9 @@ def _drained(name: str, inflight: int | None) -> Event:
 
 def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
     """The last ready pod of stable is gone while requests are meant for it."""
-    stable = course.stable
+    stable, sleep = course.stable, at.sleep
+    if sleep and sleep.state in (SleepState.ASLEEP, SleepState.WAKING):
+        return ()
     before = next((item.ready for item in at.status.revisions if item.revision == stable), 0)
     if not before or at.ready(stable) or not at.weight(stable):
         return ()

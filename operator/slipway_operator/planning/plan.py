@@ -25,6 +25,7 @@ from slipway_operator.planning import (
     measuring,
     restart,
     revision,
+    sleep,
     wakeup,
 )
 from slipway_operator.planning.autoscale import Scaling, scaling
@@ -58,6 +59,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     owner = Owner.of(obj)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
+    at = replace(at, sleep=sleep.next_sleep(before, at))
     course, decided = advance(before, at)
     ended, told = hooks.follow_end(before, course, at)
     traffic = next_traffic(course, at, spec.inputs.model.name)
@@ -75,10 +77,10 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=evicted,
-        events=(*translated, *decided, *told, *moved, *ignored),
+        events=(*translated, *decided, *told, *moved, *sleep.news(course, at), *ignored),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
-        requeue_after_s=0.0 if course != before else wakeup.after_s(course, at, traffic),
+        requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
     )
 
 
@@ -151,6 +153,7 @@ def _status(
         canary_revision=course.target if course.stable else None,
         rollout=_shown(course, at),
         traffic=traffic,
+        sleep=at.sleep,
         revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,

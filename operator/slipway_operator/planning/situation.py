@@ -5,6 +5,7 @@ from datetime import datetime
 
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed, Workload
+from slipway_operator.model.sleep import Sleep, SleepState
 from slipway_operator.model.spec import Spec
 from slipway_operator.model.status import Decision, Rollout, State, Status
 
@@ -47,11 +48,18 @@ class Situation:
     observed: Observed
     now: datetime
     uid: str = ""  # of the ModelDeployment
+    sleep: Sleep | None = None  # as decided now
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it goes without pods: decided now, and written down before."""
+        written, decided = self.status.sleep, self.sleep
+        return bool(written and decided and written.state is decided.state is SleepState.ASLEEP)
 
     @property
     def replicas(self) -> int:
         """Pods that serve all traffic."""
-        return self.spec.replicas
+        return 0 if self.asleep else self.spec.replicas
 
     @property
     def rolled_back(self) -> bool:

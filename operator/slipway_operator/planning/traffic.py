@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from slipway_operator.model import labels
+from slipway_operator.model.autoscaling import HOLD_S
+from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Mode, Rollout, State, Traffic
 from slipway_operator.model.strategy import Policy
 from slipway_operator.planning import baseline, canary, capacity, gates
@@ -22,6 +24,7 @@ def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
     acked, ready = at.acknowledged
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
+    table = _slept(table, at)
     if present and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
     generation = present.generation + 1 if present else 1
@@ -129,6 +132,16 @@ def _hold_s(at: Situation) -> int | None:
     """Seconds that requests wait at a gateway where the only pod is replaced by another."""
     limits = at.spec.strategy.capacity
     return limits.hold_s if limits.policy is Policy.ALLOW_RECREATE and at.replicas == 1 else None
+
+
+def _slept(table: Traffic, at: Situation) -> Traffic:
+    """What gateways are told of a deployment that is not awake: to hold, how long, and to send nothing before pods."""
+    sleep, scaled = at.sleep, at.spec.autoscaling
+    if sleep is None or sleep.state is SleepState.AWAKE:
+        return table
+    asleep = True if sleep.state is not SleepState.WAKING else None
+    hold_s = scaled.hold_s if scaled else HOLD_S
+    return replace(table, asleep=asleep, hold_seconds=hold_s, wake_seconds=sleep.expected_s)
 
 
 def _backend(at: Situation, revision: str, weight: int) -> Backend:

@@ -169,10 +169,14 @@ class Rollouts(Collector):
         weight = GaugeMetricFamily(
             "slipway_rollout_weight_percent", "Share of new requests.", labels=["namespace", "name", "revision"]
         )
+        wake = GaugeMetricFamily("slipway_wake_seconds", "How long the last wake took.", labels=["namespace", "name"])
         for key, status in self._known.items():
             for one in Phase:
                 phase.add_metric([*key, one.value], float(one is status.phase))
             for backend in status.traffic.backends if status.traffic else ():
                 weight.add_metric([*key, backend.revision], backend.weight)
+            if status.sleep and status.sleep.wake_seconds:
+                wake.add_metric([*key], status.sleep.wake_seconds[-1])
         yield phase
         yield weight
+        yield wake

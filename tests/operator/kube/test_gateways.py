@@ -165,7 +165,7 @@ def test_endpoints_read_every_kind_of_slice():
         ]
     )
     assert [(endpoint.name, endpoint.url, endpoint.ready) for endpoint in found] == [
-        ("gw-a", "http://10.0.0.2:8001/internal/routes", True),
-        ("gw-b", "http://10.0.0.1:8001/internal/routes", True),
-        ("gw-c", "http://[fd00::1]:8001/internal/routes", True),
+        ("gw-a", "http://10.0.0.2:8001", True),
+        ("gw-b", "http://10.0.0.1:8001", True),
+        ("gw-c", "http://[fd00::1]:8001", True),
     ]

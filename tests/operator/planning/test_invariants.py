@@ -79,6 +79,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
         "capacity": {"policy": "AllowRecreate", "surgeTimeoutSeconds": 3},
     },
 )
+FOLLOWS = {"type": "QueueDepth", "target": "4"}
 KINDS = (
     *("confirm-rollout", "pre-rollout", "rollout", "confirm-traffic-increase", "confirm-promotion"),
     *("post-rollout", "rollback"),
@@ -112,6 +113,8 @@ ACTS = st.one_of(
     st.tuples(st.just("score"), st.sampled_from((0.9, 0.1, float("nan"), None, "much"))),
     st.tuples(st.just("deafen"), st.tuples(st.integers(0, 1), st.booleans())),
     st.tuples(st.just("wear"), st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4))),
+    st.tuples(st.just("idle"), st.sampled_from((None, 5, 8))),
+    st.tuples(st.just("visit"), st.integers(0, 1)),
     st.tuples(st.just("places"), st.sampled_from((None, 3, 4, 6))),
     st.tuples(st.just("restart"), st.just(0)),
     st.tuples(st.just("time"), st.integers(1, 8)),
@@ -180,6 +183,11 @@ def set_template(world: ModelCluster, on_inconclusive: str | None) -> None:
     world.templates = {name: {**spec, "onInconclusive": on_inconclusive} for name, spec in known.items()}
 
 
+def may_sleep(world: ModelCluster, idle_s: int | None) -> None:
+    scaled = {"minReplicas": 0, "maxReplicas": 5, "idleSeconds": idle_s, "metrics": [FOLLOWS]}
+    world.edit(autoscaling=None if idle_s is None else scaled)
+
+
 def deafen(world: ModelCluster, value: tuple[int, bool]) -> None:
     """A ready gateway does not answer the operator, or does again."""
     index, reachable = value
@@ -206,6 +214,8 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "template": set_template,
     "score": lambda world, value: world.values.update(score=value),
     "deafen": deafen,
+    "idle": may_sleep,
+    "visit": lambda world, value: world.gateways[value].visit(world),
     "wear": lambda world, value: world.restarts.update([(model(value[0])["uri"], value[1])]),
     "places": set_places,
     "restart": lambda world, value: world.edit(restartAt=format_time(world.now)),
@@ -231,7 +241,7 @@ def test_invariants_hold_and_every_history_settles(lot: int, history: list[tuple
     set_template(world, "Pause")
     for gateway in world.gateways:
         gateway.reachable = True
-    world.edit(paused=False, replicas=3, progressDeadlineSeconds=3600)
+    world.edit(paused=False, replicas=3, progressDeadlineSeconds=3600, autoscaling=None)
     world.run(150)
     settle_at_rest(world)
 
@@ -249,7 +259,7 @@ def settle_at_rest(world: ModelCluster) -> None:
     assert sorted(world.pods) == sorted(kept) and len(kept) <= (3 if held else 1), "what does not serve has left"
 
 
-SCENARIOS = ("promotion", "abort", "supersede", "baseline")
+SCENARIOS = ("promotion", "abort", "supersede", "baseline", "sleep")
 
 
 def begun(name: str) -> ModelCluster:
@@ -262,7 +272,10 @@ def begun(name: str) -> ModelCluster:
 
 
 def scenario(name: str, world: ModelCluster) -> None:
-    """A whole rollout; every reconcile may crash."""
+    """A whole rollout, or a whole sleep; every reconcile may crash."""
+    if name == "sleep":
+        sleep_and_wake(world)
+        return
     world.edit(model=model("v2"))
     run(world, 30)
     if name == "abort":
@@ -274,6 +287,15 @@ def scenario(name: str, world: ModelCluster) -> None:
     if name != "abort" and rollout:
         world.edit(rollout__promote=rollout.token)
     run(world, 120)
+
+
+def sleep_and_wake(world: ModelCluster) -> None:
+    may_sleep(world, 5)
+    run(world, 20)
+    world.gateways[0].visit(world)
+    run(world, 4)
+    assert world.gateways[0].served == 1
+    run(world, 30)
 
 
 def run(world: ModelCluster, seconds: int) -> None:

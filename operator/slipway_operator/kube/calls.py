@@ -1,0 +1,88 @@
+"""Hears from each gateway at once that somebody asks for a deployment that sleeps: one open question per gateway."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+import aiohttp
+
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.gateways import Gateways
+
+Key = tuple[str, str]
+
+LOOK_S = 2.0  # between two looks for gateways
+PAUSE_S = 0.1  # between two questions, whatever a gateway answers
+RETRY_S = 2.0
+TIMEOUT_S = 40.0  # a gateway answers after 20 s at the latest
+
+log = logging.getLogger(__name__)
+
+
+class Calls:
+    """Which deployments are to be looked at because somebody waits for them.
+
+    What is missed is found anyway: a gateway repeats a call until it is heard, and reconciles ask gateways too.
+    """
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        session: aiohttp.ClientSession,
+        look_at: Callable[[Key], None],
+        namespaces: Collection[str] = (),
+    ) -> None:
+        """`namespaces`: those that are served; none is all of them."""
+        self._gateways, self._session = gateways, session
+        self._look_at, self._namespaces = look_at, frozenset(namespaces)
+
+    async def run(self) -> None:
+        """Listen to every gateway there is until cancelled."""
+        listening: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                urls = await self._urls(listening)
+                for url in listening.keys() - urls:
+                    listening.pop(url).cancel()
+                for url in urls - listening.keys():
+                    listening[url] = asyncio.create_task(self._listen(url), name=f"calls of {url}")
+                await asyncio.sleep(LOOK_S)
+        finally:
+            for task in listening.values():
+                task.cancel()
+            await asyncio.gather(*listening.values(), return_exceptions=True)
+
+    async def _urls(self, known: Collection[str]) -> set[str]:
+        try:
+            return {endpoint.url for endpoint in await self._gateways.endpoints()}
+        except ApiError as error:
+            log.warning("gateways cannot be looked for: %s", error)
+            return set(known)
+
+    async def _listen(self, url: str) -> None:
+        mark = ""
+        while True:
+            told = await self._ask(url, mark)
+            if told is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            mark, keys = told
+            served = [key for key in keys if not self._namespaces or key[0] in self._namespaces]
+            if served:
+                self._gateways.forget()
+            for key in served:
+                self._look_at(key)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self, url: str, mark: str) -> tuple[str, list[Key]] | None:
+        """The mark and who is called for; None when the gateway does not say."""
+        limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            asked = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)
+            async with asked as response:
+                response.raise_for_status()
+                told = await response.json()
+                routes = [str(route).partition("/") for route in told["routes"]]
+                return str(told["mark"]), [(namespace, name) for namespace, _, name in routes]
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
+            return None

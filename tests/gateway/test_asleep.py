@@ -1,0 +1,232 @@
+"""A deployment that sleeps: its requests wait, are told so, wake it, and end well or with a word."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from slipway_gateway.table import Endpoints, RouteTable, build
+from slipway_gateway.visits import Visits
+from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, until, upstream
+
+STREAM = {"model": "chat", "stream": True}
+
+
+def publish(edge: Gateway, url: str = "", **fields: Any) -> None:
+    """The next table: one revision at `url`, with these fields of its route."""
+    edge.generation += 1
+    made = table(edge.generation, ("r1", 100, [url] if url else []))
+    route = replace(made.routes["default/chat"], **fields)
+    edge.backends.publish(build([route], [Endpoints("default/chat", "r1", (url,) if url else ())]))
+
+
+def sleeps(edge: Gateway, url: str = "", *, hold_s: float = 30, wake_s: int = 7) -> None:
+    publish(edge, url, asleep=True, hold_s=hold_s, wake_s=wake_s)
+
+
+def wakes(edge: Gateway, url: str = "", *, hold_s: float = 30) -> None:
+    publish(edge, url, hold_s=hold_s, wake_s=7)
+
+
+async def activity(edge: Gateway) -> dict[str, Any]:
+    async with edge.client.get(edge.admin_url + "/internal/routes") as answer:
+        return dict((await answer.json())["routes"]["default/chat"]["activity"])
+
+
+async def calls(edge: Gateway, since: str = "") -> dict[str, Any]:
+    async with edge.client.get(edge.admin_url + "/internal/calls", params={"since": since}) as answer:
+        return dict(await answer.json())
+
+
+async def events(answer: aiohttp.ClientResponse) -> tuple[list[str], list[Any]]:
+    """Comments and data of a stream."""
+    lines = (await answer.read()).decode().splitlines()
+    data = [line[6:] for line in lines if line.startswith("data: ")]
+    return [line for line in lines if line.startswith(":")], [x if x == "[DONE]" else json.loads(x) for x in data]
+
+
+async def test_nothing_is_sent_while_it_sleeps_though_pods_are_there() -> None:
+    """Between the word to the gateways and the end of the pods: what comes waits, and goes to them after all."""
+    async with gateway() as edge, upstream(echo) as server:
+        sleeps(edge, server.url)
+        asked = asyncio.create_task(edge.post())
+        await until(edge.held)
+        assert not server.seen
+        assert (await activity(edge))["held"] == 1
+        edge.route(("r1", 100, [server.url]))
+        assert (await asked).status == 200
+        assert edge.outcomes() == {"ok": 1}
+
+
+async def test_it_waits_as_long_as_was_said_when_it_came_though_endpoints_come_later_than_the_word() -> None:
+    async with gateway(hold_timeout_s=0.05) as edge, upstream(echo) as server:
+        sleeps(edge)
+        asked = asyncio.create_task(edge.post())
+        await until(edge.held)
+        wakes(edge)
+        edge.route(("r1", 100, []))  # awake, and the endpoint is not known here yet
+        await asyncio.sleep(0.2)
+        assert edge.held() == 1
+        edge.route(("r1", 100, [server.url]))
+        assert (await asked).status == 200
+
+
+async def test_a_request_that_came_before_the_word_waits_as_it_says() -> None:
+    """Its table was old: the pod it was sent to is gone when the word comes."""
+    async with gateway(hold_timeout_s=0.5) as edge, upstream(echo) as server:
+        edge.route(("r1", 100, []))
+        asked = asyncio.create_task(edge.post())
+        await until(edge.held)
+        sleeps(edge)
+        await asyncio.sleep(0.6)
+        assert (await calls(edge))["routes"] == ["default/chat"]
+        edge.route(("r1", 100, [server.url]))
+        assert (await asked).status == 200
+
+
+async def test_streams_hear_that_it_wakes_and_then_get_their_answer() -> None:
+    async with gateway(wake_comment_s=0.05) as edge, upstream(streaming(3)) as server:
+        sleeps(edge)
+        answer = await edge.post(STREAM)
+        assert (answer.status, answer.content_type) == (200, "text/event-stream")
+        assert answer.headers["X-Request-Id"]
+        wakes(edge)
+        await asyncio.sleep(0.1)
+        edge.route(("r1", 100, [server.url]))
+        comments, data = await events(answer)
+        assert len(comments) >= 2
+        assert all(line.startswith(": waking, 0 s of about 7 s") for line in comments)
+        assert data == [{"n": 0}, {"n": 1}, {"n": 2}, "[DONE]"]
+        assert edge.outcomes() == {"ok": 1}
+
+
+async def test_a_fast_wake_sends_no_comment() -> None:
+    async with gateway(wake_comment_s=30.0) as edge, upstream(streaming(1)) as server:
+        sleeps(edge)
+        asked = asyncio.create_task(edge.post(STREAM))
+        await until(edge.held)
+        edge.route(("r1", 100, [server.url]))
+        answer = await asked
+        assert answer.headers["X-Slipway-Revision"] == "r1"
+        assert (await events(answer))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/v1/chat/completions", ["model_waking", "[DONE]"]),
+        ("/v1/generate", ["model_waking"]),
+    ],
+)
+async def test_a_wake_that_takes_too_long_ends_a_stream_with_an_event(path: str, wanted: list[str]) -> None:
+    async with gateway(wake_comment_s=0.05) as edge:
+        sleeps(edge, hold_s=0.2)
+        _, data = await events(await edge.post(STREAM, path))
+        assert [item if item == "[DONE]" else item["error"]["code"] for item in data] == wanted
+        assert "about 7 s" in data[0]["error"]["message"]
+        assert edge.outcomes() == {"no_endpoint": 1}
+        assert (await activity(edge))["held"] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "kind"),
+    [
+        (400, "client_error", "invalid_request_error"),
+        (500, "upstream_error", "server_error"),
+        (200, "upstream_error", ""),
+    ],
+)
+async def test_an_answer_that_is_no_stream_comes_as_an_event_after_comments(
+    status: int, outcome: str, kind: str
+) -> None:
+    async with gateway(wake_comment_s=0.05) as edge, upstream(answering(status)) as server:
+        sleeps(edge)
+        answer = await edge.post(STREAM)
+        edge.route(("r1", 100, [server.url]))
+        _, data = await events(answer)
+        assert data[-1] == "[DONE]"
+        assert data[0]["error"]["message"] == "upstream says no"
+        assert kind in data[0]["error"]["type"]
+        assert edge.outcomes() == {outcome: 1}
+
+
+async def test_where_holding_is_off_the_answer_says_when_to_come_back_and_it_wakes_anyway() -> None:
+    async with gateway() as edge:
+        sleeps(edge, hold_s=0)
+        answer = await edge.post()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "7")
+        error = (await answer.json())["error"]
+        assert error["code"] == "model_waking"
+        assert "about 7 s" in error["message"]
+        assert (await calls(edge))["routes"] == ["default/chat"]
+        told = await activity(edge)
+        assert told["held"] == 0
+        assert told["last_request_s"] < 5
+
+
+async def test_places_are_bounded_and_who_gets_none_is_told() -> None:
+    async with gateway(max_held=1) as edge, upstream(echo) as server:
+        sleeps(edge, wake_s=0)
+        waits = asyncio.create_task(edge.post())
+        await until(edge.held)
+        full = await edge.post()
+        assert (full.status, full.headers["Retry-After"]) == (503, "15")
+        edge.route(("r1", 100, [server.url]))
+        assert (await waits).status == 200
+        assert edge.outcomes() == {"ok": 1, "no_endpoint": 1}
+
+
+async def test_a_client_that_leaves_while_it_waits_is_counted_once() -> None:
+    async with gateway(wake_comment_s=0.05) as edge:
+        sleeps(edge)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]))
+        body = json.dumps(STREAM).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        assert b": waking" in await reader.readuntil(b"s\n")
+        await drop(writer)
+        await until(lambda: edge.outcomes() == {"client_closed": 1})
+        assert (await activity(edge))["held"] == 0
+
+
+async def test_calls_are_told_at_once_and_once() -> None:
+    async with gateway() as edge, upstream(echo) as server:
+        sleeps(edge)
+        first = await calls(edge)
+        assert first["routes"] == []
+        listening = asyncio.create_task(calls(edge, first["mark"]))
+        asked = [asyncio.create_task(edge.post()) for _ in range(3)]
+        told = await asyncio.wait_for(listening, 2)
+        assert (told["routes"], told["mark"] != first["mark"]) == (["default/chat"], True)
+        again = asyncio.create_task(calls(edge, told["mark"]))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(again), 0.2)
+        assert not again.done(), "the other two are no news"
+        edge.route(("r1", 100, [server.url]))
+        assert {(await one).status for one in asked} == {200}
+        assert (await calls(edge))["routes"] == []
+        sleeps(edge, hold_s=0)
+        await edge.post()
+        assert (await asyncio.wait_for(again, 2))["routes"] == ["default/chat"]
+
+
+def test_activity_counts_from_the_last_request_of_this_very_route() -> None:
+    now = 100.0
+    visits = Visits(lambda: now)
+    one = RouteTable({"default/chat": table(1, ("r1", 100, [])).routes["default/chat"]})
+    visits.follow(one.routes)
+    now = 110.0
+    assert visits.report("default/chat") == {"held": 0, "known_s": 10.0, "last_request_s": None}
+    visitors = visits.enter("default/chat")
+    now = 115.0
+    assert visits.report("default/chat")["last_request_s"] == 0.0
+    visits.leave(visitors)
+    now = 117.0
+    visits.follow(one.routes)
+    assert visits.report("default/chat") == {"held": 0, "known_s": 17.0, "last_request_s": 2.0}
+    visits.follow({"default/chat": replace(one.routes["default/chat"], uid="another")})
+    assert visits.report("default/chat") == {"held": 0, "known_s": 0.0, "last_request_s": None}

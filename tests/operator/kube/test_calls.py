@@ -1,0 +1,98 @@
+"""The open question to each gateway: over real sockets, to gateways that come, go, and answer nonsense."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from slipway_operator.kube import calls
+from slipway_operator.kube.errors import Unavailable
+from slipway_operator.kube.gateways import Endpoint
+from tests.gateway.harness import until
+
+
+class Told:
+    """A gateway that answers each question with the next of these."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.marks = list(answers), []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.marks.append(request.query["since"])
+        if not self.answers:
+            await asyncio.sleep(60)
+        said = self.answers.pop(0)
+        return web.json_response(said) if isinstance(said, dict) else web.Response(status=said)
+
+
+class Known:
+    """Where the gateways are, as `Gateways` says."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] | None = []
+        self.forgotten = 0
+
+    async def endpoints(self) -> list[Endpoint]:
+        if self.urls is None:
+            raise Unavailable("away")
+        return [Endpoint(url, url, ready=True) for url in self.urls]
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_S", "RETRY_S", "PAUSE_S"):
+        monkeypatch.setattr(calls, name, 0.01)
+
+
+@contextlib.asynccontextmanager
+async def listening(known: Known, *namespaces: str) -> AsyncIterator[list[tuple[str, str]]]:
+    heard: list[tuple[str, str]] = []
+    async with aiohttp.ClientSession() as session:
+        task = asyncio.create_task(calls.Calls(known, session, heard.append, namespaces).run())  # type: ignore[arg-type]
+        yield heard
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def serving(told: Told) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/internal/calls", told.answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+async def test_each_gateway_is_listened_to_through_errors_and_each_call_makes_old_what_gateways_said() -> None:
+    first = Told({"mark": "a.1", "routes": ["default/chat"]}, 500, {"mark": [], "routes": 3}, 404)
+    first.answers += [{"mark": "a.2", "routes": ["default/chat", "other/embed"]}]
+    second = Told({"mark": "b.0", "routes": []})
+    known = Known()
+    async with serving(first) as one, serving(second) as two, listening(known) as heard:
+        known.urls = [one]
+        await until(lambda: len(heard) == 3)
+        known.urls = None  # the API server is away: who is known stays
+        await asyncio.sleep(0.1)
+        known.urls = [one, two]
+        await until(lambda: second.marks == ["", "b.0"])
+        assert heard == [("default", "chat"), ("default", "chat"), ("other", "embed")]
+        assert first.marks == ["", "a.1", "a.1", "a.1", "a.1", "a.2"]
+        assert known.forgotten == 2
+        known.urls = [two]
+
+
+async def test_deployments_of_namespaces_that_others_serve_are_theirs() -> None:
+    told = Told({"mark": "a.1", "routes": ["theirs/chat", "ours/chat", "nonsense"]})
+    known = Known()
+    async with serving(told) as url, listening(known, "ours") as heard:
+        known.urls = [url]
+        await until(lambda: len(told.marks) == 2)
+        assert heard == [("ours", "chat")]
