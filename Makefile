@@ -92,6 +92,11 @@ wake20: setup ## to zero and back twenty times on a real cluster, asked at rando
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_scale_to_zero.py -s -k twenty
 
+autoscale: setup ## load steps on a real cluster, with what tells demand gone now and then (WRITE=1: docs/autoscaling.md)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_autoscaling.py -s \
+	  $(if $(WRITE),--autoscaling-page docs/autoscaling.md --autoscaling-picture docs/pictures/autoscale.png)
+
 traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

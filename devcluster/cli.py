@@ -16,7 +16,7 @@ from devcluster.errors import DevclusterError
 from devcluster.gobuild import all_binaries, build_steps, drop_build_caches
 from devcluster.images import nodeimage
 from devcluster.images.project import build_and_load
-from devcluster.node import access, cluster
+from devcluster.node import access, cluster, metrics_server
 from devcluster.places import demand_space, exclusive, places
 from devcluster.progress import run_steps, say
 from devcluster.tools import tool
@@ -91,6 +91,12 @@ def images(torch: str | None, load: bool) -> None:
     """Build the project's images from its Dockerfiles, load them, print their names (NAME=REFERENCE lines)."""
     for name, reference in build_and_load(places(), _console, torch=torch, load=load).items():
         click.echo(f"{name}={reference}")
+
+
+@main.command("metrics-server")
+def install_metrics_server() -> None:
+    """Install metrics-server, for autoscaling by CPU and memory (compiled once, about 2 minutes)."""
+    metrics_server.install(places(), _console)
 
 
 @main.command()

@@ -31,6 +31,15 @@ def drop_build_caches(places: Places) -> None:
     run(["rm", "-rf", *folders])  # several times faster here than shutil.rmtree
 
 
+def required_version(module: GoModule, path: str) -> str:
+    """The version of a direct dependency, as the committed go.mod names it."""
+    lines = (PACKAGE / "gomods" / module.name / "go.mod").read_text().splitlines()
+    found = [words[-1] for words in map(str.split, lines) if path in words[:-1] and words[-1] != "indirect"]
+    if len(found) != 1:
+        raise DevclusterError(f"gomods/{module.name}/go.mod does not name one version of {path}.")
+    return found[0]
+
+
 def module_folder(places: Places, module: GoModule, path: str, version: str) -> Path:
     """The unpacked source of one dependency, downloaded when it is not there."""
     folder = places.work / "gomod" / f"{path}@{version}"

@@ -20,7 +20,7 @@ from devcluster.pins import GoModule, module_of
 PACKAGE = Path(__file__).resolve().parent
 REPOSITORY = PACKAGE.parent
 DEFAULT_CLUSTER = "slipway"
-_MADE_HERE = ("bases", "torch", "component-images", "kind-files")
+_MADE_HERE = ("bases", "torch", "component-images", "kind-files", "metrics-server-files")
 
 
 @dataclass(frozen=True, slots=True)

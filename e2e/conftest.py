@@ -15,7 +15,7 @@ from devcluster.engine.choice import Missing, choose
 from e2e.deployment import Deployment
 from e2e.flow import Flow, Shape
 from e2e.installation import Installation
-from examples.demo.kube import CRD, REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, logs, pods
+from examples.demo.kube import CRD, REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, is_devcluster, logs, pods
 from examples.demo.load import Load
 
 HERE = Path(__file__).resolve().parent
@@ -32,6 +32,8 @@ _why_skipped = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-table", metavar="FILE", help="put the table of test_faults.py into this page")
+    parser.addoption("--autoscaling-page", metavar="FILE", help="put the table of test_autoscaling.py into this page")
+    parser.addoption("--autoscaling-picture", metavar="FILE", help="draw its load step into this PNG")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -114,6 +116,15 @@ def devcluster(*arguments: str) -> str:
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=UP_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"`{' '.join(command[1:])}` failed; its last words are above"
     return done.stdout
+
+
+@pytest.fixture(scope="session")
+def metrics_server(slipway: Installation) -> None:
+    """What serves CPU and memory of pods; a foreign cluster has it or has not."""
+    if is_devcluster(slipway.kube):
+        devcluster("metrics-server")
+    elif not slipway.kube.kubectl("get", "apiservice", "v1beta1.metrics.k8s.io", "--ignore-not-found", "-o", "name"):
+        pytest.skip("this cluster has no metrics-server")
 
 
 # --- for each test ----------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ from pathlib import Path
 from e2e import weights
 from e2e.deployment import Deployment, Json, canary, model_of
 from e2e.flow import Shape
+from e2e.page import put_table
 from examples.demo.report import commit, machine
 from slipway_operator.model.template import LLM_DEFAULT
 
 BUILT_IN, WARMED = "llm-default", "warmed"
 # The built-in template counts latencies after two minutes; for a model that starts in seconds five are enough.
 WARM_UP_S = 5
-TABLE_BEGINS, TABLE_ENDS = "<!-- table -->", "<!-- end of the table -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def put_table(page: Path, rows: list[Row]) -> None:
+def put_rows(page: Path, rows: list[Row]) -> None:
     """Replace the table of a page.
 
     Raises:
@@ -176,11 +176,7 @@ def put_table(page: Path, rows: list[Row]) -> None:
     """
     if missing := {fault.name for fault in FAULTS} - {row.fault for row in rows}:
         raise ValueError(f"{page} is left as it was: no row for {', '.join(sorted(missing))}")
-    before, begins, rest = page.read_text().partition(TABLE_BEGINS)
-    _, ends, after = rest.partition(TABLE_ENDS)
-    if not (begins and ends):
-        raise ValueError(f"{page} has no lines {TABLE_BEGINS} and {TABLE_ENDS} to put a table between")
-    page.write_text(f"{before}{begins}\n{markdown(rows)}\n{ends}{after}")
+    put_table(page, markdown(rows))
 
 
 ROOT = Path(__file__).resolve().parents[1]

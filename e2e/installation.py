@@ -21,7 +21,12 @@ WELL_S = 90.0
 # An address that nobody answers at, from the block that is kept for documentation.
 NOWHERE = "192.0.2.1"
 VALUES = {
-    "gateway": {"replicaCount": GATEWAYS, "service": {"type": "NodePort", "nodePort": NODE_PORT}},
+    "gateway": {
+        "replicaCount": GATEWAYS,
+        "service": {"type": "NodePort", "nodePort": NODE_PORT},
+        # On a node with two cores there has to be room for model pods that ask for some.
+        "resources": {"requests": {"cpu": "100m"}},
+    },
     # Tests wait for the next operator again and again.
     "operator": {"readinessProbe": {"periodSeconds": 1}},
 }

@@ -41,7 +41,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     if len(found) == len(FAULTS):
         write(report(found), faults.ROOT)
     if page:
-        faults.put_table(Path(page), found)
+        faults.put_rows(Path(page), found)
 
 
 def report(found: list[Row]) -> Json:

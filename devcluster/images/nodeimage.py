@@ -10,7 +10,7 @@ from devcluster import pins
 from devcluster.engine.engine import Engine
 from devcluster.engine.facts import machine
 from devcluster.errors import DevclusterError
-from devcluster.gobuild import all_binaries, build_steps, drop_build_caches, module_folder
+from devcluster.gobuild import all_binaries, build_steps, drop_build_caches, module_folder, required_version
 from devcluster.images.archive import write_archive
 from devcluster.images.bases import base_reference, base_tar, import_base, make_base
 from devcluster.images.components import component_images, read_kind_sources
@@ -64,8 +64,8 @@ def _saved(where: Places) -> Path:
 
 def _save_kind_sources(where: Places) -> None:
     """Keeps the few files of kind's module that the image needs, so that the module cache can go."""
-    version = run(["grep", "sigs.k8s.io/kind ", PACKAGE / "gomods" / "kind" / "go.mod"]).split()[-1]
-    module = module_folder(where, pins.MODULES["kind"], "sigs.k8s.io/kind", version)
+    kind = pins.MODULES["kind"]
+    module = module_folder(where, kind, "sigs.k8s.io/kind", required_version(kind, "sigs.k8s.io/kind"))
     with appears_whole(_saved(where)) as target:
         for name in ("images/base/files", "pkg/build/nodeimage"):
             shutil.copytree(module / name, target / name, copy_function=shutil.copyfile)

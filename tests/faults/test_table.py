@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults import FAULTS, ROOT, TABLE_BEGINS, TABLE_ENDS, Row, markdown, put_table, told, warmed
+from e2e.faults import FAULTS, ROOT, Row, markdown, put_rows, told, warmed
+from e2e.page import TABLE_BEGINS, TABLE_ENDS
 from slipway_operator.model.template import parse
 
 ROWS = [Row(fault.name, fault.released, "errors: 1 of 2", 41.4, 300, 7, 9) for fault in FAULTS]
@@ -28,8 +29,8 @@ def test_the_page_keeps_its_words(tmp_path: Path) -> None:
     page = tmp_path / "faults.md"
     page.write_text((ROOT / "docs" / "faults.md").read_text())
     before = page.read_text()
-    put_table(page, ROWS)
-    put_table(page, ROWS)
+    put_rows(page, ROWS)
+    put_rows(page, ROWS)
     head, _, rest = page.read_text().partition(TABLE_BEGINS)
     table, _, tail = rest.partition(TABLE_ENDS)
     assert head == before.partition(TABLE_BEGINS)[0] and tail == before.partition(TABLE_ENDS)[2]
@@ -40,9 +41,9 @@ def test_a_table_without_all_faults_is_not_written(tmp_path: Path) -> None:
     page = tmp_path / "faults.md"
     page.write_text("words")
     with pytest.raises(ValueError, match=f"no row for {FAULTS[-1].name}"):
-        put_table(page, ROWS[:-1])
+        put_rows(page, ROWS[:-1])
     with pytest.raises(ValueError, match="has no lines"):
-        put_table(page, ROWS)
+        put_rows(page, ROWS)
     assert page.read_text() == "words"
 
 

@@ -1,0 +1,317 @@
+"""Capacity follows demand by the real controller of HorizontalPodAutoscalers and by nobody's metrics but ours.
+
+`make test` runs the load step; `make autoscale` also one during a canary, and what happens when a gateway, the operator
+or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md with a picture.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e import autoscaling
+from e2e.autoscaling import BY_DEMAND, ENGINE, FEW, MOST, POD, POD_OF_FIVE, Findings, at_least, exactly
+from e2e.deployment import START_S, Deployment, Json, canary, model_of, weights_of
+from e2e.installation import Installation
+from e2e.page import put_table
+from e2e.timeline import Timeline, violations
+from examples.demo.kube import RELEASE, SYSTEM, Kube, KubeError
+from examples.demo.load import Load
+from examples.demo.report import write
+from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
+from slipway_operator.model import quantity
+
+STEP, CANARY, SERIES = "a load step", "a load step in a paused canary", "every series, read with kubectl"
+GATEWAY, OPERATOR, FOREIGN = "a gateway is killed", "the operator is away", "somebody else's metrics API"
+RESOURCES = "CPU and memory, by metrics-server"
+EXPERIMENTS = (STEP, CANARY, SERIES, GATEWAY, OPERATOR, FOREIGN, RESOURCES)
+
+SURGE = 1
+AWAY_S = 45.0  # three periods of the autoscaler's controller
+LOOK_S = 90.0  # the operator looks once a minute who serves the metrics API
+
+Loads = Callable[..., Load]
+
+
+@pytest.fixture(scope="module")
+def findings(request: pytest.FixtureRequest) -> Iterator[Findings]:
+    """Takes a row for each experiment, prints them all at the end, and writes what was asked for."""
+    found = Findings()
+    yield found
+    if not found.rows:
+        return
+    table = found.markdown(EXPERIMENTS)
+    print(f"\n{table}")
+    if {name for name, _ in found.rows} == set(EXPERIMENTS):
+        write(found.report(), autoscaling.ROOT)
+        if page := request.config.getoption("--autoscaling-page"):
+            put_table(Path(page), table)
+
+
+@pytest.fixture(scope="module")
+def served(slipway: Installation) -> Iterator[Deployment]:
+    """One that is scaled by its demand; each test leaves it with one pod."""
+    with slipway.deployed("v1", resources=POD, engine=ENGINE, autoscaling=BY_DEMAND) as chat:
+        autoscaling.until_followed(chat)
+        yield chat
+
+
+# --- demand -----------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_follow_a_load_step_and_come_back(
+    served: Deployment, load: Loads, findings: Findings, request: pytest.FixtureRequest
+) -> None:
+    with Timeline(served) as timeline:
+        steady = load(served, timeout_s=autoscaling.TIMEOUT_S, **FEW)
+        up = autoscaling.climb(served, timeline, load)
+        down = autoscaling.descend(timeline, up.crowd)
+        served.until("its pods have left", lambda status: status["ready"] == "1/1" and len(served.pods()) == 1, 60)
+        report = steady.stop()
+        if picture := request.config.getoption("--autoscaling-picture"):
+            autoscaling.draw(timeline, up, down, Path(picture))
+    failures = (*down.crowd.failures, *report.failures)
+    requests, queue = down.crowd.requests + report.requests, max(waiting for _, waiting in timeline.waiting())
+    seen = f"{up.told()}; {down.told()}; {queue:.0f} waited at most; {requests} requests, {len(failures)} failed"
+    assert violations(timeline.moments(), surge=0) == []
+    findings.add(STEP, seen, *autoscaling.step_bars(STEP, up, down, len(failures)))
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600, func_only=True)
+def test_replicas_follow_a_load_step_in_a_paused_canary(
+    slipway: Installation, deploy: Callable[..., Deployment], load: Loads, findings: Findings
+) -> None:
+    """Weights and step stay, also when the operator dies while the number grows; the promotion then goes on."""
+    strategy = canary({"setWeight": 50}, {"pause": {}}) | {"capacity": {"maxSurge": SURGE}}
+    chat = deploy("v1", resources=POD_OF_FIVE, engine=ENGINE, autoscaling=BY_DEMAND, strategy=strategy)
+    autoscaling.until_followed(chat)
+    chat.edit(model={**model_of("v1"), "version": "next"})
+    paused = chat.until_state("Paused")
+    assert weights_of(paused) == {"next": 50, "v1": 50}
+    with Timeline(chat) as timeline:
+        steady = load(chat, timeout_s=autoscaling.TIMEOUT_S, **FEW)
+        up = autoscaling.climb(chat, timeline, load)
+        slipway.kill_operator()
+        down = autoscaling.descend(timeline, up.crowd)
+        settled = chat.until("the pods of the pause are left", lambda status: status["ready"] == "2/2", 90)
+        promoting = timeline.now()
+        assert (settled["step"], weights_of(settled)) == (paused["step"], {"next": 50, "v1": 50})
+        chat.promote()
+        chat.until_stable("next")
+        chat.until_alone()
+        report = steady.stop()
+    failures = (*down.crowd.failures, *report.failures)
+    during = [moment for moment in timeline.moments() if moment.at < promoting]
+    others = [moment for moment in during if sorted(moment.weights.values()) != [50, 50]]
+    violated = violations(timeline.moments(), SURGE)
+    assert not violated, violated
+    seen = f"{up.told()}; {down.told()}; weights 50/50 in all of {len(during)} changes; then promoted"
+    findings.add(
+        CANARY,
+        f"{seen}; {down.crowd.requests + report.requests} requests, {len(failures)} failed",
+        *autoscaling.step_bars(CANARY, up, down, len(failures)),
+        exactly(f"{CANARY}: moments with other weights", len(others), 0),
+        exactly(f"{CANARY}: violated invariants", len(violated), 0),
+    )
+
+
+# --- the metrics API --------------------------------------------------------------------------------------------------
+
+
+def test_every_series_is_read_and_the_autoscaler_is_healthy(
+    served: Deployment, load: Loads, findings: Findings
+) -> None:
+    load(served, **FEW)
+    place, label = f"namespaces/{served.namespace}", f"labelSelector=slipway.dev/modeldeployment%3D{served.name}"
+    paths = []
+    for version in ("v1beta2", "v1beta1"):
+        for name in metrics_of(served.kube, f"{CUSTOM}/{version}"):
+            resource, metric = name.split("/")
+            some = f"*/{metric}?{label}" if resource == "pods" else f"{served.name}/{metric}"
+            paths.append(f"{CUSTOM}/{version}/{place}/{resource}/{some}")
+    paths += [f"{EXTERNAL}/v1beta1/{place}/{name}?{label}" for name in metrics_of(served.kube, f"{EXTERNAL}/v1beta1")]
+    rate = f"{CUSTOM}/v1beta2/{place}/pods/*/slipway_tokens_per_second?{label}"
+    assert rate in paths and len(paths) > 20
+    served.kube.wait_until(lambda: has_value(served.kube, rate), 60, "a rate has its two readings")
+    empty = [path for path in paths if not has_value(served.kube, path)]
+    described = served.kube.kubectl("describe", "hpa", f"{served.name}-autoscaler", "--namespace", served.namespace)
+    print(described)
+    assert re.search(r"ScalingActive +True +ValidMetricFound", described)
+    assert re.search(r"AbleToScale +True", described)
+    assert "<unknown>" not in described, "a metric has no value"
+    seen = f"{len(paths) - len(empty)} of {len(paths)} have a value; `kubectl describe hpa`: ScalingActive True"
+    findings.add(SERIES, seen, exactly("series without a value", len(empty), 0))
+
+
+def metrics_of(kube: Kube, version: str) -> list[str]:
+    """What the API itself lists: RESOURCE/METRIC, or METRIC."""
+    return [item["name"] for item in json.loads(kube.kubectl("get", "--raw", f"/apis/{version}"))["resources"]]
+
+
+def has_value(kube: Kube, path: str) -> bool:
+    """Whether it is a number with a time; an error of the API is not one."""
+    try:
+        document = json.loads(kube.kubectl("get", "--raw", f"/apis/{path}"))
+    except KubeError as error:
+        assert "has no fresh value" in str(error), error
+        return False
+    return (
+        all(quantity.parse(item["value"]) >= 0 and item["timestamp"] for item in document["items"])
+        and document["items"] != []
+    )
+
+
+# --- when somebody is not there ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600, func_only=True)
+def test_the_number_stays_while_a_gateway_or_the_operator_is_gone(
+    slipway: Installation, served: Deployment, load: Loads, findings: Findings
+) -> None:
+    with Timeline(served) as timeline:
+        up = autoscaling.climb(served, timeline, load)
+
+        killed = timeline.now()
+        slipway.kill(sorted(slipway.ready("gateway"))[0])
+        slipway.until_well()
+        time.sleep(max(0.0, killed + AWAY_S - timeline.now()))
+        least = min(moment.wanted for moment in timeline.moments(killed))
+        seen = f"never fewer than {least} replicas wanted in the {AWAY_S:.0f} s from the kill on"
+        findings.add(GATEWAY, seen, at_least("replicas wanted while a gateway is gone", least, MOST))
+
+        steady = load(served, timeout_s=autoscaling.TIMEOUT_S, **FEW)
+        with without_operator(slipway):
+            up.crowd.stop()
+            went = timeline.now()
+            slipway.kube.wait_until(lambda: scaling_active(served)[0] == "False", 60, "the controller has no metric")
+            _, reason = scaling_active(served)
+            time.sleep(AWAY_S)
+            least = served.kube.deployment(served.name, served.namespace)["spec"]["replicas"]
+            assert len(served.pods()) == MOST, "pods left while nobody knew the demand"
+        back = timeline.now()
+        told = timeline.until(lambda now: is_true(now.condition("Autoscaling")), 60, "the condition is good again")
+        down = timeline.until(lambda now: now.wanted == 1, 90, "one replica is wanted", since=back)
+        failed = len(steady.stop().failures)
+    said = {moment.condition("Autoscaling").get("reason", "") for moment in timeline.moments(went)}
+    assert reason in said, f"the ModelDeployment said {said}, the controller {reason}"
+    seen = (
+        f"{least} replicas for {back - went:.0f} s without demand and without metrics ({reason}); "
+        f"1 wanted {down.at - back:.0f} s after it is back, the condition good after {told.at - back:.0f} s"
+    )
+    findings.add(
+        OPERATOR,
+        f"{seen}; {failed} requests failed",
+        exactly("replicas wanted while the operator is away", least, MOST),
+        exactly("failed requests while the operator is away", failed, 0),
+    )
+
+
+@contextmanager
+def without_operator(slipway: Installation) -> Iterator[None]:
+    """Nobody reconciles and nobody serves the metrics API."""
+    scale = ("scale", f"deployment/{RELEASE}-operator", "--namespace", SYSTEM)
+    slipway.kube.kubectl(*scale, "--replicas=0")
+    try:
+        slipway.kube.wait_until(lambda: not slipway.pods("operator"), 60, "the operator has left")
+        yield
+    finally:
+        slipway.kube.kubectl(*scale, "--replicas=1")
+        slipway.until_well()
+
+
+def scaling_active(chat: Deployment) -> tuple[str, str]:
+    """Status and reason of that condition of its autoscaler."""
+    live = chat.kube.json("get", "hpa", f"{chat.name}-autoscaler", "--namespace", chat.namespace)
+    said = next((item for item in live["status"].get("conditions") or () if item["type"] == "ScalingActive"), {})
+    return str(said.get("status")), str(said.get("reason"))
+
+
+def is_true(condition: Json) -> bool:
+    return condition.get("status") == "True"
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600, func_only=True)
+def test_a_foreign_metrics_api_is_left_alone_and_told(
+    slipway: Installation, served: Deployment, findings: Findings
+) -> None:
+    ours = f"v1beta2.{CUSTOM}"
+    with Timeline(served) as timeline:
+        with foreign(slipway.kube, served.namespace, f"v1beta1.{CUSTOM}") as custom:
+            slipway.kube.wait_until(lambda: not exists(slipway.kube, ours), LOOK_S, "ours makes room")
+            slipway.kube.wait_until(lambda: sources(served) == {"External"}, 30, "the other group is read")
+            timeline.until(lambda now: is_true(now.condition("Autoscaling")), 60, "it computes by external metrics")
+            with foreign(slipway.kube, served.namespace, f"v1beta1.{EXTERNAL}") as external:
+                taken = timeline.until(
+                    lambda now: now.condition("Autoscaling").get("reason") == "MetricsApiTaken", LOOK_S + 60, "it tells"
+                )
+                kept = [custom(), external()]
+        slipway.kube.wait_until(lambda: exists(slipway.kube, ours), LOOK_S, "ours is back")
+        timeline.until(lambda now: is_true(now.condition("Autoscaling")), LOOK_S, "it computes again")
+        assert sources(served) == {"Object"}
+    message = taken.condition("Autoscaling")["message"]
+    assert f"{served.namespace}/somebodys-adapter" in message
+    left = f"{kept.count(True)} of 2 left as they are"
+    seen = f"ours makes room, and the group that is left is read; both taken: `MetricsApiTaken`; {left}"
+    findings.add(FOREIGN, seen, exactly("registrations of somebody else that are left alone", kept.count(True), 2))
+
+
+@contextmanager
+def foreign(kube: Kube, namespace: str, name: str) -> Iterator[Callable[[], bool]]:
+    """An APIService of somebody else in the place of ours; says whether it is still theirs."""
+    version, _, group = name.partition(".")
+    service = {"name": "somebodys-adapter", "namespace": namespace, "port": 443}
+    spec = {"group": group, "version": version, "service": service, "insecureSkipTLSVerify": True}
+    priorities = {"groupPriorityMinimum": 100, "versionPriority": 100}
+    manifest = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name}}
+    kube.kubectl("delete", "apiservice", name)
+    kube.apply(manifest | {"spec": spec | priorities}, namespace)
+    try:
+        yield lambda: bool(kube.json("get", "apiservice", name)["spec"].get("service") == service)
+    finally:
+        kube.kubectl("delete", "apiservice", name, "--ignore-not-found")
+
+
+def exists(kube: Kube, name: str) -> bool:
+    return bool(kube.kubectl("get", "apiservice", name, "--ignore-not-found", "-o", "name"))
+
+
+def sources(chat: Deployment) -> set[str]:
+    """Kinds of metrics that its autoscaler reads."""
+    live = chat.kube.json("get", "hpa", f"{chat.name}-autoscaler", "--namespace", chat.namespace)
+    return {item["type"] for item in live["spec"]["metrics"]}
+
+
+# --- CPU and memory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(600, func_only=True)
+def test_replicas_follow_cpu_and_memory(
+    metrics_server: None, deploy: Callable[..., Deployment], load: Loads, findings: Findings
+) -> None:
+    by_use = autoscaling.scaled({"type": "CPU", "target": "60%"}, {"type": "Memory", "target": "95%"}, most=2)
+    chat = deploy("v1", resources=POD, engine=ENGINE, autoscaling=by_use)
+    autoscaling.until_followed(chat)
+    with Timeline(chat) as timeline:
+        came = timeline.now()
+        crowd = load(chat, timeout_s=autoscaling.TIMEOUT_S, **autoscaling.CROWD)
+        grown = timeline.until(
+            lambda now: now.wanted == 2, START_S, "two replicas are wanted for their CPU", since=came
+        )
+        used = chat.kube.json("get", "hpa", f"{chat.name}-autoscaler", "--namespace", chat.namespace)
+        report = crowd.stop()
+    current = {item["resource"]["name"]: item["resource"]["current"] for item in used["status"]["currentMetrics"]}
+    assert current["cpu"]["averageUtilization"] > 60 and current["memory"]["averageUtilization"] > 0
+    print(chat.kube.kubectl("top", "pods", "--namespace", chat.namespace))
+    cpu, memory = current["cpu"]["averageUtilization"], current["memory"]["averageUtilization"]
+    seen = (
+        f"2 replicas wanted after {grown.at - came:.0f} s at {cpu} % of the CPU (target 60 %), {memory} % of the memory"
+    )
+    findings.add(RESOURCES, seen, exactly("failed requests while CPU is followed", len(report.failures), 0))

@@ -1,0 +1,1 @@
+"""The autoscaling suite's own judgement: what a watch told, invariants, the table."""

@@ -1,0 +1,95 @@
+"""A timeline finds each violated invariant and none in a good history; it hears of every change as it happens."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.deployment import Deployment
+from e2e.timeline import Moment, Timeline, violations
+from examples.demo.kube import Kube
+from tests.support.api_server import GROUP_PATH, Api
+
+
+def moment(at: float = 0.0, wanted: int = 2, **changes: Any) -> Moment:
+    """Half of the requests at each of two revisions, a pod each and both ready."""
+    status: dict[str, Any] = {
+        "stableRevision": "old",
+        "rollout": {"revision": "new", "attempt": 1, "stepIndex": 1},
+        "traffic": traffic(new=50, old=50),
+        "revisions": [pods("new", 1, 50), pods("old", 1, 50)],
+    }
+    return Moment(at, wanted, status | changes)
+
+
+def traffic(acknowledged: str = "2/2", **weights: int) -> dict[str, Any]:
+    backends = [{"revision": name, "weight": weight} for name, weight in weights.items()]
+    return {"acknowledged": acknowledged, "backends": backends}
+
+
+def pods(name: str, count: int, weight: int, **more: Any) -> dict[str, Any]:
+    return {"revision": name, "replicas": count, "ready": count, "weight": weight, **more}
+
+
+AUTOSCALING = {
+    "type": "Autoscaling",
+    "status": "True",
+    "reason": "ScalingActive",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+ROLLOUT = {"revision": "new", "attempt": 1, "stepIndex": 0}
+
+
+@pytest.mark.parametrize(
+    ("invariant", "after"),
+    [
+        ("I1", moment(wanted=2, traffic=traffic(new=60, old=40))),
+        ("I2", moment(revisions=[pods("new", 1, 50)])),
+        ("I3", moment(traffic=traffic(new=30, old=50))),
+        ("I3", moment(traffic=traffic(new=50, old=25, older=25))),
+        ("I4", moment(stableRevision="new")),
+        ("I6", moment(rollout=ROLLOUT)),
+        ("I7", moment(revisions=[pods("new", 2, 50), pods("old", 2, 50)])),
+    ],
+)
+def test_each_violation_is_found(invariant: str, after: Moment) -> None:
+    found = violations([moment(), replace(after, at=3.0)], surge=1)
+    assert any(text.startswith(f"3.0 s: {invariant}: ") for text in found), found
+
+
+def test_a_good_history_has_none() -> None:
+    """It grows to four, the promotion takes all requests, the former revision leaves when that was written down."""
+    grown = [pods("new", 2, 50), pods("old", 3, 50)]
+    leaving = [pods("new", 4, 100), pods("old", 1, 0, scaleDownAt="2026-01-01T00:00:00Z")]
+    promoted: dict[str, Any] = {"rollout": None, "traffic": traffic(new=100), "stableRevision": "new"}
+    history = [
+        moment(wanted=1),
+        moment(wanted=4),
+        moment(wanted=4, revisions=grown),
+        moment(wanted=4, revisions=[pods("new", 4, 100), pods("old", 1, 0)], traffic=traffic("0/2", new=100)),
+        moment(wanted=4, revisions=[pods("new", 4, 100), pods("old", 1, 0)], **promoted),
+        moment(wanted=4, revisions=leaving, **promoted),
+        moment(wanted=4, revisions=[pods("new", 4, 100)], **promoted),
+    ]
+    assert violations(history, surge=1) == []
+
+
+@pytest.mark.integration
+def test_every_change_is_told_by_a_watch(api: Api, api_server: Path, namespace: str) -> None:
+    chat = Deployment(Kube(api_server), namespace)
+    chat.create("v1")
+    with Timeline(chat) as timeline:
+        first = timeline.until(lambda now: now.wanted == 1, 30, "what holds is told first", since=0.0)
+        chat.edit(replicas=3)
+        grown = timeline.until(lambda now: now.wanted == 3, 30, "an edit is told")
+        status = {"conditions": [AUTOSCALING], "traffic": {"acknowledged": "1/2"}}
+        path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
+        assert (put := api.merge(path, {"status": status})).ok, put.message
+        told = timeline.until(lambda now: bool(now.condition("Autoscaling")), 30, "a status is told")
+        assert not told.acknowledged
+        with pytest.raises(AssertionError, match="waited for: nine replicas; not within 0 s"):
+            timeline.until(lambda now: now.wanted == 9, 0, "nine replicas")
+    assert first.at <= grown.at <= told.at
+    assert [item.wanted for item in timeline.moments(grown.at)][:2] == [1, 3], "with what held at that time"
