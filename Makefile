@@ -124,6 +124,10 @@ bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers a
 bench-shadow: setup ## what mirroring adds to the latency of the clients that are mirrored (a minute; QUICK=1)
 	$(PY) -m bench.shadow
 
+bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments, with and without pods (15 minutes; QUICK=1: two)
+	$(PY) -m devcluster build control-plane kube-controller-manager kube-scheduler kwok
+	$(PY) -m bench.operator $(ARGS)
+
 judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
 	$(PY) -m bench.judge_sim
 

@@ -73,6 +73,7 @@ MODULES: dict[str, GoModule] = {
         GoModule("crictl", (("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),)),
         GoModule("localpath", (("local-path-provisioner", "github.com/rancher/local-path-provisioner"),)),
         GoModule("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
+        GoModule("kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),)),
     )
 }
 

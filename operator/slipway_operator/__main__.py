@@ -22,6 +22,7 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.aggregation import Host
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
+from slipway_operator.kube.children import Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
@@ -90,9 +91,12 @@ async def _run(settings: Settings) -> int:
     queue: WorkQueue[Key] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await auth.load()
+    children = Children(settings.namespaces)
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
-        Client(configuration, metrics.wrote, may_write=lease.held) as client,
+        Client(
+            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=children.take
+        ) as client,
         aiohttp.ClientSession() as session,
         Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
         Fetcher(settings.hook_allow_local) as fetcher,
@@ -100,7 +104,7 @@ async def _run(settings: Settings) -> int:
         hooks = HookRunner(poster, queue.add, metrics.called)
         measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
         try:
-            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements))
+            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements), children)
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
@@ -130,6 +134,7 @@ async def _serve(
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
+    children: Children,
 ) -> int:
     listed = asyncio.Event()
     pulse = health.Pulse()
@@ -149,21 +154,26 @@ async def _serve(
         if settings.metrics_api_service:
             capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
             tasks += running
-        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
+        reconciler = Reconciler(
+            client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity, children
+        )
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
         ]
         calls = Calls(gateways, session, queue.add, settings.namespaces)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
-        resync = watch.resync(client, settings.namespaces, settings.resync_s, queue.add_after)
+        await children.fill(client)
+        resync = watch.resync(client, settings.namespaces, children, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
+        tasks.append(asyncio.create_task(children.mind(client, queue.add), name="children"))
         for key in await watch.all_keys(client, settings.namespaces):
             queue.add(key)
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        return await _watch(settings, client, queue, metrics, tasks, capacity.autoscalers)
+        listeners = watch.Listeners(queue.add, metrics.heard, children, capacity.autoscalers.forget)
+        return await _watch(settings, client, listeners, tasks)
     finally:
         await _end(tasks, queue)
         await lease.release()
@@ -190,19 +200,14 @@ def _metrics_api(
 
 
 async def _watch(
-    settings: Settings,
-    client: Client,
-    queue: WorkQueue[Key],
-    metrics: Metrics,
-    tasks: Sequence[asyncio.Task[None]],
-    autoscalers: Autoscalers,
+    settings: Settings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
 ) -> int:
     """Watch until a signal; anything else ends the process with an error, and the next one starts clean."""
     stop = asyncio.Event()
     for task in tasks:
         task.add_done_callback(lambda _: stop.set())
     try:
-        await watch.run(client, settings.namespaces, queue.add, metrics.heard, stop, autoscalers.forget)
+        await watch.run(client, settings.namespaces, listeners, stop)
     except Exception:
         log.exception("the watches ended")
         return 1

@@ -10,6 +10,7 @@ from typing import Any
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.autoscalers import Autoscalers
+from slipway_operator.kube.children import Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.gateways import Gateways
@@ -68,8 +69,10 @@ class Reconciler:
         clock: Callable[[], datetime],
         askers: Askers,
         capacity: Capacity | None = None,
+        children: Children | None = None,
     ) -> None:
-        self._capacity = capacity or Capacity(Autoscalers(client))
+        """Without `children`, what is known of all of them, each reconcile reads its own."""
+        self._capacity, self._children = capacity or Capacity(Autoscalers(client)), children
         self._client, self._gateways, self._settings = client, gateways, settings
         self._metrics, self._clock, self._askers = metrics, clock, askers
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
@@ -108,6 +111,9 @@ class Reconciler:
         former = status.parse(obj.get("status"))
         await self._tell_what_was_not(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
+        if planned.takes_away and self._children:
+            observed = await self._observe(key, obj, certain=True)
+            planned = plan(obj, former, observed, self._settings, now)
         logs.add(revision=planned.status.current_revision)
         try:
             told = await apply.execute(self._client, obj, planned, now)
@@ -131,8 +137,10 @@ class Reconciler:
         again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
-    async def _observe(self, key: Key, obj: dict[str, Any]) -> Observed:
-        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers)
+    async def _observe(self, key: Key, obj: dict[str, Any], certain: bool = False) -> Observed:
+        """By what is known of the children; `certain` reads them, for a watch may be late or dead without a sign."""
+        known = self._children.of(*key) if self._children and not certain else None
+        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers, known)
         return replace(
             seen,
             hooks=self._askers.hooks.answers(key),

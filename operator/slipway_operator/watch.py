@@ -4,25 +4,32 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import kopf
 
 from slipway_operator.kube.autoscalers import about
+from slipway_operator.kube.children import KINDS, Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Resource
 from slipway_operator.model import labels
 
 Key = tuple[str, str]
 Add = Callable[[Key], None]
-Heard = Callable[[str], None]
-Forget = Callable[[str], None]
-
-CHILDREN = (("apps", "v1", "replicasets"), ("", "v1", "pods"), ("", "v1", "services"))
-AUTOSCALERS = ("autoscaling", "v2", "horizontalpodautoscalers")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who hears of an event; each before the ModelDeployment is added that it is about."""
+
+    add: Add
+    heard: Callable[[str], None]  # of a plural
+    children: Children
+    forget: Callable[[str], None]  # that a namespace's autoscalers are no longer what they were
 
 
 class CrdMissing(Exception):
@@ -57,12 +64,17 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
 
 
 async def resync(
-    client: Client, namespaces: Sequence[str], period_s: float, add_after: Callable[[Key, float], None]
+    client: Client,
+    namespaces: Sequence[str],
+    children: Children,
+    period_s: float,
+    add_after: Callable[[Key, float], None],
 ) -> None:
-    """Look at every ModelDeployment now and then, whatever the watches said: kopf tells no deletion that it missed."""
+    """Look at everything now and then, whatever the watches said: kopf tells no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
+            await children.fill(client)
             keys = await all_keys(client, namespaces)
         except ApiError as error:
             log.warning("resync: %s", error)
@@ -80,15 +92,10 @@ async def all_keys(client: Client, namespaces: Sequence[str]) -> list[Key]:
     return found
 
 
-async def run(
-    client: Client, namespaces: Sequence[str], add: Add, heard: Heard, stop: asyncio.Event, forget: Forget
-) -> None:
-    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew.
-
-    `forget(namespace)` hears of every change of an autoscaler there before its ModelDeployment is added.
-    """
+async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, stop: asyncio.Event) -> None:
+    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew."""
     await kopf.operator(
-        registry=registry(client, add, heard, stop, forget),
+        registry=registry(client, listeners, stop),
         settings=settings(),
         # Ours, because kopf's own asks for the name of a user that need not exist in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
@@ -99,7 +106,7 @@ async def run(
     )
 
 
-def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event, forget: Forget) -> kopf.OperatorRegistry:
+def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.OperatorRegistry:
     """The handlers: each event, of a parent or of a child, names the parent and nothing else."""
     registry = kopf.OperatorRegistry()
 
@@ -114,31 +121,32 @@ def registry(client: Client, add: Add, heard: Heard, stop: asyncio.Event, forget
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
     async def parent(namespace: str | None, name: str, **_: Any) -> None:
-        heard(labels.PLURAL)
-        add((namespace or "", name))
+        listeners.heard(labels.PLURAL)
+        listeners.add((namespace or "", name))
 
-    for group, version, plural in CHILDREN:
-        _on_child(registry, group, version, plural, add, heard)
-    _on_autoscaler(registry, add, heard, forget)
+    for kind in KINDS:
+        _on_child(registry, kind, listeners)
+    _on_autoscaler(registry, listeners)
     return registry
 
 
-def _on_child(registry: kopf.OperatorRegistry, group: str, version: str, plural: str, add: Add, heard: Heard) -> None:
+def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listeners) -> None:
     marked = {labels.MODEL_DEPLOYMENT: kopf.PRESENT}
 
-    @kopf.on.event(group, version, plural, registry=registry, labels=marked)
-    async def child(namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
-        heard(plural)
-        add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
+    @kopf.on.event(*kind.group_version, kind.plural, registry=registry, labels=marked)
+    async def child(event: kopf.RawEvent, namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
+        listeners.heard(kind.plural)
+        listeners.children.hear(kind, event["type"], dict(event["object"]))
+        listeners.add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
 
 
-def _on_autoscaler(registry: kopf.OperatorRegistry, add: Add, heard: Heard, forget: Forget) -> None:
+def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:
     """All of them: those of people and of KEDA carry no label of ours, and name the ModelDeployment as their target."""
     seen: dict[tuple[str, str], tuple[str, set[str]]] = {}
 
-    @kopf.on.event(*AUTOSCALERS, registry=registry)
+    @kopf.on.event(*AUTOSCALERS.group_version, AUTOSCALERS.plural, registry=registry)
     async def autoscaler(event: kopf.RawEvent, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
-        heard(AUTOSCALERS[2])
+        listeners.heard(AUTOSCALERS.plural)
         place = namespace or ""
         item = {"metadata": {"name": name}, "spec": dict(body.get("spec") or {})}
         concerned, said = about(item), _said_by(body)
@@ -147,9 +155,9 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, add: Add, heard: Heard, forg
             seen[place, name] = said, concerned
             if former == said:
                 return
-        forget(place)
+        listeners.forget(place)
         for target in concerned | before:
-            add((place, target))
+            listeners.add((place, target))
 
 
 def _said_by(body: kopf.Body) -> str:
@@ -172,13 +180,11 @@ def settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = [
         delay * random.uniform(0.8, 1.2) for delay in (1, 1, 2, 3, 5, 8, 13, *[21] * 27)
     ]
-    # Like our own client.
-    settings.networking.trust_env = True
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = 25
-    for group, version, plural in CHILDREN:
-        settings.watching.label_selectors[group, version, plural] = labels.MODEL_DEPLOYMENT
+    for kind in KINDS:
+        settings.watching.label_selectors[*kind.group_version, kind.plural] = labels.MODEL_DEPLOYMENT
     _claim_prefixes(settings)
     return settings
 
@@ -187,7 +193,20 @@ def _claim_prefixes(settings: kopf.OperatorSettings) -> None:
     # Unused by event handlers; should another kind of handler ever be added, it starts under our name.
     settings.persistence.finalizer = f"{labels.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=labels.GROUP, v1=False)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=labels.GROUP, v1=False)
+    settings.persistence.diffbase_storage = _NothingToCompare()
+
+
+class _NothingToCompare(kopf.DiffBaseStorage):
+    """For handlers of changes, of which there are none, kopf copies each object of each event, key by key."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
 
 
 async def _connection(client: Client) -> kopf.ConnectionInfo:
@@ -202,5 +221,4 @@ async def _connection(client: Client) -> kopf.ConnectionInfo:
         certificate_path=now.certificate_path,
         private_key_path=now.key_path,
         proxy_url=now.proxy,
-        trust_env=True,
     )

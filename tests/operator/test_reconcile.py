@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from slipway_operator.kube.children import Children
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
+from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler
@@ -188,10 +189,49 @@ class Remembering(FailingClient):
         return self._call("create", body)
 
 
-def reconciler(client, seconds=0):
+def reconciler(client, seconds=0, children=None):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
-    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, Askers(Hooks(), Hooks()))
+    askers = Askers(Hooks(), Hooks())
+    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, askers, children=children)
+
+
+class Making(Remembering):
+    """Answers an apply with the object, and lists what `there` holds."""
+
+    def __init__(self, obj):
+        super().__init__(obj)
+        self.made, self.there, self.scaled, self.listed = {}, {}, [], set()
+
+    async def apply(self, resource, manifest):
+        metadata = manifest["metadata"] | {"uid": f"u{len(self.made)}", "resourceVersion": "5"}
+        self.made[resource] = {**manifest, "metadata": metadata}
+        return self._call("apply", self.made[resource])
+
+    async def list(self, resource, namespace, selector="", cached=False):
+        self.listed.add(resource)
+        return self._call("list", [self.there[resource]] if resource in self.there else [])
+
+    async def patch(self, resource, namespace, name, body):
+        self.scaled.append(body["spec"]["replicas"])
+        return self._call("patch", body)
+
+
+@pytest.mark.parametrize(("really", "scaled"), [(1, []), (3, [1])], ids=["it is not", "it is"])
+async def test_what_takes_pods_away_is_decided_on_fresh_reads(really, scaled):
+    client, children = Making(chat()), Children()
+    await reconciler(client, children=children)(KEY, 0)
+    assert REPLICA_SETS not in client.listed, "nothing that is known is asked for"
+    for resource, item in client.made.items():
+        client.there[resource] = item
+        children.take(resource, item)
+    replica_set = client.made[REPLICA_SETS]
+    client.there[REPLICA_SETS] = {**replica_set, "spec": {**replica_set["spec"], "replicas": really}}
+    watched = {**replica_set, "metadata": replica_set["metadata"] | {"resourceVersion": "6"}, "spec": {"replicas": 3}}
+    children.take(REPLICA_SETS, watched)
+    await reconciler(client, children=children)(KEY, 0)
+    assert REPLICA_SETS in client.listed
+    assert client.scaled == scaled
 
 
 @pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])

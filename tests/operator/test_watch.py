@@ -6,14 +6,19 @@ import kopf
 import pytest
 
 from slipway_operator import watch
+from slipway_operator.kube.children import KINDS, Children
 from slipway_operator.kube.errors import NotFound, Unavailable
+from slipway_operator.kube.resources import SERVICES
 
 
 class Listing:
-    """A client that can only list names."""
+    """A client that can only list: names, and no children."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
+
+    async def pages(self, resource, namespace, selector):
+        yield {"metadata": {"resourceVersion": "1"}}
 
     async def keys(self, resource, namespace):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -51,7 +56,7 @@ async def test_a_resync_adds_every_key_spread_over_time_and_outlives_failures():
         enough.set()
 
     client = Listing(Unavailable("away"), [("a", "x"), ("b", "y"), ("c", "z")])
-    task = asyncio.create_task(watch.resync(client, (), 300.0, add_after))
+    task = asyncio.create_task(watch.resync(client, (), Children(), 300.0, add_after))
     await asyncio.wait_for(enough.wait(), 5)
     task.cancel()
     assert set(added) == {("a", "x"), ("b", "y"), ("c", "z")}
@@ -71,11 +76,29 @@ def test_kopf_is_an_event_source_and_nothing_else():
     assert settings.process.ultimate_exiting_timeout == 25
     assert set(settings.watching.label_selectors.values()) == {"slipway.dev/modeldeployment"}
     assert sum(settings.networking.error_backoffs) > 400
-    registry = watch.registry(None, lambda key: None, lambda kind: None, asyncio.Event(), lambda namespace: None)
+    registry = watch.registry(None, listeners([], []), asyncio.Event())
     assert isinstance(registry, kopf.OperatorRegistry)
-    assert len(registry._watching.get_all_handlers()) == 5
+    assert len(registry._watching.get_all_handlers()) == 6
     for other in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert not other.get_all_handlers()
+
+
+def listeners(added, forgotten, children=None):
+    return watch.Listeners(added.append, lambda kind: None, children or Children(), forgotten.append)
+
+
+async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at():
+    children, seen = Children(), []
+    tell = watch.Listeners(
+        lambda key: seen.append(len(children.of(*key)[SERVICES])), lambda kind: None, children, print
+    )
+    handlers = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()
+    handler = handlers[1 + KINDS.index(SERVICES)]  # the first is the parent's
+    metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
+    obj = {"metadata": metadata | {"labels": {"slipway.dev/modeldeployment": "chat"}}}
+    for change in (None, "MODIFIED", "DELETED"):
+        await handler.fn(event={"type": change, "object": obj}, namespace="default", meta=kopf.Body(obj).meta)
+    assert seen == [1, 1, 0]
 
 
 class Autoscaler:
@@ -83,7 +106,7 @@ class Autoscaler:
 
     def __init__(self):
         self.forgotten, self.added = [], []
-        registry = watch.registry(None, self.added.append, lambda kind: None, asyncio.Event(), self.forgotten.append)
+        registry = watch.registry(None, listeners(self.added, self.forgotten), asyncio.Event())
         self._handler = registry._watching.get_all_handlers()[-1]
 
     async def __call__(self, name="theirs", target="chat", kind="ModelDeployment", change="MODIFIED", **status):

@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as _config
@@ -43,6 +45,10 @@ async def load() -> kubernetes_client.Configuration:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
     except kubernetes_config.ConfigException as error:
         raise ConfigMissing(f"no way to reach a Kubernetes API server: {error}") from error
+    # Looked up once: told to trust the environment, the library's session looks for a proxy, and in a thread for a
+    # .netrc, before each call, which costs as much as the call.
+    configuration.proxy = configuration.proxy or _proxy(configuration.host)
+    configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
 
@@ -59,6 +65,14 @@ async def credentials(configuration: kubernetes_client.Configuration) -> Credent
         insecure=not configuration.verify_ssl,
         proxy=configuration.proxy,
     )
+
+
+def _proxy(url: str) -> str | None:
+    """The environment's for this address: HTTPS_PROXY and the like, unless NO_PROXY names its host."""
+    address = urlsplit(url)
+    if address.hostname and proxy_bypass(address.hostname):
+        return None
+    return getproxies().get(address.scheme)
 
 
 def _kubeconfig() -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
@@ -20,9 +20,12 @@ Objects = list[Object]
 Query = list[tuple[str, str]]
 Keys = list[tuple[str, str]]
 OnWrite = Callable[[str, str], None]
+OnCall = Callable[[str, str], None]
+OnAnswer = Callable[[Resource, Object], None]
 
 TIMEOUT_S = 10.0
 CONCURRENCY = 16
+PAGE = 500  # objects of a list in one answer
 ATTEMPTS = 4  # the first and three retries
 RETRY_FIRST_S = 0.2
 RETRY_LIMIT_S = 10.0
@@ -45,14 +48,22 @@ class Client:
         may_write: Callable[[], bool] = lambda: True,
         timeout_s: float = TIMEOUT_S,
         attempts: int = ATTEMPTS,
+        on_call: OnCall | None = None,
+        on_answer: OnAnswer | None = None,
     ) -> None:
-        """`on_write(kind, result)` hears of every write that was tried; `may_write` is asked before each attempt."""
+        """`on_write(kind, result)` hears of every write that was tried, `on_call(verb, resource)` of every call.
+
+        `on_answer(resource, object)` hears how an object is after a write of ours; `may_write` is asked before each
+        attempt.
+        """
         # Parts of the library have annotations and others none.
         self._api: Any = kubernetes_client.ApiClient(configuration)
         self._api.user_agent = labels.FIELD_MANAGER
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._may_write, self._timeout_s, self._attempts = may_write, timeout_s, attempts
         self._on_write = on_write or (lambda kind, result: None)
+        self._on_call = on_call or (lambda verb, resource: None)
+        self._on_answer = on_answer or (lambda resource, obj: None)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -68,7 +79,7 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """Read one object, as it is now."""
-        return await self._call("GET", resource.path(namespace, name))
+        return await self._read("get", resource, resource.path(namespace, name))
 
     async def list(
         self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False
@@ -76,18 +87,30 @@ class Client:
         """Read objects of a namespace, or of all. `cached` spares etcd and may miss the last moment."""
         query = [("labelSelector", selector)] if selector else []
         query += [("resourceVersion", "0")] if cached else []
-        answer = await self._call("GET", resource.path(namespace), query)
+        answer = await self._read("list", resource, resource.path(namespace), query)
         return answer.get("items") or []
+
+    async def pages(self, resource: Resource, namespace: str | None, selector: str = "") -> AsyncIterator[Object]:
+        """Lists of a namespace, or of all, of the same moment, a part of the whole each."""
+        query, more = [("labelSelector", selector), ("limit", str(PAGE))], ""
+        while True:
+            asked = [*query, ("continue", more)] if more else query
+            page = await self._read("list", resource, resource.path(namespace), asked)
+            yield page
+            more = page["metadata"].get("continue") or ""
+            if not more:
+                return
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
         """Namespace and name of every object, without their bodies."""
-        answer = await self._call("GET", resource.path(namespace), [("resourceVersion", "0")], accept=_NAMES_ONLY)
+        path, query = resource.path(namespace), [("resourceVersion", "0")]
+        answer = await self._read("list", resource, path, query, accept=_NAMES_ONLY)
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or []]
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create an object that must not exist."""
         path = resource.path(body["metadata"]["namespace"])
-        return await self._write(resource, "POST", path, [_FIELD_MANAGER], body)
+        return await self._write("create", resource, "POST", path, [_FIELD_MANAGER], body)
 
     async def apply(self, resource: Resource, manifest: Object, *, force: bool = True) -> Object:
         """Create or complete an object by server-side apply; the fields in the manifest become ours.
@@ -96,35 +119,43 @@ class Client:
         """
         path = resource.path(manifest["metadata"].get("namespace"), manifest["metadata"]["name"])
         forced = [("force", "true")] if force else []
-        return await self._write(resource, "PATCH", path, [_FIELD_MANAGER, *forced], manifest, _APPLY)
+        return await self._write("apply", resource, "PATCH", path, [_FIELD_MANAGER, *forced], manifest, _APPLY)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
         """Change some fields by merge patch."""
-        return await self._write(resource, "PATCH", resource.path(namespace, name), [_FIELD_MANAGER], body, _MERGE)
+        path = resource.path(namespace, name)
+        return await self._write("patch", resource, "PATCH", path, [_FIELD_MANAGER], body, _MERGE)
 
     async def replace(self, resource: Resource, body: Object) -> Object:
         """Replace an object as it was read; Stale when it has changed since."""
         path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
-        return await self._write(resource, "PUT", path, [_FIELD_MANAGER], body)
+        return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], body)
 
     async def put_status(self, resource: Resource, body: Object) -> Object:
         """Replace the status of the object as it was read; Stale when it has changed since."""
         metadata = body["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"], "status")
-        return await self._write(resource, "PUT", path, [_FIELD_MANAGER], body)
+        return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], body)
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
         """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
-        await self._write(resource, "DELETE", resource.path(namespace, name), [], body)
+        await self._write("delete", resource, "DELETE", resource.path(namespace, name), [], body)
 
     async def evict(self, namespace: str, pod: str) -> None:
         """Ask for a pod to leave; Unavailable when a disruption budget forbids it now."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
-        await self._write(PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
+        await self._write("evict", PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
+
+    async def _read(
+        self, verb: str, resource: Resource, path: str, query: Query | None = None, accept: str = _JSON
+    ) -> Object:
+        self._on_call(verb, resource.plural)
+        return await self._call("GET", path, query, accept=accept)
 
     async def _write(
         self,
+        verb: str,
         resource: Resource,
         method: str,
         path: str,
@@ -133,8 +164,12 @@ class Client:
         content: str = _JSON,
     ) -> Object:
         result = "ok"
+        self._on_call(verb, resource.plural)
         try:
-            return await self._call(method, path, query, body, content)
+            answer = await self._call(method, path, query, body, content)
+            if answer.get("kind") == resource.kind:  # an eviction and most deletions answer with a Status
+                self._on_answer(resource, answer)
+            return answer
         except ApiError as error:
             result = type(error).__name__.lower()
             raise

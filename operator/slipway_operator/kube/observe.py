@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-from slipway_operator.kube import pod_trouble
+from slipway_operator.kube import children, pod_trouble
 from slipway_operator.kube.autoscalers import Autoscalers, belongs_to
+from slipway_operator.kube.children import ByKind
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
@@ -19,29 +20,40 @@ Object = dict[str, Any]
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 
 
-async def observe(client: Client, gateways: Gateways, obj: Object, autoscalers: Autoscalers | None = None) -> Observed:
-    """The children, the gateways and the autoscalers of a ModelDeployment, as they are now."""
+async def observe(
+    client: Client, gateways: Gateways, obj: Object, autoscalers: Autoscalers | None = None, known: ByKind | None = None
+) -> Observed:
+    """The children, the gateways and the autoscalers of a ModelDeployment, as they are now.
+
+    The children as `known`; without it they are read.
+    """
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    selector = labels.selector(name)
-    # Whether a revision exists must be certain; pods and services change all the time anyway.
-    replica_sets, revisions, pods, services, answers, (templates, scalers) = await asyncio.gather(
-        client.list(REPLICA_SETS, namespace, selector),
-        client.list(CONTROLLER_REVISIONS, namespace, selector),
-        client.list(PODS, namespace, selector, cached=True),
-        client.list(SERVICES, namespace, selector, cached=True),
+    found, answers, templates, scalers = await asyncio.gather(
+        _as_known(known) if known is not None else children.read(client, namespace, name),
         gateways.answers(),
-        asyncio.gather(analysis_templates(client, obj), (autoscalers or Autoscalers(client)).of(obj)),
+        analysis_templates(client, obj),
+        (autoscalers or Autoscalers(client)).of(obj),
     )
-    owned = [item for item in replica_sets if is_owned(item, uid)]
+    pods = found[PODS]
+    owned = [item for item in found[REPLICA_SETS] if is_owned(item, uid)]
     return Observed(
-        snapshots={item.revision: item for item in (snapshot(it, name) for it in revisions if is_owned(it, uid))},
+        snapshots={
+            item.revision: item
+            for item in (snapshot(it, name) for it in found[CONTROLLER_REVISIONS] if is_owned(it, uid))
+        },
         workloads={item.revision: item for item in (workload(it, pods) for it in owned)},
-        services=frozenset(revision_of(item) for item in services if is_owned(item, uid) and not _is_leaving(item)),
+        services=frozenset(
+            revision_of(item) for item in found[SERVICES] if is_owned(item, uid) and not _is_leaving(item)
+        ),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
         templates=templates,
         autoscalers=scalers,
     )
+
+
+async def _as_known(known: ByKind) -> ByKind:
+    return known
 
 
 async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:

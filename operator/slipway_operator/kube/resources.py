@@ -14,6 +14,12 @@ class Resource:
     kind: str
     plural: str
 
+    @property
+    def group_version(self) -> tuple[str, str]:
+        """Both apart; the group of the core is empty."""
+        group, _, version = self.api_version.rpartition("/")
+        return group, version
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Path of the collection, of an object, or of a part of it."""
         root = "/api/" if "/" not in self.api_version else "/apis/"

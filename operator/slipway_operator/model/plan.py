@@ -61,3 +61,8 @@ class Plan:
     calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
     questions: tuple[Question, ...] = ()  # measurements that are due, likewise
     requeue_after_s: float | None = None
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether something might be lost by it: pods, or what remembers them."""
+        return bool(self.scale or self.delete or self.evict)

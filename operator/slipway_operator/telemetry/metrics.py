@@ -46,6 +46,9 @@ class Metrics:
         self._applies = Counter(
             "slipway_operator_apply", "Writes to the API server, tried.", ["kind", "result"], registry=self.registry
         )
+        self._calls = Counter(
+            "slipway_operator_api_calls", "Calls of the API server.", ["verb", "resource"], registry=self.registry
+        )
         self._last_event = Gauge(
             "slipway_operator_watch_last_event_timestamp_seconds",
             "When a watch last said something, list included.",
@@ -91,6 +94,10 @@ class Metrics:
     def wrote(self, kind: str, result: str) -> None:
         """A write was tried."""
         self._applies.labels(kind, result).inc()
+
+    def asked(self, verb: str, resource: str) -> None:
+        """The API server was called; retries are no calls of their own."""
+        self._calls.labels(verb, resource).inc()
 
     def called(self, hook_type: str, outcome: str, seconds: float) -> None:
         """A webhook was called, or a call was dropped."""

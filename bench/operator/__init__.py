@@ -1,0 +1,1 @@
+"""How many ModelDeployments one operator minds, and what that costs: `make bench-operator`."""

@@ -1,0 +1,177 @@
+"""An API server with the CRDs and, where pods are wanted, a gateway, the controllers of pods and kwok's nodes."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+
+import yaml
+
+from bench.operator import fleet
+from bench.operator.programs import Program
+from devcluster.controlplane import ControlPlane, free_ports
+from devcluster.places import Places, places
+from slipway_operator.kube import auth
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, Resource
+from tests.support.processes import own_address
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("kube-controller-manager", "kube-scheduler", "kwok")
+CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+SPACES = Resource("v1", "Namespace", "namespaces")
+NODES = Resource("v1", "Node", "nodes")
+STAGES = Path(__file__).with_name("stages.yaml")
+AT_ONCE = 12  # calls of ours
+READY_S = 60.0
+
+
+class Cluster:
+    """One control plane, for one measurement."""
+
+    def __init__(self, control_plane: ControlPlane, client: Client, folder: Path) -> None:
+        self.control_plane, self.client, self.folder = control_plane, client, folder
+        self.programs: list[Program] = []
+
+    async def start(self, program: Program) -> Program:
+        await program.start()
+        self.programs.append(program)
+        return program
+
+    def operator(self) -> Program:
+        """The operator as the chart starts it, not started yet."""
+        admin = free_ports(1)[0]
+        arguments = [f"--own-namespace={fleet.HOME}", f"--admin-port={admin}", "--log-level=warning"]
+        program = self._ours("slipway_operator", ["run", *arguments])
+        program.admin_url = f"http://127.0.0.1:{admin}"
+        return program
+
+    async def start_gateway(self) -> None:
+        """One gateway, announced as the endpoint controller does: rollouts wait for what it reports."""
+        port, admin = free_ports(2)
+        arguments = [f"--kubeconfig={self.control_plane.kubeconfig}", f"--port={port}", f"--admin-port={admin}"]
+        await self.start(self._ours("slipway_gateway", arguments))
+        metadata = {
+            "name": "slipway-gateway-admin-1",
+            "namespace": fleet.HOME,
+            "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
+        }
+        endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
+        ports = [{"name": "admin", "port": admin}]
+        body = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
+        await self.client.create(ENDPOINT_SLICES, body)
+
+    async def start_pods(self, where: Places) -> None:
+        """The real controllers of ReplicaSets and of placement, and kwok's nodes."""
+        for number in range(fleet.NODES):
+            await self.client.apply(NODES, fleet.node(number))
+            # What the API server taints new nodes with, the controller of nodes would take away.
+            untainted = {"spec": {"taints": None}}
+            await self.client._call(
+                "PATCH", NODES.path(None, f"node-{number}"), [], untainted, "application/merge-patch+json"
+            )
+        kubeconfig = f"--kubeconfig={self.control_plane.kubeconfig}"
+        ports = free_ports(2)
+        shared = ["--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000"]
+        for name, arguments in {
+            "kube-controller-manager": [
+                kubeconfig, *shared, "--controllers=replicaset-controller", "--concurrent-replicaset-syncs=10",
+                f"--secure-port={ports[0]}", f"--cert-dir={self.folder}",
+            ],
+            "kube-scheduler": [
+                kubeconfig, *shared, f"--secure-port={ports[1]}", f"--cert-dir={self.folder}",
+                f"--authentication-kubeconfig={self.control_plane.kubeconfig}",
+                f"--authorization-kubeconfig={self.control_plane.kubeconfig}",
+            ],
+            "kwok": [
+                kubeconfig, f"--config={STAGES}", "--manage-all-nodes=true", "--node-lease-duration-seconds=0",
+                "--server-address=",
+            ],
+        }.items():  # fmt: skip
+            await self.start(Program(name, [str(where.binary(name)), *arguments], self.folder / f"{name}.log"))
+        await until(self._nodes_are_ready, "kwok's nodes are ready")
+
+    async def _nodes_are_ready(self) -> bool:
+        for program in self.programs:
+            program.check()
+        nodes = await self.client.list(NODES, None)
+        return len(nodes) == fleet.NODES and all(_is_ready(node) for node in nodes)
+
+    def _ours(self, package: str, arguments: list[str]) -> Program:
+        paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway"))
+        environment = {
+            "KUBECONFIG": str(self.control_plane.kubeconfig),
+            "PYTHONPATH": paths,
+            "POD_NAMESPACE": "",
+            "POD_ID": "slipway-1",
+        }
+        return Program(
+            package, [sys.executable, "-m", package, *arguments], self.folder / f"{package}.log", environment
+        )
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path, *, pods: bool) -> AsyncIterator[Cluster]:
+    """Everything that surrounds the operator, and nothing of it afterwards.
+
+    Raises:
+        DevclusterError: when a program that is needed is not built.
+    """
+    where = places()
+    with ControlPlane(where) as control_plane:
+        os.environ["KUBECONFIG"] = str(control_plane.kubeconfig)
+        async with Client(await auth.load(), timeout_s=60.0) as client:
+            made = Cluster(control_plane, client, folder)
+            try:
+                await _install(client)
+                if pods:
+                    await made.start_pods(where)
+                    await made.start_gateway()
+                yield made
+            finally:
+                await asyncio.gather(*(program.stop() for program in made.programs))
+
+
+async def _install(client: Client) -> None:
+    for path in sorted((ROOT / "crds").glob("*.yaml")):
+        await client.apply(CRDS, yaml.safe_load(path.read_text()))
+    for name in fleet.namespaces():
+        await client.apply(SPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    async def served() -> bool:
+        try:
+            await client.keys(MODEL_DEPLOYMENTS, None)
+        except ApiError:
+            return False
+        return True
+
+    await until(served, "the CRD is served")
+
+
+async def each(keys: Iterable[fleet.Key], act: Callable[[fleet.Key], Awaitable[object]]) -> None:
+    """Do something for each key, some at a time."""
+    waiting = iter(list(keys))
+
+    async def one_by_one() -> None:
+        for key in waiting:
+            await act(key)
+
+    await asyncio.gather(*(one_by_one() for _ in range(AT_ONCE)))
+
+
+async def until(question: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Ask until it is so; TimeoutError says what never was."""
+    deadline = time.monotonic() + READY_S
+    while not await question():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {READY_S:.0f} s: {what}")
+        await asyncio.sleep(0.1)
+
+
+def _is_ready(node: fleet.Json) -> bool:
+    said = (node.get("status") or {}).get("conditions") or ()
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in said)

@@ -1,0 +1,176 @@
+"""What is known of all children, by lists, watches and the answers to our own writes: a reconcile asks for none."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES, Resource
+from slipway_operator.model import labels
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+ByKind = Mapping[Resource, list[Object]]
+
+KINDS = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
+GONE_KEPT = 8192  # a message that is later than its object's end by so many ends finds a ghost
+SETTLE_S = 1.0  # a list is told object by object, and nobody tells its end
+RETRY_S = 5.0
+
+_METADATA = (
+    "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences",
+    "creationTimestamp", "deletionTimestamp",
+)  # fmt: skip
+_POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContainerStatuses", "containerStatuses")
+
+log = logging.getLogger(__name__)
+
+
+async def read(client: Client, namespace: str, name: str) -> ByKind:
+    """The children of a ModelDeployment as they are at this moment."""
+    selector = labels.selector(name)
+    # Whether a revision exists must be certain; pods and services change all the time anyway.
+    found = await asyncio.gather(
+        *(client.list(kind, namespace, selector, cached=kind in (PODS, SERVICES)) for kind in KINDS)
+    )
+    return dict(zip(KINDS, found, strict=True))
+
+
+class Children:
+    """All objects with our label, as the newest word of each says. Memory is bounded by their number.
+
+    The words come from lists, from watches and from the answers to our own writes, in any order: the higher
+    resourceVersion counts, so what this process wrote is never overlooked. A watch may be late, or have died without a
+    sign: what takes something away is decided by `read`.
+    """
+
+    def __init__(self, namespaces: Sequence[str] = ()) -> None:
+        self._namespaces = tuple(namespaces) or (None,)
+        self._objects: dict[Resource, dict[Key, Object]] = {kind: {} for kind in KINDS}
+        self._of: dict[Resource, dict[Key, set[str]]] = {kind: {} for kind in KINDS}  # names by ModelDeployment
+        self._gone: OrderedDict[str, None] = OrderedDict()  # uids
+        self._listed: set[Resource] = set()  # by their watches, anew
+        self._is_listed = asyncio.Event()
+
+    def of(self, namespace: str, name: str) -> ByKind:
+        """The children of a ModelDeployment, as far as is known."""
+        return {
+            kind: [self._objects[kind][namespace, child] for child in sorted(self._of[kind].get((namespace, name), ()))]
+            for kind in KINDS
+        }
+
+    def hear(self, resource: Resource, event: str | None, obj: Object) -> None:
+        """A watch's word; without a type it is from a list with which the watch began again."""
+        if event == "DELETED":
+            self.drop(resource, obj)
+            return
+        if event is None:
+            self._listed.add(resource)
+            self._is_listed.set()
+        self.take(resource, obj)
+
+    def take(self, resource: Resource, obj: Object) -> None:
+        """How an object is now, or was a moment ago: an older word than what is known counts nothing."""
+        if resource not in self._objects:
+            return
+        metadata = obj["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        former = self._objects[resource].get(key)
+        if metadata["uid"] in self._gone or (former and _version(former) >= _version(obj)):
+            return
+        self._remove(resource, key)
+        owner = (metadata.get("labels") or {}).get(labels.MODEL_DEPLOYMENT)
+        if owner:
+            self._objects[resource][key] = _kept(resource, obj)
+            self._of[resource].setdefault((key[0], owner), set()).add(key[1])
+
+    def drop(self, resource: Resource, obj: Object) -> None:
+        """An object is gone, and never comes back under this uid."""
+        metadata = obj["metadata"]
+        self._gone[metadata["uid"]] = None
+        if len(self._gone) > GONE_KEPT:
+            self._gone.popitem(last=False)
+        key = metadata["namespace"], metadata["name"]
+        former = self._objects[resource].get(key)
+        if former and former["metadata"]["uid"] == metadata["uid"]:
+            self._remove(resource, key)
+
+    async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[Key]:
+        """Take over what the API server lists; the ModelDeployments of children that went without a word."""
+        lost: set[Key] = set()
+        for resource in resources:
+            for namespace in self._namespaces:
+                lost |= await self._fill(client, resource, namespace)
+        return lost
+
+    async def mind(self, client: Client, add: Callable[[Key], None]) -> None:
+        """Until cancelled: a watch that began again tells no deletion that it missed, so what it lists is compared."""
+        while True:
+            await self._is_listed.wait()
+            await asyncio.sleep(SETTLE_S)
+            resources, self._listed = sorted(self._listed, key=lambda item: item.plural), set()
+            self._is_listed.clear()
+            try:
+                for key in await self.fill(client, resources):
+                    add(key)
+            except ApiError as error:
+                log.warning("children cannot be listed: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._listed.update(resources)
+                self._is_listed.set()
+
+    async def _fill(self, client: Client, resource: Resource, namespace: str | None) -> set[Key]:
+        present: set[str] = set()
+        version = 0
+        async for page in client.pages(resource, namespace, labels.MODEL_DEPLOYMENT):
+            version = version or _version(page)
+            for item in page.get("items") or ():
+                self.take(resource, item)
+                present.add(item["metadata"]["uid"])
+        missed = [
+            item
+            for (where, _), item in self._objects[resource].items()
+            if namespace in (None, where) and item["metadata"]["uid"] not in present and _version(item) <= version
+        ]
+        for item in missed:
+            self.drop(resource, item)
+        return {(item["metadata"]["namespace"], _owner(item)) for item in missed}
+
+    def _remove(self, resource: Resource, key: Key) -> None:
+        former = self._objects[resource].pop(key, None)
+        if former is None:
+            return
+        owner = key[0], _owner(former)
+        names = self._of[resource][owner]
+        names.discard(key[1])
+        if not names:
+            del self._of[resource][owner]
+
+
+def _owner(item: Object) -> str:
+    return str(item["metadata"]["labels"][labels.MODEL_DEPLOYMENT])
+
+
+def _version(item: Object) -> int:
+    """Kubernetes promises that these are numbers that grow, over all objects of a kind (KEP-5504)."""
+    return int(item["metadata"]["resourceVersion"])
+
+
+def _kept(resource: Resource, obj: Object) -> Object:
+    """What a reconcile reads of it, and no more."""
+    kept: Object = {"metadata": _part(obj["metadata"], _METADATA)}
+    if resource is REPLICA_SETS:
+        kept["spec"] = _part(obj["spec"], ("replicas",))
+        kept["status"] = obj.get("status") or {}
+    elif resource is PODS:
+        kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
+    elif resource is CONTROLLER_REVISIONS:
+        kept |= _part(obj, ("data", "revision"))
+    return kept
+
+
+def _part(whole: Object, names: Sequence[str]) -> Object:
+    return {name: whole[name] for name in names if name in whole}
