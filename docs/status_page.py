@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from slipway_operator.model.status import Phase, State
+from slipway_operator.planning import causes
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ROOT / "docs" / "status.yaml"
@@ -19,6 +20,14 @@ _HEADER = """\
 Generated from `docs/status.yaml` and the operator's source by `python docs/generate.py`; do not edit. The fields of the
 status are in [the CRD's reference](crd.md), the transitions between states in [rollouts](rollouts.md).
 """
+_CAUSES = """\
+## Causes
+
+Why a revision lacks pods. The message names a pod, has Kubernetes' own words, and says what to do;
+[troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the reason of the
+first false condition that explains something: a cause before all, then why a rollout ended, then what ails the
+autoscaler. Where nothing is wrong it is where the rollout is.
+"""
 # Where the reason stands among the arguments of the functions that make an Event.
 _MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}
 
@@ -27,12 +36,13 @@ def page() -> str:
     """The whole page.
 
     Raises:
-        LookupError: when the words and the source do not name the same phases or Events.
+        LookupError: when the words and the source do not name the same phases, causes or Events.
     """
     words: dict[str, Any] = yaml.safe_load(WORDS.read_text())
     _same("phase", set(words["phases"]), {str(phase) for phase in Phase})
     _same("Event", set(words["events"]), set(events()))
-    return "\n".join([_HEADER, *_phases(words), *_conditions(words), *_events(words)]) + "\n"
+    _same("cause", set(words["causes"]), set(causes.REASONS))
+    return "\n".join([_HEADER, *_phases(words), *_conditions(words), *_causes(words), *_events(words)]) + "\n"
 
 
 def events() -> dict[str, str]:
@@ -76,6 +86,15 @@ def _conditions(words: dict[str, Any]) -> Iterator[str]:
         for index, (reason, meaning) in enumerate(told["reasons"].items()):
             head = f"`{kind}` | {told['says']}" if index == 0 else " | "
             yield f"| {head} | {reason} | {meaning} |"
+        if told.get("causes"):
+            yield "|  |  | *a cause* | One of [those below](#causes). |"
+    yield ""
+
+
+def _causes(words: dict[str, Any]) -> Iterator[str]:
+    yield _CAUSES
+    yield "| reason | meaning |\n|---|---|"
+    yield from (f"| `{reason}` | {meaning} |" for reason, meaning in words["causes"].items())
     yield ""
 
 

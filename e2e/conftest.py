@@ -15,7 +15,19 @@ from devcluster.engine.choice import Missing, choose
 from e2e.deployment import Deployment
 from e2e.flow import Flow, Shape
 from e2e.installation import Installation
-from examples.demo.kube import CRD, REPOSITORY, SYSTEM, Images, Kube, diagnosis, events, gateway, is_devcluster, logs, pods
+from examples.demo.kube import (
+    CRD,
+    REPOSITORY,
+    SYSTEM,
+    Images,
+    Kube,
+    diagnosis,
+    events,
+    gateway,
+    is_devcluster,
+    logs,
+    pods,
+)
 from examples.demo.load import Load
 
 HERE = Path(__file__).resolve().parent
@@ -34,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-table", metavar="FILE", help="put the table of test_faults.py into this page")
     parser.addoption("--autoscaling-page", metavar="FILE", help="put the table of test_autoscaling.py into this page")
     parser.addoption("--autoscaling-picture", metavar="FILE", help="draw its load step into this PNG")
+    parser.addoption("--setups-table", metavar="FILE", help="put the table of test_broken_setups.py into this page")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

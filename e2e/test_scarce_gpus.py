@@ -1,47 +1,26 @@
 """Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from e2e.deployment import START_S, Deployment, Json, state_of, weights_of
+from e2e.devices import Devices
 from e2e.installation import Installation
-from examples.demo.kube import Kube
 from examples.demo.load import Load
 
 RESOURCE = "nvidia.com/gpu"
-# What the node has and what of it pods may have; the second follows the first by itself, within ten seconds.
-PATHS = ("/status/capacity/nvidia.com~1gpu", "/status/allocatable/nvidia.com~1gpu")
 REPLICAS = 2
 STEPS = [{"setWeight": 50}, {"pause": {"duration": "1s"}}]
 
 
-class Gpus:
-    """Devices that one node claims to have; the scheduler counts them, and nothing runs on them."""
-
-    def __init__(self, kube: Kube) -> None:
-        self._kube = kube
-        self._node = kube.api.items("v1/nodes")[0]["metadata"]["name"]
-
-    def set(self, count: int) -> None:
-        self._patch([{"op": "add", "path": path, "value": str(count)} for path in PATHS])
-
-    def remove(self) -> None:
-        self._patch([{"op": "remove", "path": path} for path in PATHS])
-
-    def _patch(self, patch: list[Json]) -> None:
-        arguments = ("patch", "node", self._node, "--subresource=status", "--type=json", "-p", json.dumps(patch))
-        self._kube.kubectl(*arguments)
-
-
 @pytest.fixture
-def gpus(slipway: Installation) -> Iterator[Gpus]:
+def gpus(slipway: Installation) -> Iterator[Devices]:
     nodes = slipway.kube.api.items("v1/nodes")
     if any(RESOURCE in node["status"]["capacity"] for node in nodes):
         pytest.skip(f"this cluster has {RESOURCE} of its own, which a simulation would disturb")
-    simulated = Gpus(slipway.kube)
+    simulated = Devices(slipway.kube, RESOURCE)
     simulated.set(REPLICAS)
     yield simulated
     simulated.remove()
@@ -83,7 +62,7 @@ def modes(status: Json) -> list[str]:
 @pytest.mark.timeout(420, func_only=True)
 def test_rollouts_on_scarce_gpus_finish_or_step_back(
     slipway: Installation,
-    gpus: Gpus,
+    gpus: Devices,
     deploy: Callable[..., Deployment],
     load: Callable[..., Load],
     record_property: Callable[[str, object], None],

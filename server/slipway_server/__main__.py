@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import machine
-from .engine.client import EngineClient, EngineCrashed, EngineError, QueueLimits
+from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
@@ -17,7 +17,7 @@ from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import Settings, parse
 from .telemetry import logs
 from .telemetry.metrics import Metrics
-from .telemetry.termination import last_words
+from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
 from .text.chat_template import ChatTemplate, ChatTemplateError
 from .text.tokenizer import Tokenizer, TokenizerError
@@ -31,12 +31,15 @@ def main() -> None:
     try:
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_of(settings, checkpoint)))
-    except (CheckpointError, TokenizerError, ChatTemplateError, EngineError) as error:
+    except (CheckpointError, TokenizerError, ChatTemplateError, ModelRefused) as error:
         last_words(str(error))
-        sys.exit(1)
+        sys.exit(DATA_ERROR)
+    except EngineError as error:
+        last_words(str(error))
+        sys.exit(FAILED)
     except OSError as error:
         last_words(f"The server cannot start: {error}.")
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 def context_of(settings: Settings, checkpoint: Checkpoint) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .telemetry.termination import Parser
+
 TASKS = ("auto", "generate", "embed")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8")
@@ -59,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str]
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="slipway-server",
         description="Serves one model behind an OpenAI-compatible API.",
         epilog="Every flag has an environment fallback: --max-model-len is SLIPWAY_MAX_MODEL_LEN.",

@@ -173,7 +173,7 @@ def test_the_broken_model_is_refused_and_leaves_no_marker(tiny_broken: Path, tmp
         capture_output=True,
         text=True,
     )
-    assert result.returncode == 1
+    assert result.returncode == os.EX_DATAERR
     assert "model-00002-of-00002.safetensors is missing" in words.read_text()
     assert not (tmp_path / "dest" / "slipway-model.json").exists()
 
@@ -354,6 +354,7 @@ def test_a_repository_of_a_hub(site: Site, tiny_v1: Path, tmp_path: Path) -> Non
 
 def test_a_repository_that_cannot_be_used(site: Site, tmp_path: Path) -> None:
     offer_repository(site, {"config.json": b"{}", "pytorch_model.bin": b"pickle"})
-    assert hub_fetch(site, tmp_path / "dest", "hf://org/tiny")[1].startswith("hf://org/tiny has only pickled weights")
+    status, words = hub_fetch(site, tmp_path / "dest", "hf://org/tiny")
+    assert status == os.EX_DATAERR and words.startswith("hf://org/tiny has only pickled weights")
     status, words = hub_fetch(site, tmp_path / "dest", "hf://org/other")
-    assert status == 1 and "hf://org/other cannot be fetched at revision main" in words
+    assert status == os.EX_NOINPUT and "hf://org/other cannot be fetched at revision main" in words

@@ -203,6 +203,9 @@ class ModelCluster:
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
     places: int | None = None  # pods that the nodes take; None is any number
+    queue_says: str = (
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."  # the scheduler, of those without a place
+    )
     inflight: dict[str, int] = field(default_factory=dict)
     rate: int = 0  # requests that each gateway gets in a second
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
@@ -439,9 +442,7 @@ class ModelCluster:
     def _workload(self, name: str, item: Pods) -> Workload:
         waiting = item.replicas - item.placed
         broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
-        unplaced = PodTrouble(
-            f"chat-{name}-y", "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-        )
+        unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", self.queue_says)
         fails = self.is_broken(name) or self.is_among(name, self.crashed)
         troubles = (*((broken,) if fails else ()), *((unplaced,) if waiting else ()))
         restarts = self.restarts.get(self.uri(name), 0)
@@ -500,7 +501,9 @@ class ModelCluster:
     def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
         old = self.parsed()
         for item in new.conditions:
-            assert item.reason in WORDS["conditions"][item.type]["reasons"], f"docs/status.yaml lacks {item.reason}"
+            words = WORDS["conditions"][item.type]
+            known = (*words["reasons"], *(WORDS["causes"] if words.get("causes") else ()))
+            assert item.reason in known, f"docs/status.yaml lacks {item.reason} of {item.type}"
         self._assert_weights(old.traffic, new.traffic, min(self._carriers(old), self._carriers(new)))
         self._assert_mirrors(old.traffic, new)
         self._assert_confirmed(old, new)

@@ -1,20 +1,25 @@
-"""Why a pod is not ready, read from its status; pure."""
+"""Why a pod is not ready, read from its status; pure. What it means is said in `planning/causes.py`."""
 
+import contextlib
+import json
 from typing import Any
 
-from slipway_operator.model.observed import PodTrouble
+from slipway_operator.model.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
 
 Json = dict[str, Any]
+Found = tuple[str, str, int | None]  # word, message, exit code
 
 # Waiting for these is ordinary; they say nothing that the phase does not.
 _ORDINARY = ("PodInitializing", "ContainerCreating", "")
-_NOT_READY = "NotReady"
+# How a container ended, where Kubernetes has no better word for it.
+_ANY_END = ("Error", "Completed", None)
+MESSAGE_LIMIT = 512  # characters; of a crash the kubelet passes on 2 KiB of the log
 
 
 def of_pods(pods: list[Json]) -> list[PodTrouble]:
     """The troubles of pods, those that say more than `not ready` first."""
     found = [trouble for trouble in map(of_pod, pods) if trouble]
-    return sorted(found, key=lambda trouble: trouble.reason == _NOT_READY)
+    return sorted(found, key=lambda trouble: trouble.reason == NOT_READY)
 
 
 def has_ended(pod: Json) -> bool:
@@ -37,7 +42,7 @@ def is_unschedulable(pod: Json) -> bool:
     """Whether the scheduler found no node for a pod."""
     scheduled = _condition(pod.get("status") or {}, "PodScheduled") or {}
     gone = bool(pod["metadata"].get("deletionTimestamp"))
-    return not gone and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return not gone and scheduled.get("status") == "False" and scheduled.get("reason") == UNSCHEDULABLE
 
 
 def of_pod(pod: Json) -> PodTrouble | None:
@@ -45,7 +50,7 @@ def of_pod(pod: Json) -> PodTrouble | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or _is_ready(status):
         return None
-    found = _evicted(status) or _containers(status) or _unschedulable(status) or _not_ready(status)
+    found = _evicted(status) or _containers(status) or _unscheduled(status) or _not_ready(status)
     return PodTrouble(metadata["name"], *found) if found else None
 
 
@@ -55,7 +60,7 @@ def of_replica_set(replica_set: Json) -> PodTrouble | None:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return PodTrouble(
                 replica_set["metadata"]["name"],
-                condition.get("reason") or "FailedCreate",
+                condition.get("reason") or CREATE_FAILED,
                 condition.get("message") or "",
             )
     return None
@@ -69,63 +74,68 @@ def _condition(status: Json, kind: str) -> Json | None:
     return next((item for item in status.get("conditions") or () if item.get("type") == kind), None)
 
 
-def _evicted(status: Json) -> tuple[str, str] | None:
+def _evicted(status: Json) -> Found | None:
     if status.get("phase") != "Failed" or status.get("reason") is None:
         return None
-    return status["reason"], status.get("message") or "the pod was stopped by its node"
+    return status["reason"], status.get("message") or "the pod was stopped by its node", None
 
 
-def _unschedulable(status: Json) -> tuple[str, str] | None:
+def _unscheduled(status: Json) -> Found | None:
     scheduled = _condition(status, "PodScheduled") or {}
     if scheduled.get("status") != "False":
         return None
-    return scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "no node takes the pod"
+    return scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or "no node takes the pod", None
 
 
-def _containers(status: Json) -> tuple[str, str] | None:
+def _containers(status: Json) -> Found | None:
     # Init containers first: while one fails, the others only wait for it.
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return next((found for found in map(_container, containers) if found), None)
 
 
-def _container(container: Json) -> tuple[str, str] | None:
+def _container(container: Json) -> Found | None:
     state = container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     last = (container.get("lastState") or {}).get("terminated") or {}
     if waiting.get("reason", "") not in _ORDINARY:
         return _waiting(container["name"], waiting, last)
     if ended and ended.get("exitCode") != 0:
-        return _reason_of(ended, "Error"), _ending(container["name"], ended)
+        return _ended(container["name"], ended, "Error")
     if last and last.get("exitCode") != 0 and not container.get("ready"):
-        return _reason_of(last, "Restarted"), _ending(container["name"], last)
+        return _ended(container["name"], last, "Restarted")
     return None
 
 
-def _waiting(name: str, waiting: Json, last: Json) -> tuple[str, str]:
-    if not last:
-        return waiting["reason"], f"container {name}: {waiting.get('message') or waiting['reason']}"
-    # `back-off 5m0s restarting failed container` helps nobody: how it ended does. OOMKilled beats CrashLoopBackOff.
-    reason = last["reason"] if last.get("reason") == "OOMKilled" else waiting["reason"]
-    return reason, _ending(name, last)
+def _waiting(name: str, waiting: Json, last: Json) -> Found:
+    # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
+    if last:
+        return _ended(name, last, waiting["reason"])
+    return waiting["reason"], f"container {name}: {waiting.get('message') or waiting['reason']}", None
 
 
-def _reason_of(ended: Json, otherwise: str) -> str:
-    return ended["reason"] if ended.get("reason") not in (None, "Error", "Completed") else otherwise
+def _ended(name: str, ended: Json, word: str) -> Found:
+    """Kubernetes' word for the end beats ours: OOMKilled says more than CrashLoopBackOff."""
+    said, code = _last_words(ended.get("message") or ""), ended.get("exitCode")
+    how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {code}"
+    if ended.get("reason") == "OOMKilled":
+        how = f"out of memory, {how}"
+    reason = word if ended.get("reason") in _ANY_END else ended["reason"]
+    return reason, f"container {name}: {said} ({how})" if said else f"container {name} ended: {how}", code
 
 
-def _ending(name: str, ended: Json) -> str:
-    said = (ended.get("message") or "").strip().rstrip(".")
-    how = f"out of memory (exit code {ended.get('exitCode')})" if ended.get("reason") == "OOMKilled" else _exit(ended)
-    return f"container {name}: {said} ({how})" if said else f"container {name} ended: {how}"
+def _last_words(message: str) -> str:
+    """The last line, and of a line of our logs what it says: without a sentence of the process it is the log's end."""
+    line = (message.strip().splitlines() or [""])[-1]
+    if line.startswith("{"):
+        with contextlib.suppress(ValueError):
+            line = str(json.loads(line).get("message", line))
+    return line.strip().rstrip(".")[:MESSAGE_LIMIT]
 
 
-def _exit(ended: Json) -> str:
-    return f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode')}"
-
-
-def _not_ready(status: Json) -> tuple[str, str] | None:
+def _not_ready(status: Json) -> Found | None:
     ready = _condition(status, "Ready")
     running = [item["name"] for item in status.get("containerStatuses") or () if "running" in (item.get("state") or {})]
     if not ready or not running or ready.get("reason") != "ContainersNotReady":
         return None
-    return _NOT_READY, f"container {', '.join(running)} is running and not ready yet: its readiness probe does not pass"
+    said = f"container {', '.join(running)} is running and not ready yet: its readiness probe does not pass"
+    return NOT_READY, said, None

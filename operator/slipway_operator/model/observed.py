@@ -10,14 +10,18 @@ from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
 from slipway_operator.model.template import Template
 
+# Words of PodTrouble.reason that decisions know; the others are whatever Kubernetes says.
+CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
+
 
 @dataclass(frozen=True, slots=True)
 class PodTrouble:
-    """Why a pod is not ready, in its own words."""
+    """Why a pod is not ready, or could not be made, in Kubernetes' own words."""
 
-    pod: str
-    reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, ...
+    pod: str  # its name; of its ReplicaSet where there is no pod
+    reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, FailedCreate, ...
     message: str
+    exit_code: int | None = None  # of the container that ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,7 @@ class Status:
 
     observed_generation: int = 0
     phase: Phase = Phase.PENDING
+    reason: str | None = None  # one word: what is wrong, else where the rollout is
     message: str = ""
     step: str | None = None
     weight: int | None = None

@@ -342,8 +342,7 @@ def note_progress(course: Course, at: Situation) -> Course:
 
 def _held(course: Course, at: Situation) -> bool:
     """Whether the target lacks pods, or goes no further, for no fault of its own."""
-    workload = at.workload(course.target or "")
-    queued = workload is not None and workload.unschedulable > 0
+    queued = capacity.waits_for_node(at, course.target)
     short_of_room = room_for_target(course, at) < needed_replicas(course, at)
     return at.spec.paused or queued or short_of_room or hooks.holding(course, at) is not None
 

@@ -4,16 +4,11 @@ Surge adds pods beside a full stable revision. Replace takes a stable pod away f
 fewer carries the traffic meanwhile. Recreate has one pod only: the old one leaves before the new one comes.
 """
 
-import re
-
-from slipway_operator.model.spec import Resources
+from slipway_operator.model.observed import UNSCHEDULABLE
 from slipway_operator.model.status import Mode
 from slipway_operator.model.strategy import Policy
-from slipway_operator.planning import canary
+from slipway_operator.planning import canary, causes, scheduling
 from slipway_operator.planning.situation import Course, Situation
-
-_INSUFFICIENT = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
-_NODES = re.compile(r"\d+/(\d+) nodes")
 
 
 def mode(course: Course, at: Situation) -> Mode:
@@ -56,10 +51,24 @@ def stable_healthy(course: Course, at: Situation) -> bool:
 
 
 def lacks_node(course: Course, at: Situation, revision: str) -> bool:
-    """Whether pods of a revision find no node, and not only because pods of ours are still on their way out."""
-    workload = at.workload(revision)
+    """Whether pods of a revision find no node, and not only because pods of ours are still on their way out.
+
+    A pod whose claim is missing finds none either: that is no lack of capacity, and no node would help.
+    """
     leaving = any(item.replicas > item.desired for item in at.observed.workloads.values())
-    return workload is not None and workload.unschedulable > 0 and not leaving
+    return waits_for_node(at, revision) and not leaving
+
+
+def waits_for_node(at: Situation, revision: str | None) -> bool:
+    """Whether pods of a revision would start, were there a node for them."""
+    workload, cause = at.workload(revision or ""), at.cause(revision)
+    return workload is not None and workload.unschedulable > 0 and (cause is None or cause.reason not in causes.UNBOUND)
+
+
+def would_be_helped(at: Situation, revision: str) -> bool:
+    """Whether others that leave could make room: a node that would not fit even when empty is not won so."""
+    cause = at.cause(revision)
+    return cause is None or cause.reason not in (scheduling.ON_NO_NODE, scheduling.NO_MATCH)
 
 
 def may_add_none(course: Course, at: Situation) -> bool:
@@ -76,21 +85,5 @@ def shortage(course: Course, at: Situation, revision: str) -> str:
         )
     workload = at.workload(revision)
     pods = workload.unschedulable if workload else 0
-    said = next((item.message for item in workload.troubles if item.reason == "Unschedulable"), "") if workload else ""
-    snapshot = at.observed.snapshots.get(revision)
-    missing = _missing(said, pods, snapshot.inputs.resources if snapshot else Resources())
-    counted = "1 pod finds no node" if pods == 1 else f"{pods} pods find no node"
-    return f"{counted}: {missing or said or 'the scheduler gives no reason'}"
-
-
-def _missing(said: str, pods: int, resources: Resources) -> str:
-    nodes = _NODES.search(said)
-    amounts = {"cpu": resources.cpu, "memory": resources.memory}
-    if resources.accelerator:
-        amounts[resources.accelerator[0]] = str(resources.accelerator[1])
-    parts = []
-    for short, resource in _INSUFFICIENT.findall(said):
-        amount = amounts.get(resource)
-        each = f"{pods} x {amount} {resource}" if amount else resource
-        parts.append(f"{each} missing, too little is free on {short} of {nodes[1] if nodes else short} nodes")
-    return "; ".join(parts)
+    said = next((item.message for item in workload.troubles if item.reason == UNSCHEDULABLE), "") if workload else ""
+    return scheduling.sentence(said, pods, at.resources(revision))

@@ -1,13 +1,13 @@
 """What the status tells people: phase, message, step and conditions. Derived from decisions, never one itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from slipway_operator.model import wire
 from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks, sleep
+from slipway_operator.planning import analysis, baseline, canary, capacity, causes, findings, hooks, scheduling, sleep
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -50,25 +50,36 @@ def step(rollout: Rollout | None) -> str | None:
 
 
 def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[Condition]:
-    """All conditions as they are now."""
+    """All conditions as they are now; that of the canary only where there is one."""
     serving = _serving(course)
-    ready = at.ready(serving)
     healthy = course.stable is not None and capacity.stable_healthy(course, at)
     rows = (
         ("Accepted", True, "Valid", "the spec is valid"),
-        ("Ready", *_readiness(ready, at, traffic)),
-        ("Available", *_availability(ready, at, serving)),
+        ("Ready", *_readiness(at.ready(serving), at, traffic)),
+        ("Available", *_availability(serving, at)),
         ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
         ("TrafficSynced", *_synchrony(at, traffic)),
         ("StableHealthy", healthy, "Carries" if healthy else "PodsMissing", _stable_sentence(course, at)),
+        *([("CanaryHealthy", *_canary_health(course, at))] if course.stable and course.target else []),
         ("CapacityAvailable", *_capacity(course, at)),
     )
     return [condition(kind, holds, reason, text, at.now) for kind, holds, reason, text in rows]
 
 
+def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
+    """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
+    ill = {item.type: item.reason for item in told if item.status != "True" and item.reason not in _UNSAID}
+    return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
+
+
 def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
     """Ready pods of those wanted, over all revisions that are to have pods."""
     return f"{sum(at.ready(revision) for revision in desired)}/{sum(desired.values())}"
+
+
+# Conditions by how much they explain, and reasons that only say that something is on its way.
+_TELLING = ("Accepted", "CanaryHealthy", "Available", "Ready", "Progressing", "CapacityAvailable", "Autoscaling")
+_UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 
 # --- sentences by state -----------------------------------------------------------------------------------------------
@@ -248,7 +259,7 @@ def _pods(revision: str | None, wanted: int, at: Situation) -> str:
 
 
 def _why(at: Situation, revision: str | None) -> str:
-    why = at.trouble(revision or "")
+    why = at.trouble(revision)
     return f"; {why}" if why else ""
 
 
@@ -290,12 +301,24 @@ def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool
     return True, "Serving", "requests are served"
 
 
-def _availability(ready: int, at: Situation, serving: str | None) -> tuple[bool, str, str]:
+def _availability(serving: str | None, at: Situation) -> tuple[bool, str, str]:
     if at.asleep:
         return True, "Asleep", "it is to have no pods until somebody asks"
-    wanted = at.replicas
-    full = ready >= wanted > 0
-    return full, "PodsReady" if full else "PodsNotReady", f"{ready} of {wanted} pods of revision {serving} are ready"
+    ready, wanted = at.ready(serving), at.replicas
+    counted = f"{ready} of {wanted} pods of revision {serving} are ready"
+    if ready >= wanted:
+        return wanted > 0, "PodsReady" if wanted > 0 else causes.PLAIN, counted
+    cause = at.cause(serving)
+    return False, cause.reason if cause else causes.PLAIN, f"{counted}; {cause.message}" if cause else counted
+
+
+def _canary_health(course: Course, at: Situation) -> tuple[bool, str, str]:
+    """What ails the revision under test, and that the former one serves on, where it does."""
+    cause = at.cause(course.target) if at.ready(course.target) < needed_replicas(course, at) else None
+    if cause is None or cause.reason == causes.PLAIN:
+        return True, "AsExpected", f"no pod of revision {course.target} is in trouble"
+    serves = f"; stable {course.stable} serves on with {at.ready(course.stable)} of {at.replicas} pods"
+    return False, cause.reason, cause.message + (serves if at.ready(course.stable) else "")
 
 
 def _synchrony(at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
@@ -320,8 +343,11 @@ def _capacity(course: Course, at: Situation) -> tuple[bool, str, str]:
     revisions = [name for name in (course.target, course.stable) if name]
     short = [name for name in revisions if (found := at.workload(name)) and found.unschedulable]
     if course.state is State.CAPACITY_WAIT or short:
-        lacking = capacity.shortage(course, at, short[0] if short else revisions[0])
-        return False, "InsufficientCapacity", lacking
+        revision = short[0] if short else revisions[0]
+        cause = at.cause(revision)
+        known = cause is not None and cause.reason in causes.UNPLACED
+        word = cause.reason if cause and known else scheduling.TOO_LITTLE_FREE
+        return False, word, capacity.shortage(course, at, revision)
     return True, "Scheduled", "every pod has a node"
 
 

@@ -96,8 +96,8 @@ def may_fall_back(course: Course, at: Situation) -> bool:
     """Surge failed for long enough, and the spec allows to go on within the pods there are."""
     limits = at.spec.strategy.capacity
     allowed = limits.policy is not Policy.REQUIRE_SURGE and capacity.fallback(at) is not None
-    surging = capacity.mode(course, at) is Mode.SURGE
-    return surging and allowed and not at.spec.paused and _waited_s(course, at) >= limits.surge_timeout_s
+    helps = capacity.mode(course, at) is Mode.SURGE and capacity.would_be_helped(at, rollout_of(course).revision)
+    return helps and allowed and not at.spec.paused and _waited_s(course, at) >= limits.surge_timeout_s
 
 
 def steps_changed(course: Course, at: Situation) -> bool:

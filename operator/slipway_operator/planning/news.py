@@ -4,10 +4,13 @@ Each is told from the difference between the status before and what is decided n
 decisions: a crash between the status and the Event may swallow one, and what it would have told is in the status.
 """
 
+from collections.abc import Sequence
+
 from slipway_operator.model import wire
 from slipway_operator.model.plan import Event, Evict
 from slipway_operator.model.sleep import SleepState
-from slipway_operator.model.status import RevisionStatus, Rollout, State, Traffic
+from slipway_operator.model.status import Condition, RevisionStatus, Rollout, State, Traffic
+from slipway_operator.planning import causes
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -26,6 +29,17 @@ def news(
         *_drains(at, desired, revisions),
         *_stable_lost(course, at),
         *_abort_blocked(course, at),
+    )
+
+
+def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
+    """What keeps pods from being ready, told when it is another cause than before."""
+    former = {item.type: item.reason for item in before}
+    ill = [item for item in now if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
+    return tuple(
+        Event("Warning", "PodsFailing", f"{item.reason}: {item.message}")
+        for item in ill
+        if former.get(item.type) != item.reason
     )
 
 
@@ -71,7 +85,7 @@ def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
     before = next((item.ready for item in at.status.revisions if item.revision == stable), 0)
     if not before or at.ready(stable) or not at.weight(stable):
         return ()
-    why = at.trouble(stable or "") or "its pods give no reason"
+    why = at.trouble(stable) or "its pods give no reason"
     return (Event("Warning", "StableUnavailable", f"no pod of stable revision {stable} is ready: {why}"),)
 
 

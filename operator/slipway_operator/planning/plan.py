@@ -29,7 +29,7 @@ from slipway_operator.planning import (
     wakeup,
 )
 from slipway_operator.planning.autoscale import Scaling, scaling
-from slipway_operator.planning.news import news
+from slipway_operator.planning.news import news, troubles
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
 from slipway_operator.planning.situation import Course, Situation
@@ -69,15 +69,16 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     scaler = scaling(owner, at, obj)
     renewed = replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended)
-    renewed = replace(renewed, conditions=_conditions(course, at, traffic, scaler, generation))
-    moved = news(course, at, desired, traffic, renewed.revisions, evicted)
+    now_said = _conditions(course, at, traffic, scaler, generation)
+    renewed = replace(renewed, conditions=now_said, reason=describe.reason(now_said, course.rollout))
+    moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
     return Plan(
         status=renewed,
         create=(*_creations(owner, course, at, desired, settings), *scaler.create),
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=evicted,
-        events=(*translated, *decided, *told, *moved, *sleep.news(course, at), *ignored),
+        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
@@ -120,7 +121,14 @@ def _refused(status: Status, message: str, generation: int, now: datetime) -> Pl
     kept = conditions.carry_over([accepted, *others], status.conditions, generation)
     changed = status.observed_generation != generation
     return Plan(
-        status=replace(status, observed_generation=generation, phase=Phase.DEGRADED, message=message, conditions=kept),
+        status=replace(
+            status,
+            observed_generation=generation,
+            phase=Phase.DEGRADED,
+            reason="InvalidSpec",
+            message=message,
+            conditions=kept,
+        ),
         events=(Event("Warning", "InvalidSpec", message),) if changed else (),
     )
 

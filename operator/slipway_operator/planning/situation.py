@@ -6,8 +6,10 @@ from datetime import datetime
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed, Workload
 from slipway_operator.model.sleep import Sleep, SleepState
-from slipway_operator.model.spec import Spec
+from slipway_operator.model.spec import Resources, Spec
 from slipway_operator.model.status import Decision, Rollout, State, Status
+from slipway_operator.planning import causes
+from slipway_operator.planning.causes import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,21 @@ class Situation:
         """The revision's ReplicaSet."""
         return self.observed.workloads.get(revision)
 
-    def trouble(self, revision: str) -> str:
-        """Why pods of a revision are not ready, in the words of one of them; empty when nothing says so."""
-        workload = self.workload(revision)
-        if workload is None or not workload.troubles:
-            return self.observed.refusal or ""
-        first = workload.troubles[0]
-        return f"pod {first.pod}: {first.reason}" + (f": {first.message}" if first.message else "")
+    def resources(self, revision: str) -> Resources:
+        """What each pod of a revision asks for, as far as that is known."""
+        snapshot = self.observed.snapshots.get(revision)
+        return snapshot.inputs.resources if snapshot else Resources()
+
+    def cause(self, revision: str | None) -> Cause | None:
+        """Why pods of a revision are not ready; None when nothing says so."""
+        workload, refusal = self.workload(revision or ""), self.observed.refusal
+        found = causes.of_workload(workload, self.resources(workload.revision)) if workload else None
+        return found or (causes.of_refusal(refusal) if refusal else None)
+
+    def trouble(self, revision: str | None) -> str:
+        """The same as a sentence; empty when nothing says so."""
+        found = self.cause(revision)
+        return found.message if found else ""
 
     def elapsed_s(self, since: datetime) -> float:
         """Seconds from a moment to now."""

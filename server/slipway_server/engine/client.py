@@ -29,6 +29,10 @@ class EngineCrashed(EngineError):
     """The engine process was serving and is gone, without a reason of its own."""
 
 
+class ModelRefused(EngineError):
+    """The engine process cannot load the model here, and said why."""
+
+
 class QueueFull(Exception):
     """Waiting would help; nothing was started."""
 
@@ -66,7 +70,8 @@ class EngineClient:
 
         Raises:
             EngineCrashed: it served before it ended.
-            EngineError: it never came to serve, and why.
+            ModelRefused: it said why it cannot serve.
+            EngineError: it never came to serve.
         """
         # As while it loads for the first time: no step is expected of it.
         self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
@@ -91,7 +96,8 @@ class EngineClient:
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
             self.end_streams(DIED)  # at once: the process may take its time to end
-            raise (EngineCrashed if served else EngineError)(await self._epitaph(reason)) from None
+            kind = EngineCrashed if served else EngineError if reason == DIED else ModelRefused
+            raise kind(await self._epitaph(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:

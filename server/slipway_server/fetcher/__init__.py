@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry import logs
-from ..telemetry.termination import last_words
+from ..telemetry.termination import DATA_ERROR, NO_INPUT, Parser, last_words
 from . import folder, hub, marker, web
-from .folder import FetchError
+from .folder import FetchError, UnusableError
 
 log = logging.getLogger("slipway.fetcher")
 
@@ -25,13 +25,16 @@ def main() -> None:
     logs.configure(os.environ.get("SLIPWAY_LOG_LEVEL", "INFO"))
     try:
         fetch(options.uri, options.revision, options.dest, max_bytes=options.max_bytes)
-    except (FetchError, CheckpointError) as error:
+    except (UnusableError, CheckpointError) as error:
         last_words(str(error))
-        sys.exit(1)
+        sys.exit(DATA_ERROR)
+    except FetchError as error:
+        last_words(str(error))
+        sys.exit(NO_INPUT)
     except Exception as error:
         log.debug("failed", exc_info=True)
         last_words(f"{options.uri} cannot be fetched: {type(error).__name__}: {error}")
-        sys.exit(1)
+        sys.exit(NO_INPUT)
 
 
 def fetch(uri: str, revision: str, dest: Path, *, max_bytes: int, pvc_mount: Path = PVC_MOUNT) -> None:
@@ -58,7 +61,7 @@ def fetch(uri: str, revision: str, dest: Path, *, max_bytes: int, pvc_mount: Pat
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="slipway-fetcher", description=(__doc__ or "").strip(), allow_abbrev=False)
+    parser = Parser(prog="slipway-fetcher", description=(__doc__ or "").strip(), allow_abbrev=False)
     parser.add_argument("--uri", required=True, help=f"where the model is: {SCHEMES}")
     parser.add_argument(
         "--revision", default="", help="hf: branch, tag or commit; https: sha256:DIGEST of the archive or the manifest"

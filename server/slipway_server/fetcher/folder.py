@@ -19,6 +19,10 @@ class FetchError(Exception):
     """Why a model was not fetched: one sentence for a person."""
 
 
+class UnusableError(FetchError):
+    """It can be had, and is damaged or not to be served: another try brings the same."""
+
+
 def is_kept(name: str) -> bool:
     return PurePosixPath(name).suffix in KEPT_SUFFIXES
 
@@ -26,7 +30,7 @@ def is_kept(name: str) -> bool:
 def refuse_pickles_only(names: list[str], source: str) -> None:
     pickles = sorted(name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES)
     if pickles and not any(name.endswith(".safetensors") for name in names):
-        raise FetchError(
+        raise UnusableError(
             f"{source} has only pickled weights ({', '.join(pickles[:3])}), which can run any code when loaded: "
             "convert them to safetensors."
         )
@@ -36,7 +40,7 @@ def inside(root: Path, name: str) -> Path:
     """root/name; refuses names that lead out of the root."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
-        raise FetchError(f"The file name {name!r} leads out of the model folder.")
+        raise UnusableError(f"The file name {name!r} leads out of the model folder.")
     return root / pure
 
 
@@ -48,7 +52,7 @@ def check(folder: Path, max_bytes: int) -> Path:
     paths = list(folder.rglob("*"))
     for path in paths:
         if path.is_symlink() and not path.resolve().is_relative_to(root):
-            raise FetchError(f"{path.relative_to(folder)} is a link that leads out of the model folder {folder}.")
+            raise UnusableError(f"{path.relative_to(folder)} is a link that leads out of the model folder {folder}.")
     files = [path for path in paths if path.is_file()]
     refuse_pickles_only([path.name for path in files], str(folder))
     check_size(sum(path.stat().st_size for path in files if is_kept(path.name)), max_bytes, str(folder))
@@ -57,7 +61,7 @@ def check(folder: Path, max_bytes: int) -> Path:
 
 def check_size(size: int, max_bytes: int, source: str) -> None:
     if size > max_bytes:
-        raise FetchError(f"{source} has {size} bytes; the limit is {max_bytes}.")
+        raise UnusableError(f"{source} has {size} bytes; the limit is {max_bytes}.")
 
 
 def digests(folder: Path) -> dict[str, dict[str, object]]:

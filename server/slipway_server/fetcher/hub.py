@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import folder
-from .folder import FetchError
+from .folder import FetchError, UnusableError
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def download(repository: str, revision: str, dest: Path, max_bytes: int) -> Path
     for name, sha256 in files.items():
         if sha256 and folder.sha256_of(folder.inside(target, name)) != sha256:
             (target / name).unlink()
-            raise FetchError(f"{name} of hf://{repository} does not have the checksum that the hub tells.")
+            raise UnusableError(f"{name} of hf://{repository} does not have the checksum that the hub tells.")
     return target
 
 

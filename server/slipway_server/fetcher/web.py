@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from . import folder
-from .folder import CHUNK_BYTES, FetchError, Progress
+from .folder import CHUNK_BYTES, FetchError, Progress, UnusableError
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _get_listed(base: str, pinned: str | None, target: Path, max_bytes: int) -> 
             get(f"{base}/{quote(name)}", path, file["size"], progress)
         if not _is(path, file):
             path.unlink()
-            raise FetchError(f"{name} of {base} does not have the size and checksum that {MANIFEST} tells.")
+            raise UnusableError(f"{name} of {base} does not have the size and checksum that {MANIFEST} tells.")
     manifest.unlink()
 
 
@@ -113,7 +113,7 @@ def _listed(manifest: Path, base: str) -> dict[str, dict[str, Any]]:
         listed = json.loads(manifest.read_bytes())["files"]
         files = {str(name): {"size": int(f["size"]), "sha256": str(f["sha256"])} for name, f in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise FetchError(f"{MANIFEST} of {base} is not a list of files with size and sha256.") from None
+        raise UnusableError(f"{MANIFEST} of {base} is not a list of files with size and sha256.") from None
     folder.refuse_pickles_only(list(files), base)
     return {name: file for name, file in files.items() if folder.is_kept(name)}
 
@@ -130,13 +130,15 @@ def _unpack(archive: Path, target: Path, max_bytes: int) -> None:
             for member in members:
                 folder.inside(target, member.name)
                 if not (member.isfile() or member.isdir()):
-                    raise FetchError(f"{member.name} in the archive is neither a file nor a folder: links are refused.")
+                    raise UnusableError(
+                        f"{member.name} in the archive is neither a file nor a folder: links are refused."
+                    )
             folder.refuse_pickles_only([member.name for member in members], "The archive")
             kept = [member for member in members if member.isfile() and folder.is_kept(member.name)]
             folder.check_size(sum(member.size for member in kept), max_bytes, "The archive")
             tar.extractall(target, members=kept, filter="data")
     except (tarfile.TarError, EOFError) as error:
-        raise FetchError(f"The archive cannot be unpacked: {error}.") from error
+        raise UnusableError(f"The archive cannot be unpacked: {error}.") from error
 
 
 def _only_folder(target: Path) -> Path:
@@ -154,4 +156,4 @@ def _pinned(revision: str) -> str | None:
 def _check_digest(path: Path, pinned: str | None, source: str) -> None:
     if pinned and folder.sha256_of(path) != pinned.lower():
         path.unlink()
-        raise FetchError(f"{source} does not have the checksum of its revision, sha256:{pinned}.")
+        raise UnusableError(f"{source} does not have the checksum of its revision, sha256:{pinned}.")

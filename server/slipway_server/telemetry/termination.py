@@ -1,11 +1,15 @@
-"""Last words: the one sentence that the operator shows when a container fails."""
+"""Last words: the sentence that the operator shows when a container fails, and the exit code that it sorts it by."""
 
+import argparse
 import logging
 import os
 from pathlib import Path
+from typing import NoReturn
 
 DEFAULT_LOG = "/dev/termination-log"
 LIMIT_BYTES = 4096  # the kubelet reads no more
+# As in sysexits.h; docs/contracts.md says which is when. argparse itself exits with 2.
+FAILED, DATA_ERROR, NO_INPUT = 1, os.EX_DATAERR, os.EX_NOINPUT
 
 log = logging.getLogger("slipway")
 
@@ -13,6 +17,18 @@ log = logging.getLogger("slipway")
 def last_words(sentence: str) -> None:
     """To the log and to the termination log; the default one exists only inside a pod."""
     log.error(sentence)
+    _leave(sentence)
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses arguments with a sentence that the operator shows too."""
+
+    def error(self, message: str) -> NoReturn:
+        _leave(f"{self.prog}: {message}")
+        super().error(message)
+
+
+def _leave(sentence: str) -> None:
     chosen = os.environ.get("SLIPWAY_TERMINATION_LOG")
     if not chosen and not Path(DEFAULT_LOG).exists():
         return

@@ -81,12 +81,12 @@ CASES = {
     "out of memory in a loop": (
         pod(containers=[waiting("CrashLoopBackOff", "back-off", last={"exitCode": 137, "reason": "OOMKilled"})]),
         "OOMKilled",
-        "container server ended: out of memory (exit code 137)",
+        "container server ended: out of memory, exit code 137",
     ),
     "out of memory, running again": (
         pod(containers=[container(state={"running": {}}, last={"exitCode": 137, "reason": "OOMKilled"})]),
         "OOMKilled",
-        "container server ended: out of memory (exit code 137)",
+        "container server ended: out of memory, exit code 137",
     ),
     "signal": (
         pod(containers=[waiting("CrashLoopBackOff", last={"signal": 11, "exitCode": 139, "reason": "Error"})]),

@@ -2,9 +2,7 @@
 
 import pytest
 
-from slipway_operator.model.spec import Resources
 from slipway_operator.planning.canary import replicas_for, weight_carried
-from slipway_operator.planning.capacity import _missing
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 STEPS = [{"setWeight": 10}, {"pause": {"duration": "5s"}}, {"setWeight": 50}, {"pause": {"duration": "5s"}}]
@@ -148,11 +146,27 @@ def test_pause_stops_the_capacity_clocks() -> None:
     assert world.weights() == {"v2": 0, "v1": 100}
 
 
-def test_shortage_counts_what_each_pod_needs() -> None:
-    said = (
-        "0/3 nodes are available: 1 node(s) had untolerated taint, 2 Insufficient nvidia.com/gpu, 1 Insufficient cpu."
-    )
-    assert _missing(said, 2, Resources(accelerator=("nvidia.com/gpu", 4))) == (
-        "2 x 4 nvidia.com/gpu missing, too little is free on 2 of 3 nodes; "
-        "cpu missing, too little is free on 1 of 3 nodes"
-    )
+HOPELESS = (
+    "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: "
+    "0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+)
+
+
+def test_what_no_leave_of_a_pod_would_help_takes_no_pod_away() -> None:
+    world = short(4, 4)
+    world.queue_says = HOPELESS
+    assert least_ready(world, "Aborted") == 4
+    status = world.parsed()
+    assert status.rollout and status.rollout.abort and status.rollout.abort.reason == "InsufficientCapacity"
+    assert "CapacityModeChanged" not in [event.reason for event in world.events]
+
+
+def test_a_missing_claim_is_no_lack_of_capacity() -> None:
+    world = short(2, 2)
+    world.queue_says = '0/1 nodes are available: persistentvolumeclaim "weights" not found. preemption: not helpful'
+    world.run(5)
+    told = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
+    assert (world.state(), told["CanaryHealthy"]) == ("Provisioning", ("False", "ClaimNotFound"))
+    assert (world.parsed().reason, told["Available"]) == ("ClaimNotFound", ("True", "PodsReady"))
+    world.run_until("Aborted")
+    assert world.parsed().reason == "ProgressDeadlineExceeded"

@@ -405,7 +405,7 @@ def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
         world.status, world._parsed = render(decided.status), None
         world.pass_time()
     assert world.state() == "Aborted"
-    assert world.parsed().message.endswith("exceeded quota")
+    assert "exceeded quota; raise that ResourceQuota" in world.parsed().message
 
 
 def test_each_pause_is_told_once_whichever_way_it_is_reached():

@@ -1,0 +1,159 @@
+"""Set-ups that are broken in one way each, all at once: each says so within seconds, by a reason, with what to do.
+
+`--setups-table docs/troubleshooting.md` puts what was seen into that page.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e import broken_setups as broken
+from e2e.broken_setups import CANARY, MUTATING, SETUPS, TAKEN, Row, Setup
+from e2e.deployment import START_S, Deployment, Json
+from e2e.devices import Devices
+from e2e.installation import Installation
+from e2e.page import put_table
+from examples.demo.kube import Kube, KubeError
+
+SAID_S = 30  # from the mistake to its reason
+LOOK_S = 1.0
+AT_THE_DOOR = ("denied", "no-webhook", "no-account", "no-priority", "no-secret", "pod-security")
+
+
+@dataclass
+class Watch:
+    """Looks at the ModelDeployments of some namespaces until each has said what it must."""
+
+    kube: Kube
+    namespaces: tuple[str, ...]
+    rows: list[Row] = field(default_factory=list)
+
+    def until_said(self, wanted: list[Setup], begun: float) -> None:
+        """Take a row for each; what has not come after SAID_S is told with what stands there instead."""
+        silent = wanted
+        while silent:
+            seen, seconds = self._statuses(), time.monotonic() - begun
+            self.rows += [Row(setup, seconds, _said(setup, seen)) for setup in silent if _is_said(setup, seen)]
+            silent = [setup for setup in silent if not _is_said(setup, seen)]
+            assert not silent or seconds < SAID_S, "\n".join(_instead(setup, seen) for setup in silent)
+            time.sleep(LOOK_S if silent else 0)
+
+    def _statuses(self) -> dict[str, Json]:
+        """Name → status."""
+        found = self.kube.json("get", "mdep", "--all-namespaces")["items"]
+        ours = [item for item in found if item["metadata"]["namespace"] in self.namespaces]
+        return {item["metadata"]["name"]: item.get("status") or {} for item in ours}
+
+
+def _condition(setup: Setup, seen: dict[str, Json]) -> Json:
+    told = seen[setup.name].get("conditions") or ()
+    return next((dict(item) for item in told if item["type"] == setup.condition), {})
+
+
+def _said(setup: Setup, seen: dict[str, Json]) -> str:
+    return str(_condition(setup, seen).get("message", ""))
+
+
+def _is_said(setup: Setup, seen: dict[str, Json]) -> bool:
+    """The condition has the reason and all the words, and the column REASON is the same."""
+    condition = _condition(setup, seen)
+    known = condition.get("status") == "False" and condition["reason"] == setup.reason == seen[setup.name].get("reason")
+    return known and all(word in condition["message"] for word in setup.says)
+
+
+def _instead(setup: Setup, seen: dict[str, Json]) -> str:
+    status = seen[setup.name]
+    told = [
+        f"  {one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())
+    ]
+    wanted = f"{setup.condition}={setup.reason} with {setup.says}"
+    return "\n".join(
+        [f"{setup.name} does not say {wanted}, but {status.get('reason')}, {status.get('message')}", *told]
+    )
+
+
+@pytest.fixture
+def served(slipway: Installation) -> list[Setup]:
+    """Those that this cluster can be brought into."""
+    kinds = slipway.kube.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name").split()
+    return [setup for setup in SETUPS if not setup.needs or setup.needs in kinds]
+
+
+@pytest.fixture
+def places(slipway: Installation, namespace: str, served: list[Setup]) -> Iterator[dict[str, str]]:
+    """Three namespaces, and what is broken in and around them."""
+    kube, devices = slipway.kube, Devices(slipway.kube, TAKEN)
+    found = {"shared": namespace, "quota": slipway.new_namespace(), "limits": slipway.new_namespace()}
+    outside = [*broken.policies(namespace), broken.volume(namespace)]
+    if any(setup.needs == MUTATING for setup in served):
+        outside += broken.mutations(namespace)
+    try:
+        devices.set(1)
+        inside = [broken.occupant(slipway.images.server, namespace), *broken.surroundings(**found)]
+        _with_all(kube, [*outside, *inside], "apply")
+        _await_policies(kube, namespace, served)
+        kube.kubectl("wait", "pod/occupant", "-n", namespace, "--for=condition=PodScheduled", "--timeout=30s")
+        yield found
+    finally:
+        _with_all(kube, outside, "delete", "--ignore-not-found", "--wait=false")
+        devices.remove()
+        slipway.drop_namespace(found["quota"])
+        slipway.drop_namespace(found["limits"])
+
+
+def _with_all(kube: Kube, items: list[Json], *verb: str) -> None:
+    """One kubectl for objects of several namespaces."""
+    kube.kubectl(*verb, "-f", "-", stdin=yaml.safe_dump_all(items))
+
+
+def _await_policies(kube: Kube, namespace: str, served: list[Setup]) -> None:
+    """The API server asks them a moment after it has taken them: until then pods would slip through."""
+    left = [setup.name for setup in served if setup.name in AT_THE_DOOR]
+
+    def all_asked() -> bool:
+        while left and _is_refused(kube, namespace, left[0]):
+            left.pop(0)
+        return not left
+
+    kube.wait_until(all_asked, 30, f"the API server asks all policies: {', '.join(left)}")
+
+
+def _is_refused(kube: Kube, namespace: str, name: str) -> bool:
+    """Whether the API server takes no pod of this ModelDeployment, for what a policy adds or says."""
+    pod = broken.occupant("none", namespace)
+    pod["metadata"] |= {"name": "trial", "labels": {broken.LABEL: name}}
+    try:
+        _with_all(kube, [pod], "apply", "--dry-run=server")
+    except KubeError:
+        return True
+    return False
+
+
+@pytest.mark.timeout(240, func_only=True)
+def test_each_broken_setup_says_what_is_wrong_within_seconds(
+    slipway: Installation, places: dict[str, str], served: list[Setup], request: pytest.FixtureRequest
+) -> None:
+    kube, watch = slipway.kube, Watch(slipway.kube, tuple(places.values()))
+    made = [broken.manifest(setup, places[setup.place], slipway.images.operator) for setup in served]
+    begun = time.monotonic()
+    _with_all(kube, made, "apply")
+    watch.until_said(served, begun)
+
+    serving = Deployment(kube, places["shared"], CANARY.name)
+    serving.until("it serves", lambda status: status["phase"] == "Healthy", START_S)
+    begun = time.monotonic()
+    serving.edit(**CANARY.spec)
+    watch.until_said([CANARY], begun)
+
+    rows = sorted(watch.rows, key=lambda row: [*SETUPS, CANARY].index(row.setup))
+    print(f"\n{broken.markdown(rows)}")
+    assert len({row.message for row in rows}) == len(served) + 1, "two set-ups say the same"
+    causes = {row.setup.reason for row in rows}
+    assert len(causes) >= 12, f"these few reasons say little: {causes}"
+    if page := request.config.getoption("--setups-table"):
+        assert len(served) == len(SETUPS), "a cluster that cannot be brought into all of them gives no whole table"
+        put_table(Path(page), broken.markdown(rows))
