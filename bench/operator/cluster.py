@@ -18,16 +18,22 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, Resource
-from tests.support.processes import own_address
+from tests.support.processes import operator_rules, own_address
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("kube-controller-manager", "kube-scheduler", "kwok")
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
 SPACES = Resource("v1", "Namespace", "namespaces")
 NODES = Resource("v1", "Node", "nodes")
+ACCOUNTS = Resource("v1", "ServiceAccount", "serviceaccounts")
+ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
+BINDINGS = Resource("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings")
 STAGES = Path(__file__).with_name("stages.yaml")
 AT_ONCE = 12  # calls of ours
 READY_S = 60.0
+TOKEN_S = 6 * 3600
+# API server and controllers share the cores with the operator here, and have memory: less time for their garbage.
+GOGC = "400"
 
 
 class Cluster:
@@ -36,25 +42,29 @@ class Cluster:
     def __init__(self, control_plane: ControlPlane, client: Client, folder: Path) -> None:
         self.control_plane, self.client, self.folder = control_plane, client, folder
         self.programs: list[Program] = []
+        self.all_rights = Path()  # kubeconfig of the controllers and the gateway
 
     async def start(self, program: Program) -> Program:
         await program.start()
         self.programs.append(program)
         return program
 
-    def operator(self) -> Program:
-        """The operator as the chart starts it, not started yet."""
+    async def operator(self) -> Program:
+        """The operator with the rights that it documents, not started yet."""
+        role = {"apiVersion": ROLES.api_version, "kind": ROLES.kind, "metadata": {"name": "operator"}}
+        await self.client.apply(ROLES, {**role, "rules": operator_rules()})
+        kubeconfig = await self._account("operator", "operator")
         admin = free_ports(1)[0]
         arguments = [f"--own-namespace={fleet.HOME}", f"--admin-port={admin}", "--log-level=warning"]
-        program = self._ours("slipway_operator", ["run", *arguments])
+        program = self._ours("slipway_operator", ["run", *arguments], kubeconfig)
         program.admin_url = f"http://127.0.0.1:{admin}"
         return program
 
     async def start_gateway(self) -> None:
         """One gateway, announced as the endpoint controller does: rollouts wait for what it reports."""
         port, admin = free_ports(2)
-        arguments = [f"--kubeconfig={self.control_plane.kubeconfig}", f"--port={port}", f"--admin-port={admin}"]
-        await self.start(self._ours("slipway_gateway", arguments))
+        arguments = [f"--kubeconfig={self.all_rights}", f"--port={port}", f"--admin-port={admin}"]
+        await self.start(self._ours("slipway_gateway", arguments, self.all_rights))
         metadata = {
             "name": "slipway-gateway-admin-1",
             "namespace": fleet.HOME,
@@ -74,7 +84,7 @@ class Cluster:
             await self.client._call(
                 "PATCH", NODES.path(None, f"node-{number}"), [], untainted, "application/merge-patch+json"
             )
-        kubeconfig = f"--kubeconfig={self.control_plane.kubeconfig}"
+        kubeconfig = f"--kubeconfig={self.all_rights}"
         ports = free_ports(2)
         shared = ["--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000"]
         for name, arguments in {
@@ -84,8 +94,7 @@ class Cluster:
             ],
             "kube-scheduler": [
                 kubeconfig, *shared, f"--secure-port={ports[1]}", f"--cert-dir={self.folder}",
-                f"--authentication-kubeconfig={self.control_plane.kubeconfig}",
-                f"--authorization-kubeconfig={self.control_plane.kubeconfig}",
+                f"--authentication-kubeconfig={self.all_rights}", f"--authorization-kubeconfig={self.all_rights}",
             ],
             "kwok": [
                 kubeconfig, f"--config={STAGES}", "--manage-all-nodes=true", "--node-lease-duration-seconds=0",
@@ -101,10 +110,35 @@ class Cluster:
         nodes = await self.client.list(NODES, None)
         return len(nodes) == fleet.NODES and all(_is_ready(node) for node in nodes)
 
-    def _ours(self, package: str, arguments: list[str]) -> Program:
+    async def make_accounts(self) -> None:
+        self.all_rights = await self._account("controllers", "cluster-admin")
+
+    async def _account(self, name: str, role: str) -> Path:
+        """A kubeconfig with a token, as pods have: a certificate would be verified anew with each call."""
+        metadata = {"name": name, "namespace": fleet.HOME}
+        group = BINDINGS.api_version.partition("/")[0]
+        binding = {
+            "apiVersion": BINDINGS.api_version,
+            "kind": BINDINGS.kind,
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": ROLES.kind, "name": role},
+            "subjects": [{"kind": ACCOUNTS.kind, **metadata}],
+        }
+        await self.client.apply(ACCOUNTS, {"apiVersion": "v1", "kind": ACCOUNTS.kind, "metadata": metadata})
+        await self.client.apply(BINDINGS, binding)
+        request = {"spec": {"audiences": [], "expirationSeconds": TOKEN_S}}
+        path = ACCOUNTS.path(fleet.HOME, name, "token")
+        token = (await self.client._call("POST", path, [], request))["status"]["token"]
+        config = yaml.safe_load(self.control_plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        kubeconfig = self.folder / f"{name}.kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(config))
+        return kubeconfig
+
+    def _ours(self, package: str, arguments: list[str], kubeconfig: Path) -> Program:
         paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway"))
         environment = {
-            "KUBECONFIG": str(self.control_plane.kubeconfig),
+            "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": paths,
             "POD_NAMESPACE": "",
             "POD_ID": "slipway-1",
@@ -122,12 +156,14 @@ async def cluster(folder: Path, *, pods: bool) -> AsyncIterator[Cluster]:
         DevclusterError: when a program that is needed is not built.
     """
     where = places()
+    os.environ["GOGC"] = GOGC
     with ControlPlane(where) as control_plane:
         os.environ["KUBECONFIG"] = str(control_plane.kubeconfig)
         async with Client(await auth.load(), timeout_s=60.0) as client:
             made = Cluster(control_plane, client, folder)
             try:
                 await _install(client)
+                await made.make_accounts()
                 if pods:
                     await made.start_pods(where)
                     await made.start_gateway()

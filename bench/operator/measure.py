@@ -98,7 +98,7 @@ async def measure(wish: Wish, folder: Path) -> Json:
         row: Json = {"deployments": wish.size, "pods": wish.pods, "creating_s": time.monotonic() - began}
         seen, applied = Seen(wish.size, wish.pods), Applied()
         async with _watching(surroundings, seen, applied):
-            operator = surroundings.operator()
+            operator = await surroundings.operator()
             row |= await _cold(surroundings, operator, seen)
             row |= await _complete(surroundings, seen)
             row |= await _idle(operator, seen)

@@ -58,8 +58,8 @@ class Proxy:
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
         effort = Effort(self._clock(), self._settings.max_attempts)
-        visitors = self._backends.enter(call.model)
-        waiting = Waiting(request, call, record, visitors, self._settings.wake_comment_s)
+        visitors, every_s = self._backends.enter(call.model), self._settings.wake_comment_s
+        waiting = Waiting(request, call, record, visitors, began_s=self._clock(), every_s=every_s)
         relay: Relay | None = None
         try:
             async with limit:
@@ -153,8 +153,10 @@ class Proxy:
         with self._holding(waiting):
             await self._backends.changed(min(pause_s, waiting.until_next_s(route, now)) if waiting else pause_s)
         if waiting:
-            await waiting.tell(self._backends.find(call.model), self._clock())
             self._backends.call(call.model)
+            await waiting.tell(self._backends.find(call.model), self._clock())
+            if waiting.left:
+                return False
         effort.pause_s = min(effort.pause_s * 2, _MAX_PAUSE_S)
         effort.tried.clear()
         return True

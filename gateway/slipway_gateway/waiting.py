@@ -19,17 +19,16 @@ _HEADERS = {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8", "Cache-Control": "
 class Waiting:
     """One request. `out` is there once a first comment was sent: from then on there is no other status than 200."""
 
-    def __init__(self, request: web.Request, call: Call, record: Record, visitors: Visitors, every_s: float) -> None:
+    def __init__(
+        self, request: web.Request, call: Call, record: Record, visitors: Visitors, *, began_s: float, every_s: float
+    ) -> None:
+        """`began_s`: when it was taken, on the clock of `now_s` below. `every_s`: between comments; 0: none."""
         self._request, self._call, self._record = request, call, record
-        self.visitors = visitors
+        self.visitors, self.began_s = visitors, began_s
         self._every_s = every_s if call.stream and call.writes_text and every_s > 0 else math.inf
-        self._next_s = record.started + self._every_s
+        self._next_s = began_s + self._every_s
         self.out: web.StreamResponse | None = None
-
-    @property
-    def began_s(self) -> float:
-        """When the request came."""
-        return self._record.started
+        self.left = False  # the client has, as a comment showed
 
     def until_next_s(self, route: Route | None, now_s: float) -> float:
         """Seconds until the next comment; infinite where none is due ever."""
@@ -40,11 +39,14 @@ class Waiting:
         if route is None or self.until_next_s(route, now_s) > 0:
             return
         self._next_s = now_s + self._every_s
-        if self.out is None:
-            self.out = web.StreamResponse(headers={**_HEADERS, headers.REQUEST_ID: self._record.request_id})
-            await self.out.prepare(self._request)
         about = f" of about {route.wake_s} s" if route.wake_s else ""
-        await self.out.write(f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode())
+        try:
+            if self.out is None:
+                self.out = web.StreamResponse(headers={**_HEADERS, headers.REQUEST_ID: self._record.request_id})
+                await self.out.prepare(self._request)
+            await self.out.write(f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode())
+        except ConnectionError:
+            self.left = True
 
     async def refuse(self, refusal: errors.Refusal) -> web.StreamResponse:
         """The end of a stream that has begun with comments.
@@ -68,8 +70,11 @@ class Waiting:
 
     async def _end(self, out: web.StreamResponse, outcome: str, event: bytes) -> web.StreamResponse:
         self._record.end(outcome, 200)
-        await out.write(event)
-        await out.write_eof()
+        try:
+            await out.write(event)
+            await out.write_eof()
+        except ConnectionError:
+            self._record.end("client_closed", 499)
         return out
 
 

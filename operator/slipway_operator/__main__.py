@@ -22,10 +22,10 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.aggregation import Host
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
-from slipway_operator.kube.children import Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.server import MetricsApi
@@ -91,11 +91,11 @@ async def _run(settings: Settings) -> int:
     queue: WorkQueue[Key] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await auth.load()
-    children = Children(settings.namespaces)
+    known = Known(settings.namespaces)
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
         Client(
-            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=children.take
+            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=known.take
         ) as client,
         aiohttp.ClientSession() as session,
         Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
@@ -104,7 +104,7 @@ async def _run(settings: Settings) -> int:
         hooks = HookRunner(poster, queue.add, metrics.called)
         measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
         try:
-            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements), children)
+            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements), known)
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
@@ -134,7 +134,7 @@ async def _serve(
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
-    children: Children,
+    known: Known,
 ) -> int:
     listed = asyncio.Event()
     pulse = health.Pulse()
@@ -154,25 +154,23 @@ async def _serve(
         if settings.metrics_api_service:
             capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
             tasks += running
-        reconciler = Reconciler(
-            client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity, children
-        )
+        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity, known)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
         ]
         calls = Calls(gateways, session, queue.add, settings.namespaces)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
-        await children.fill(client)
-        resync = watch.resync(client, settings.namespaces, children, settings.resync_s, queue.add_after)
+        await known.fill(client)
+        resync = watch.resync(client, known, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
-        tasks.append(asyncio.create_task(children.mind(client, queue.add), name="children"))
-        for key in await watch.all_keys(client, settings.namespaces):
+        tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
+        for key in known.deployments():
             queue.add(key)
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        listeners = watch.Listeners(queue.add, metrics.heard, children, capacity.autoscalers.forget)
+        listeners = watch.Listeners(queue.add, metrics.heard, known, capacity.autoscalers.forget)
         return await _watch(settings, client, listeners, tasks)
     finally:
         await _end(tasks, queue)

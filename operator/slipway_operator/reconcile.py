@@ -10,10 +10,10 @@ from typing import Any
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.autoscalers import Autoscalers
-from slipway_operator.kube.children import Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api.sampler import Sampler, followed
@@ -69,10 +69,11 @@ class Reconciler:
         clock: Callable[[], datetime],
         askers: Askers,
         capacity: Capacity | None = None,
-        children: Children | None = None,
+        known: Known | None = None,
     ) -> None:
-        """Without `children`, what is known of all of them, each reconcile reads its own."""
-        self._capacity, self._children = capacity or Capacity(Autoscalers(client)), children
+        """Without `known` each reconcile reads what it looks at."""
+        self._capacity, self._known = capacity or Capacity(Autoscalers(client)), known
+        self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
         self._client, self._gateways, self._settings = client, gateways, settings
         self._metrics, self._clock, self._askers = metrics, clock, askers
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
@@ -88,16 +89,18 @@ class Reconciler:
                 return again_after_s
             except Stale:
                 result = "stale"
+                self._doubted.add(key)
                 return STALE_PAUSE_S
             except ApiError as error:
                 result = type(error).__name__.lower()
+                self._doubted.add(key)
                 raise
             finally:
                 self._metrics.reconciled(result, time.monotonic() - started)
 
     async def _reconcile(self, key: Key, failures: int) -> float | None:
         try:
-            obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
+            obj = await self._get(key)
         except NotFound:
             self._metrics.rollouts.forget(key)
             self._forget(key)
@@ -111,9 +114,11 @@ class Reconciler:
         former = status.parse(obj.get("status"))
         await self._tell_what_was_not(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
-        if planned.takes_away and self._children:
-            observed = await self._observe(key, obj, certain=True)
-            planned = plan(obj, former, observed, self._settings, now)
+        if planned.takes_away and self._known and key not in self._doubted:
+            # What watches told may be old, or the last that a dead one said.
+            self._doubted.add(key)
+            return 0.0
+        self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
             told = await apply.execute(self._client, obj, planned, now)
@@ -137,10 +142,18 @@ class Reconciler:
         again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
-    async def _observe(self, key: Key, obj: dict[str, Any], certain: bool = False) -> Observed:
-        """By what is known of the children; `certain` reads them, for a watch may be late or dead without a sign."""
-        known = self._children.of(*key) if self._children and not certain else None
-        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers, known)
+    async def _get(self, key: Key) -> dict[str, Any]:
+        """As it is known; read where nothing is known, or what is known is doubted."""
+        known = self._known.get(key) if self._known and key not in self._doubted else None
+        if known is None:
+            known = await self._client.get(MODEL_DEPLOYMENTS, *key)
+            if self._known:
+                self._known.take(MODEL_DEPLOYMENTS, known)
+        return known
+
+    async def _observe(self, key: Key, obj: dict[str, Any]) -> Observed:
+        children = self._known.children(key) if self._known and key not in self._doubted else None
+        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers, children)
         return replace(
             seen,
             hooks=self._askers.hooks.answers(key),
@@ -154,6 +167,7 @@ class Reconciler:
         self._askers.forget(key)
         self._told.pop(key, None)
         self._leaving.pop(key, None)
+        self._doubted.discard(key)
 
     def _ask(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Only now: what is asked is written down, and answers that are written down are let go."""

@@ -10,9 +10,9 @@ from typing import Any
 import kopf
 
 from slipway_operator.kube.autoscalers import about
-from slipway_operator.kube.children import KINDS, Children
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
+from slipway_operator.kube.known import CHILDREN, Known
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Resource
 from slipway_operator.model import labels
 
@@ -28,7 +28,7 @@ class Listeners:
 
     add: Add
     heard: Callable[[str], None]  # of a plural
-    children: Children
+    known: Known
     forget: Callable[[str], None]  # that a namespace's autoscalers are no longer what they were
 
 
@@ -63,33 +63,18 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
     return ""
 
 
-async def resync(
-    client: Client,
-    namespaces: Sequence[str],
-    children: Children,
-    period_s: float,
-    add_after: Callable[[Key, float], None],
-) -> None:
+async def resync(client: Client, known: Known, period_s: float, add_after: Callable[[Key, float], None]) -> None:
     """Look at everything now and then, whatever the watches said: kopf tells no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
-            await children.fill(client)
-            keys = await all_keys(client, namespaces)
+            gone = await known.fill(client)
         except ApiError as error:
             log.warning("resync: %s", error)
             continue
-        for key in keys:
+        for key in {*known.deployments(), *gone}:
             # Spread, so that a thousand of them are no burst.
             add_after(key, random.uniform(0.0, period_s / 4))
-
-
-async def all_keys(client: Client, namespaces: Sequence[str]) -> list[Key]:
-    """Every ModelDeployment that we serve."""
-    found: list[Key] = []
-    for namespace in namespaces or (None,):
-        found += await client.keys(MODEL_DEPLOYMENTS, namespace)
-    return found
 
 
 async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, stop: asyncio.Event) -> None:
@@ -120,11 +105,12 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
         stop.set()
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
-    async def parent(namespace: str | None, name: str, **_: Any) -> None:
+    async def parent(event: kopf.RawEvent, namespace: str | None, name: str, **_: Any) -> None:
         listeners.heard(labels.PLURAL)
+        listeners.known.hear(MODEL_DEPLOYMENTS, event["type"], dict(event["object"]))
         listeners.add((namespace or "", name))
 
-    for kind in KINDS:
+    for kind in CHILDREN:
         _on_child(registry, kind, listeners)
     _on_autoscaler(registry, listeners)
     return registry
@@ -136,7 +122,7 @@ def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listen
     @kopf.on.event(*kind.group_version, kind.plural, registry=registry, labels=marked)
     async def child(event: kopf.RawEvent, namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
         listeners.heard(kind.plural)
-        listeners.children.hear(kind, event["type"], dict(event["object"]))
+        listeners.known.hear(kind, event["type"], dict(event["object"]))
         listeners.add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
 
 
@@ -183,7 +169,7 @@ def settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = 25
-    for kind in KINDS:
+    for kind in CHILDREN:
         settings.watching.label_selectors[*kind.group_version, kind.plural] = labels.MODEL_DEPLOYMENT
     _claim_prefixes(settings)
     return settings

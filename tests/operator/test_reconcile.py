@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slipway_operator.kube.children import Children
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
@@ -189,11 +189,11 @@ class Remembering(FailingClient):
         return self._call("create", body)
 
 
-def reconciler(client, seconds=0, children=None):
+def reconciler(client, seconds=0, known=None):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
     askers = Askers(Hooks(), Hooks())
-    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, askers, children=children)
+    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, askers, known=known)
 
 
 class Making(Remembering):
@@ -219,19 +219,40 @@ class Making(Remembering):
 
 @pytest.mark.parametrize(("really", "scaled"), [(1, []), (3, [1])], ids=["it is not", "it is"])
 async def test_what_takes_pods_away_is_decided_on_fresh_reads(really, scaled):
-    client, children = Making(chat()), Children()
-    await reconciler(client, children=children)(KEY, 0)
+    client, known = Making(chat(resourceVersion="5")), Known()
+    await reconciler(client, known=known)(KEY, 0)
     assert REPLICA_SETS not in client.listed, "nothing that is known is asked for"
     for resource, item in client.made.items():
         client.there[resource] = item
-        children.take(resource, item)
+        known.take(resource, item)
     replica_set = client.made[REPLICA_SETS]
     client.there[REPLICA_SETS] = {**replica_set, "spec": {**replica_set["spec"], "replicas": really}}
     watched = {**replica_set, "metadata": replica_set["metadata"] | {"resourceVersion": "6"}, "spec": {"replicas": 3}}
-    children.take(REPLICA_SETS, watched)
-    await reconciler(client, children=children)(KEY, 0)
+    known.take(REPLICA_SETS, watched)
+    again = reconciler(client, known=known)
+    assert await again(KEY, 0) == 0.0
+    assert (client.scaled, client.listed & {REPLICA_SETS}) == ([], set())
+    await again(KEY, 0)
     assert REPLICA_SETS in client.listed
     assert client.scaled == scaled
+
+
+async def test_what_is_known_is_read_anew_after_a_failure_and_not_before():
+    known, obj = Known(), chat(resourceVersion="5")
+    known.take(MODEL_DEPLOYMENTS, obj)
+    client = Remembering({**obj, "metadata": obj["metadata"] | {"resourceVersion": "9"}}, put_status=Stale("newer"))
+    reconcile_it = reconciler(client, known=known)
+    await reconcile_it(KEY, 0)
+    assert "get" not in client.calls
+    client.failures["put_status"] = Unavailable("away")
+    with pytest.raises(Unavailable):
+        await reconcile_it(KEY, 0)
+    assert client.calls.count("get") == 1
+    assert known.get(KEY)["metadata"]["resourceVersion"] == "9"
+    del client.failures["put_status"]
+    for _ in range(2):
+        await reconcile_it(KEY, 0)
+    assert client.calls.count("get") == 2
 
 
 @pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])

@@ -6,25 +6,26 @@ import kopf
 import pytest
 
 from slipway_operator import watch
-from slipway_operator.kube.children import KINDS, Children
 from slipway_operator.kube.errors import NotFound, Unavailable
-from slipway_operator.kube.resources import SERVICES
+from slipway_operator.kube.known import CHILDREN, Known
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, SERVICES
 
 
 class Listing:
-    """A client that can only list: names, and no children."""
+    """A client that can only list ModelDeployments; there are no children."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
 
     async def pages(self, resource, namespace, selector):
-        yield {"metadata": {"resourceVersion": "1"}}
+        found = await self.keys(resource, namespace) if resource is MODEL_DEPLOYMENTS else []
+        yield {"metadata": {"resourceVersion": "10"}, "items": found}
 
     async def keys(self, resource, namespace):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return [key for key in answer if namespace in (None, key[0])]
+        return answer
 
 
 @pytest.fixture(autouse=True)
@@ -55,17 +56,19 @@ async def test_a_resync_adds_every_key_spread_over_time_and_outlives_failures():
         added[key] = delay_s
         enough.set()
 
-    client = Listing(Unavailable("away"), [("a", "x"), ("b", "y"), ("c", "z")])
-    task = asyncio.create_task(watch.resync(client, (), Children(), 300.0, add_after))
+    known = Known()
+    known.take(MODEL_DEPLOYMENTS, deployment("missed", 3))
+    client = Listing(Unavailable("away"), [deployment("x", 5), deployment("y", 6)])
+    task = asyncio.create_task(watch.resync(client, known, 300.0, add_after))
     await asyncio.wait_for(enough.wait(), 5)
     task.cancel()
-    assert set(added) == {("a", "x"), ("b", "y"), ("c", "z")}
+    assert set(added) == {("a", "x"), ("a", "y"), ("a", "missed")}
     assert all(0.0 <= delay_s <= 75.0 for delay_s in added.values())
 
 
-async def test_only_chosen_namespaces_are_listed():
-    client = Listing([("a", "x"), ("b", "y")])
-    assert await watch.all_keys(client, ("b",)) == [("b", "y")]
+def deployment(name, version):
+    metadata = {"name": name, "namespace": "a", "uid": name, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {}}
 
 
 def test_kopf_is_an_event_source_and_nothing_else():
@@ -83,17 +86,15 @@ def test_kopf_is_an_event_source_and_nothing_else():
         assert not other.get_all_handlers()
 
 
-def listeners(added, forgotten, children=None):
-    return watch.Listeners(added.append, lambda kind: None, children or Children(), forgotten.append)
+def listeners(added, forgotten):
+    return watch.Listeners(added.append, lambda kind: None, Known(), forgotten.append)
 
 
 async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at():
-    children, seen = Children(), []
-    tell = watch.Listeners(
-        lambda key: seen.append(len(children.of(*key)[SERVICES])), lambda kind: None, children, print
-    )
+    known, seen = Known(), []
+    tell = watch.Listeners(lambda key: seen.append(len(known.children(key)[SERVICES])), lambda kind: None, known, print)
     handlers = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()
-    handler = handlers[1 + KINDS.index(SERVICES)]  # the first is the parent's
+    handler = handlers[1 + CHILDREN.index(SERVICES)]  # the first is the parent's
     metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
     obj = {"metadata": metadata | {"labels": {"slipway.dev/modeldeployment": "chat"}}}
     for change in (None, "MODIFIED", "DELETED"):

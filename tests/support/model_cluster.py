@@ -82,6 +82,7 @@ class ModelGateway:
     samples: dict[int, Sample] = field(default_factory=dict)  # by generation
     open: list[Attempt] = field(default_factory=list)
     asleep: bool = False  # by its table
+    holds: bool = False  # for longer than a moment, by its table
     since: datetime = START  # when it began to know the route
     last: datetime | None = None  # when it last had a request in hand
     held: int = 0
@@ -89,14 +90,14 @@ class ModelGateway:
     refused: int = 0
 
     def visit(self, world: "ModelCluster") -> None:
-        """One request comes; what cannot be served is held, where the table says for how long."""
+        """One request comes; what cannot be served is held, where its table says so. Without a table none comes."""
+        if self.generation is None:
+            return
         self.last = world.now
-        table = world.parsed().traffic
-        holds = self.asleep or (table is not None and table.hold_seconds is not None)
         if self._serves(world):
             self.served += 1
         else:
-            self.held, self.refused = self.held + holds, self.refused + (not holds)
+            self.held, self.refused = self.held + self.holds, self.refused + (not self.holds)
 
     def let_go(self, world: "ModelCluster") -> None:
         """Held requests go to pods that are there."""
@@ -288,7 +289,9 @@ class ModelCluster:
         if gateways:
             table = self.parsed().traffic
             for gateway in self.gateways:
-                gateway.generation, gateway.asleep = (table.generation, bool(table.asleep)) if table else (None, False)
+                gateway.generation = table.generation if table else None
+                gateway.asleep = bool(table and table.asleep)
+                gateway.holds = bool(table and table.hold_seconds is not None)
         self._serve(seconds)
         for gateway in self.gateways:
             gateway.let_go(self)

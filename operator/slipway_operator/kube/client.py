@@ -133,9 +133,11 @@ class Client:
 
     async def put_status(self, resource: Resource, body: Object) -> Object:
         """Replace the status of the object as it was read; Stale when it has changed since."""
-        metadata = body["metadata"]
+        # Who manages what is the API server's to say: it keeps what is left out.
+        metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         path = resource.path(metadata["namespace"], metadata["name"], "status")
-        return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], body)
+        whole = {**body, "metadata": metadata}
+        return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], whole)
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
         """Delete exactly the object that was looked at; what it owns goes by garbage collection."""

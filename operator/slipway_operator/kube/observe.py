@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from slipway_operator.kube import children, pod_trouble
+from slipway_operator.kube import pod_trouble
 from slipway_operator.kube.autoscalers import Autoscalers, belongs_to
-from slipway_operator.kube.children import ByKind
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.known import ByKind, read_children
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
 from slipway_operator.model import labels, template, wire
 from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
@@ -30,7 +30,7 @@ async def observe(
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     found, answers, templates, scalers = await asyncio.gather(
-        _as_known(known) if known is not None else children.read(client, namespace, name),
+        _as_known(known) if known is not None else read_children(client, namespace, name),
         gateways.answers(),
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),

@@ -141,7 +141,7 @@ def _slept(table: Traffic, at: Situation) -> Traffic:
         return table
     asleep = True if sleep.state is not SleepState.WAKING else None
     hold_s = scaled.hold_s if scaled else HOLD_S
-    return replace(table, asleep=asleep, hold_seconds=hold_s, wake_seconds=sleep.expected_s)
+    return replace(table, asleep=asleep, hold_seconds=hold_s, wake_seconds=sleep.expected_s or 0)
 
 
 def _backend(at: Situation, revision: str, weight: int) -> Backend:

@@ -1,6 +1,6 @@
 """A scheduler's batch to tensors, through the decoder, to sampled tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy
@@ -27,7 +27,7 @@ class DecoderRunner:
 
     def __init__(self, model: Model, *, slots: int, context_tokens: int, blocks: int) -> None:
         self._model = model
-        self._sampler = Sampler()
+        self._sampler = Sampler(model.kernels.largest)
         width = -(-context_tokens // BLOCK_TOKENS)
         self._tables = _Tables(slots, width)
         if model.kernels.device.type == "cuda":
@@ -90,10 +90,12 @@ class DecoderRunner:
         for work, asked, end in zip(batch, wanted, ends, strict=True):
             if not asked:
                 continue
-            begin = int(end) - len(asked)
-            told = prompt_logprobs(logits[begin : begin + len(work.prompt_rows)], work)
             result = next(tokens) if work.samples else Sampled()
-            results.append(Sampled(result.token, None, result.logprobs, told))
+            if work.prompt_rows:
+                begin = int(end) - len(asked)
+                told = prompt_logprobs(logits[begin : begin + len(work.prompt_rows)], work)
+                result = replace(result, prompt_logprobs=told)
+            results.append(result)
         return results
 
 

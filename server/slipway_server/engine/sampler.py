@@ -1,6 +1,6 @@
 """Logits to token ids, each row by its own request's rules, whatever else is in the batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,11 +13,15 @@ from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
 CANDIDATES = 1024
 NOISE_THREADS = 8
 
+Largest = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 
 class Sampler:
     """Keeps nothing of rows. For logits on a GPU, several threads make the noise of a step while they come to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: Largest) -> None:
+        """`largest` is that of the kernels that computed the logits."""
+        self._largest = largest
         self._pool: ThreadPoolExecutor | None = None
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
@@ -31,9 +35,11 @@ class Sampler:
         # While a GPU still computes the logits: whatever is asked of them waits for it. A CPU is done, and its caches
         # hold one row's noise only.
         ahead = dict(self._noises(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
-        finite = _finite(logits)
+        chosen, all_finite = self._largest(logits)
+        finite = all_finite.tolist()
         edited = _edit(logits, sequences, params)
-        chosen = edited.argmax(dim=-1)
+        if edited is not logits:
+            chosen = edited.argmax(dim=-1)
         for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
             if not p.greedy and finite[row]:
                 noise = ahead[row] if row in ahead else _noise(p.seed, len(sequence.output), logits.shape[-1])
@@ -55,11 +61,6 @@ class Sampler:
 def params_of(sequence: Sequence) -> SamplingParams:
     assert sequence.request.sampling is not None, "an embedding was sent to the sampler"
     return sequence.request.sampling
-
-
-def _finite(logits: torch.Tensor) -> list[bool]:
-    # A sum is finite only when no number is infinite or none at all, and costs one pass.
-    return torch.isfinite(logits.sum(dim=-1)).tolist()
 
 
 # --- rules that change logits -----------------------------------------------------------------------------------------
@@ -181,5 +182,5 @@ def _told_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[Sampling
 def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
     """Of the prompt's token after each of `work.prompt_rows`, whose logits these are, in order."""
     rows = work.prompt_rows
-    following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1]) if rows else []
+    following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
     return log_probabilities(logits, following, params_of(work.sequence).prompt_logprobs)

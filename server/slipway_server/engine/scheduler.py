@@ -220,10 +220,11 @@ class Scheduler:
 
     def _decodes(self) -> list[Work]:
         """One token for each that has its prompt behind it. Where a block is missing, one of them starts over."""
-        for sequence in [item for item in self.running.values() if item.decoding]:
+        decoding = [item for item in self.running.values() if item.decoding]
+        for sequence in decoding:
             while sequence.slot >= 0 and not self._extend(sequence, sequence.length):
                 self._preempt_someone()
-        return [self._work(sequence, 1) for sequence in self.running.values() if sequence.decoding]
+        return [self._work(sequence, 1) for sequence in decoding if sequence.slot >= 0]
 
     def _prefills(self, budget: int, *, alone: bool) -> list[Work]:
         """Several share what is left of the step."""

@@ -100,6 +100,10 @@ class Kernels(Protocol):
 
     def attention(self, spec: AttentionSpec) -> Attention: ...
 
+    def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of float32 [R, vocabulary], for each row: the id of the largest number, and whether all are finite."""
+        ...
+
     @property
     def bytes_per_block(self) -> int:
         """Of keys and values in all attention layers made so far."""

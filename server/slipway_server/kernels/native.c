@@ -187,16 +187,58 @@ static int reserve_packed(i64 words, i64 rows) {
     return packed.words && packed.scales;
 }
 
-static float quantize(const bf16 *x, uint8_t *q, i64 k) {
-    __m512 most = _mm512_setzero_ps();
-    for (i64 i = 0; i < k; i += LANES) most = _mm512_max_ps(most, _mm512_abs_ps(load_bf16(x + i)));
-    float top = _mm512_reduce_max_ps(most);
-    __m512 inverse = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
-    for (i64 i = 0; i < k; i += LANES) {
-        __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(load_bf16(x + i), inverse));
-        _mm_storeu_si128((void *)(q + i), _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128))));
+// Rows to columns: word i of row r becomes word r of row i.
+ALWAYS void transpose(__m512i row[LANES]) {
+    __m512i pair[LANES], four[LANES];
+    UNROLLED
+    for (int r = 0; r < LANES; r += 2) {
+        pair[r] = _mm512_unpacklo_epi32(row[r], row[r + 1]);
+        pair[r + 1] = _mm512_unpackhi_epi32(row[r], row[r + 1]);
     }
-    return top / 127.0f;
+    UNROLLED
+    for (int r = 0; r < LANES; r += 4)
+        for (int i = 0; i < 2; i++) {
+            four[r + 2 * i] = _mm512_unpacklo_epi64(pair[r + i], pair[r + i + 2]);
+            four[r + 2 * i + 1] = _mm512_unpackhi_epi64(pair[r + i], pair[r + i + 2]);
+        }
+    // Each quarter of four[4 * b + i] is now word i of that quarter, of rows 4 * b to 4 * b + 3.
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        __m512i a = _mm512_shuffle_i32x4(four[i], four[4 + i], 0x88), b = _mm512_shuffle_i32x4(four[8 + i], four[12 + i], 0x88);
+        __m512i c = _mm512_shuffle_i32x4(four[i], four[4 + i], 0xdd), d = _mm512_shuffle_i32x4(four[8 + i], four[12 + i], 0xdd);
+        row[i] = _mm512_shuffle_i32x4(a, b, 0x88), row[8 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        row[4 + i] = _mm512_shuffle_i32x4(c, d, 0x88), row[12 + i] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+}
+
+// The largest magnitude, or no number if there is one: without its sign a bf16 is ordered as the whole number is.
+ALWAYS float most_of(const bf16 *x, i64 k) {
+    __m512i most = _mm512_setzero_si512(), magnitude = _mm512_set1_epi16(0x7fff);
+    i64 i = 0;
+    for (; i + 2 * LANES <= k; i += 2 * LANES)
+        most = _mm512_max_epu16(most, _mm512_and_si512(magnitude, _mm512_loadu_si512(x + i)));
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
+    if (i < k) half = _mm256_max_epu16(half, _mm256_and_si256(_mm512_castsi512_si256(magnitude), _mm256_loadu_si256((const void *)(x + i))));
+    const uint32_t bits = _mm512_reduce_max_epu32(_mm512_cvtepu16_epi32(half)) << 16;
+    float top;
+    memcpy(&top, &bits, 4);
+    return top;
+}
+
+// Up to 16 words of a row from the given one on, zeros after its end.
+ALWAYS __m512i words_of(const Linear *job, const bf16 *x, i64 word, __m512 inverse) {
+    if (!job->is_int8) {
+        const i64 left = job->k / 2 - word;
+        return _mm512_maskz_loadu_epi32(left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff, x + word * 2);
+    }
+    __m128i fours[4] = {0};
+    for (i64 i = 0; i < 4 && word * 4 + i * LANES < job->k; i++) {
+        __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(load_bf16(x + word * 4 + i * LANES), inverse));
+        fours[i] = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
+    }
+    return _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_set_m128i(fours[1], fours[0])), _mm256_set_m128i(fours[3], fours[2]), 1
+    );
 }
 
 static void pack_part(void *given, i64 part) {
@@ -204,15 +246,23 @@ static void pack_part(void *given, i64 part) {
     const i64 first = first_row(job, part), rows = first_row(job, part + 1) - first;
     const i64 words = job->k / (job->is_int8 ? 4 : 2);
     uint32_t *to = packed.words + first * words;
-    for (i64 r = 0; r < rows; r++) {
-        const bf16 *x = job->x + (first + r) * job->k;
-        if (!job->is_int8) {
-            for (i64 p = 0; p < words; p++) memcpy(to + p * rows + r, x + p * 2, 4);
+    __m512 inverse[ROWS] = {0};
+    for (i64 r = 0; r < rows && job->is_int8; r++) {
+        const float top = most_of(job->x + (first + r) * job->k, job->k);
+        packed.scales[first + r] = top / 127.0f;
+        inverse[r] = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
+    }
+    for (i64 word = 0; word < words; word += LANES) {
+        const i64 count = words - word < LANES ? words - word : LANES;
+        __m512i row[LANES] = {0};
+        for (i64 r = 0; r < rows; r++) row[r] = words_of(job, job->x + (first + r) * job->k, word, inverse[r]);
+        if (rows == 1) {
+            _mm512_mask_storeu_epi32(to + word, (__mmask16)((1u << count) - 1), row[0]);
             continue;
         }
-        uint8_t q[job->k];
-        packed.scales[first + r] = quantize(x, q, job->k);
-        for (i64 p = 0; p < words; p++) memcpy(to + p * rows + r, q + p * 4, 4);
+        transpose(row);
+        for (i64 i = 0; i < count; i++)
+            _mm512_mask_storeu_epi32(to + (word + i) * rows, (__mmask16)((1u << rows) - 1), row[i]);
     }
 }
 
@@ -327,22 +377,46 @@ ALWAYS void micro_int8(const Linear *job, i64 row, i64 panel, Next next, const i
 static void tile_bf16(const Linear *job, i64 row, i64 panel, Next next, int rows) { EACH_COUNT(micro_bf16) }
 static void tile_int8(const Linear *job, i64 row, i64 panel, Next next, int rows) { EACH_COUNT(micro_int8) }
 
-// Panels of one part. A lone group of rows waits for memory: neighbours, so that a thread reads on in a stream. Several
-// groups compute: small parts, so that no thread waits long for the other's last one.
-static i64 panels_each(const Linear *job) { return groups_of(job) > 1 ? 1 : 4; }
+// What one part computes: all groups of some panels, or some groups of one panel. A lone group of rows waits for memory:
+// neighbours, so that a thread reads on in a stream. Several groups compute: single panels, and the last ones in pieces, so
+// that no thread waits long for the other's last one.
+typedef struct {
+    i64 panel, panels, group, groups;
+} Share;
+
+#define STREAM 4 // panels of a part where there is a lone group
+#define PIECES 4 // of one of the last panels
+
+static i64 whole_panels(const Linear *job) {
+    const i64 panels = job->n / PANEL, last = 2 * pool.threads;
+    return panels > last ? panels - last : 0;
+}
+
+static i64 shares_of(const Linear *job) {
+    const i64 panels = job->n / PANEL, whole = whole_panels(job);
+    return groups_of(job) == 1 ? (panels + STREAM - 1) / STREAM : whole + (panels - whole) * PIECES;
+}
+
+static Share share_of(const Linear *job, i64 part) {
+    const i64 panels = job->n / PANEL, whole = whole_panels(job), groups = groups_of(job);
+    if (groups == 1) return (Share){part * STREAM, panels - part * STREAM < STREAM ? panels - part * STREAM : STREAM, 0, 1};
+    if (part < whole) return (Share){part, 1, 0, groups};
+    const i64 piece = (part - whole) % PIECES, first = groups * piece / PIECES;
+    return (Share){whole + (part - whole) / PIECES, 1, first, groups * (piece + 1) / PIECES - first};
+}
 
 // The first rows that meet a panel wait for memory, the rest for the units that multiply. So while a panel is multiplied
-// the next one is fetched, a share of it with each group of rows. A lone group reads on in a stream: nothing to gain.
+// the one that this thread is likely to take next is fetched, a share of it with each group of rows: threads take parts in
+// turns. A lone group reads on in a stream: nothing to gain.
 static void linear_part(void *given, i64 part) {
     const Linear *job = given;
-    const i64 panels = job->n / PANEL, bytes = job->k * PANEL * (job->is_int8 ? 1 : 2), groups = groups_of(job);
-    const i64 each = panels_each(job), end = (part + 1) * each < panels ? (part + 1) * each : panels;
-    for (i64 panel = part * each; panel < end; panel++) {
+    const i64 bytes = job->k * PANEL * (job->is_int8 ? 1 : 2), groups = groups_of(job);
+    const Share share = share_of(job, part);
+    for (i64 panel = share.panel; panel < share.panel + share.panels; panel++) {
         const char *w = (const char *)job->w;
-        // Threads take parts in turns: the one after this thread's is mostly so far away.
-        i64 then = panel + 1 < end ? panel + 1 : (part + pool.threads) * each;
-        const int fetch = groups > 1 && then < panels;
-        for (i64 group = 0; group < groups; group++) {
+        const i64 then = panel + pool.threads;
+        const int fetch = share.groups > 1 && share.groups == groups && then < job->n / PANEL;
+        for (i64 group = share.group; group < share.group + share.groups; group++) {
             const i64 row = first_row(job, group);
             const int rows = (int)(first_row(job, group + 1) - row);
             Next next = {w + panel * bytes, 0};
@@ -356,8 +430,7 @@ static void linear_part(void *given, i64 part) {
 int slipway_linear(const Linear *job) {
     if (!reserve_packed(job->m * (job->k / (job->is_int8 ? 4 : 2)), job->m)) return -1;
     run(pack_part, (void *)job, groups_of(job));
-    const i64 each = panels_each(job);
-    run(linear_part, (void *)job, (job->n / PANEL + each - 1) / each);
+    run(linear_part, (void *)job, shares_of(job));
     return 0;
 }
 
@@ -411,6 +484,56 @@ static void pack_weights_part(void *given, i64 panel) {
 void slipway_pack(const Pack *job) { run(pack_weights_part, (void *)job, job->n / PANEL); }
 
 #define ROW_CHUNK 8 // rows of one part
+
+// --- rows of a weight in panels, and the largest of a row -------------------------------------------------------------
+
+typedef struct {
+    const uint32_t *w;  // packed as in Linear, bf16
+    const int64_t *ids; // [m]
+    uint32_t *y;        // [m, k]
+    i64 m, k;
+} Rows;
+
+static void rows_part(void *given, i64 row) {
+    const Rows *job = given;
+    const i64 pairs = job->k / 2, id = job->ids[row];
+    const uint32_t *from = job->w + id / PANEL * pairs * PANEL + id % PANEL;
+    for (i64 p = 0; p < pairs; p++) {
+        _mm_prefetch((const char *)(from + (p + LANES) * PANEL), _MM_HINT_T0);
+        job->y[row * pairs + p] = from[p * PANEL];
+    }
+}
+
+void slipway_rows(const Rows *job) { run(rows_part, (void *)job, job->m); }
+
+typedef struct {
+    const float *x;  // [m, n], rows `stride` numbers apart
+    int64_t *ids;    // [m], out: the first of the largest
+    uint8_t *finite; // [m], out: whether all are
+    i64 m, n, stride;
+} Largest;
+
+static void largest_part(void *given, i64 row) {
+    const Largest *job = given;
+    const float *x = job->x + row * job->stride;
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    __m512i where = _mm512_setzero_si512();
+    __mmask16 odd = 0;
+    for (i64 i = 0; i < job->n; i += LANES) {
+        const __mmask16 there = job->n - i < LANES ? (__mmask16)((1u << (job->n - i)) - 1) : 0xffff;
+        __m512 v = _mm512_mask_loadu_ps(most, there, x + i);
+        odd |= _mm512_mask_fpclass_ps_mask(there, v, 0x99); // not a number, or infinite
+        const __mmask16 more = _mm512_cmp_ps_mask(v, most, _CMP_GT_OQ);
+        most = _mm512_mask_mov_ps(most, more, v);
+        where = _mm512_mask_mov_epi32(where, more, _mm512_set1_epi32((int)i));
+    }
+    __mmask16 best = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
+    where = _mm512_add_epi32(where, _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    job->ids[row] = _mm512_mask_reduce_min_epi32(best, where);
+    job->finite[row] = !odd;
+}
+
+void slipway_largest(const Largest *job) { run(largest_part, (void *)job, job->m); }
 
 // --- RMSNorm ---------------------------------------------------------------------------------------------------------
 
@@ -506,8 +629,13 @@ static void keep(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, co
     const i64 size = job->size;
     uint32_t *key = (uint32_t *)((bf16 *)job->keys + tile * BLOCK * size) + place;
     for (i64 i = 0; i < size / 2; i++) key[i * BLOCK] = pairs[i];
-    bf16 *value = (bf16 *)job->values + tile * BLOCK * size + place / 2 * 2 * size + place % 2;
-    for (i64 i = 0; i < size; i++) value[i * 2] = from[i];
+    bf16 *value = (bf16 *)job->values + tile * BLOCK * size + place / 2 * 2 * size;
+    // A pair's other half is another token's, whom another thread may be writing.
+    const __mmask32 half = place % 2 ? 0xaaaaaaaa : 0x55555555;
+    for (i64 i = 0; i < size; i += LANES) {
+        __m512i each = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from + i)));
+        _mm512_mask_storeu_epi16(value + i * 2, half, _mm512_or_si512(each, _mm512_slli_epi32(each, 16)));
+    }
 }
 
 static void keep_int8(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, const bf16 *from) {
@@ -524,19 +652,21 @@ static void keep_int8(const Rope *job, i64 tile, i64 place, const uint32_t *pair
 static void rope_part(void *given, i64 part) {
     const Rope *job = given;
     i64 size = job->size, width = (job->heads + 2 * job->kv_heads) * size;
-    i64 last = (part + 1) * ROW_CHUNK < job->tokens ? (part + 1) * ROW_CHUNK : job->tokens;
+    const i64 first = part * ROW_CHUNK, last = first + ROW_CHUNK < job->tokens ? first + ROW_CHUNK : job->tokens;
     uint32_t pairs[MAX_HEAD / 2];
-    for (i64 token = part * ROW_CHUNK; token < last; token++) {
+    for (i64 token = first; token < last; token++) {
         const bf16 *row = job->qkv + token * width;
         for (i64 h = 0; h < job->heads; h++)
             turned(job, row + h * size, job->q_norm, token, job->q + (token * job->heads + h) * size);
-        i64 block = job->places[token] / BLOCK, place = job->places[token] % BLOCK;
-        for (i64 h = 0; h < job->kv_heads; h++) {
-            turned(job, row + (job->heads + h) * size, job->k_norm, token, (bf16 *)pairs);
-            const bf16 *from = row + (job->heads + job->kv_heads + h) * size;
-            (job->key_scales ? keep_int8 : keep)(job, block * job->kv_heads + h, place, pairs, from);
-        }
     }
+    // Head by head: a block's numbers of one head lie together.
+    for (i64 h = 0; h < job->kv_heads; h++)
+        for (i64 token = first; token < last; token++) {
+            const bf16 *row = job->qkv + token * width + (job->heads + h) * size;
+            const i64 block = job->places[token] / BLOCK, place = job->places[token] % BLOCK;
+            turned(job, row, job->k_norm, token, (bf16 *)pairs);
+            (job->key_scales ? keep_int8 : keep)(job, block * job->kv_heads + h, place, pairs, row + job->kv_heads * size);
+        }
 }
 
 void slipway_rope(const Rope *job) { run(rope_part, (void *)job, (job->tokens + ROW_CHUNK - 1) / ROW_CHUNK); }

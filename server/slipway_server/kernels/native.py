@@ -1,10 +1,6 @@
 """The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
 
-import contextlib
 import ctypes
-import math
-import mmap
-from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -13,6 +9,7 @@ from typing import Any
 import torch
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
+from .pages import in_large_pages, in_pages_that_come_fast
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
@@ -34,6 +31,14 @@ class _Linear(Structure):
 
 class _Pack(Structure):
     _fields_ = [*_fields(c_void_p, "x w w_scale w_sum"), *_fields(c_int64, "n k"), ("is_int8", c_int)]
+
+
+class _Rows(Structure):
+    _fields_ = [*_fields(c_void_p, "w ids y"), *_fields(c_int64, "m k")]
+
+
+class _Largest(Structure):
+    _fields_ = [*_fields(c_void_p, "x ids finite"), *_fields(c_int64, "m n stride")]
 
 
 class _Norm(Structure):
@@ -143,6 +148,15 @@ class NativeKernels:
         self._layers.append(layer)
         return layer
 
+    def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count, size = logits.shape
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        ids, finite = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.bool)
+        job = _Largest(logits.data_ptr(), ids.data_ptr(), finite.data_ptr(), count, size, logits.stride(0))
+        self._library.slipway_largest(byref(job))
+        return ids, finite
+
     @property
     def bytes_per_block(self) -> int:
         return sum(layer.bytes_per_block for layer in self._layers)
@@ -173,7 +187,7 @@ class _Product:
         together = 4 if int8 else 2
         _divisible("the outputs of a linear layer", outputs, PANEL)
         _divisible("the inputs of a linear layer", inputs, 16)
-        self._call = library.slipway_linear
+        self._library, self._call = library, library.slipway_linear
         self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
@@ -192,8 +206,11 @@ class _Product:
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """These rows of a bfloat16 weight, [T, inputs], out of its panels."""
-        pairs = self._packed.view(torch.int32)[..., 0]
-        return pairs[ids // PANEL, :, ids % PANEL].view(torch.bfloat16)
+        ids = ids.to(torch.int64)
+        y = torch.empty((len(ids), self._job.k), dtype=torch.bfloat16)
+        job = _Rows(self._job.w, ids.data_ptr(), y.data_ptr(), len(ids), self._job.k)
+        self._library.slipway_rows(byref(job))
+        return y
 
     def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
         x, job = x.contiguous(), self._job
@@ -235,12 +252,14 @@ class _NativeAttention:
     def reserve(self, blocks: int) -> None:
         heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size
         kind = torch.int8 if self._int8 else torch.bfloat16
-        keys, values = (in_large_pages((blocks, heads, numbers), kind) for _ in range(2))
+        keys, values = (in_pages_that_come_fast((blocks, heads, numbers), kind) for _ in range(2))
         self._caches = (keys, values)
         self._rope.keys = self._attend.keys = keys.data_ptr()
         self._rope.values = self._attend.values = values.data_ptr()
         if self._int8:
-            of_keys, of_values = (in_large_pages((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
+            of_keys, of_values = (
+                in_pages_that_come_fast((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2)
+            )
             self._caches += (of_keys, of_values)
             self._rope.key_scales = self._attend.key_scales = of_keys.data_ptr()
             self._rope.value_scales = self._attend.value_scales = of_values.data_ptr()
@@ -264,24 +283,6 @@ class _NativeAttention:
         attend.spans, attend.table_width = batch.tables.shape
         self._library.slipway_attend(byref(attend))
         return y
-
-
-_LARGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
-
-
-def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros in pages of 2 MiB where the kernel has them: what is read end to end in each step misses fewer of them.
-
-    Zeros, because a weight of 0 times what was there before must not become "not a number". Untouched memory is only
-    promised, so large caches cost nothing until they are used.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    memory = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):
-        memory.madvise(_MADV_HUGEPAGE)
-    raw = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -raw.data_ptr() % _LARGE_PAGE
-    return raw[start : start + size].view(dtype).view(tuple(shape))
 
 
 def _divisible(what: str, size: int, by: int) -> None:

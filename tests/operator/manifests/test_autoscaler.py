@@ -149,8 +149,10 @@ def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"maxReplicas": 2, "minReplicas": 3}, "minReplicas 3 must be from 1 to maxReplicas 2"),
-        ({"minReplicas": 0}, "minReplicas 0 must be from 1"),
+        ({"maxReplicas": 2, "minReplicas": 3}, "minReplicas 3 must be from 0 to maxReplicas 2"),
+        ({"minReplicas": -1}, "minReplicas -1 must be from 0"),
+        ({"minReplicas": 0}, "write both or neither"),
+        ({"idleSeconds": 60}, "write both or neither"),
         ({"metrics": [{"type": "QueueDepth", "target": "0"}]}, "the target 0 of QueueDepth must be above 0"),
         ({"metrics": [{"type": "QueueDepth", "target": "70%"}]}, "is no quantity"),
         ({"metrics": [{"type": "Pods", "target": "4"}]}, "Pods needs the name of a metric"),
@@ -160,3 +162,9 @@ def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
 def test_nonsense_is_a_sentence(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         wanted(**fields)
+
+
+def test_the_way_to_zero_is_not_its_own() -> None:
+    read = wanted({"type": "InFlight", "target": "4"}, minReplicas=0, idleSeconds=60)
+    assert (read.min_replicas, read.idle_s, read.hold_s) == (0, 60, 300)
+    assert horizontal_pod_autoscaler(OWNER, read, CUSTOM)["spec"]["minReplicas"] == 1

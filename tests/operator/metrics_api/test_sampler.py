@@ -176,6 +176,22 @@ def test_in_flight_over_all_gateways(answers: list[Answer], expected: int | str)
     assert inflight(answers, CHAT, "u1") == expected
 
 
+async def test_requests_that_wait_at_gateways_are_heard(session: Any) -> None:
+    """Of the ModelDeployment that is meant, at gateways that are there, and that say it."""
+    waiting = {"uid": "u1", "generation": 1, "revisions": {}, "activity": {"held": 2}}
+    told = (
+        gateway(0, routes={"default/chat": waiting}),
+        gateway(0, name="gw-2", routes={"default/chat": waiting | {"uid": "u0"}}),
+        gateway(0, name="gw-3", routes={"default/chat": waiting}, gone=True, ready=False),
+        gateway(0, name="gw-4"),
+        gateway(0, name="gw-5", routes={"default/chat": waiting | {"activity": "none"}}),
+    )
+    made = Sampler(Told(*told), session, Clock())
+    made.follow(CHAT, Followed("u1", (), 0, scaled=True, asleep=True))
+    await made.sample([CHAT])
+    assert number(made, "slipway_queue_depth") == 2
+
+
 async def test_gateways_that_cannot_be_found_are_no_zero(session: Any, pod: Any) -> None:
     sampler = Sampler(Told(failure=Unavailable("away")), session, Clock())
     sampler.follow(CHAT, pods("a"))

@@ -175,3 +175,26 @@ def test_memory_is_bounded() -> None:
     for second in range(1000):
         made.hear("a", reading(tokens=second), float(second))
     assert len(made._pods["a"].readings) <= 8
+
+
+def test_requests_that_wait_at_gateways_are_queued_too_while_what_is_said_of_them_is_fresh() -> None:
+    made = series(a=reading(waiting=3))
+    made.hear_gateways(2, 0.0, held=4)
+    assert value(made, "queue_depth", 1) == 7
+    assert made.of_pod("slipway_queue_depth", "a", 1).value == 3
+    made.hear("a", reading(waiting=3), STALE_S)
+    assert value(made, "queue_depth", STALE_S + 1) == 3
+
+
+def test_a_deployment_that_sleeps_has_no_load_but_what_waits_for_it() -> None:
+    made = Series(Followed("u1", (), 0, scaled=True, asleep=True), 0.0)
+    assert why(made, "queue_depth", 1) == "the gateways were not asked yet"
+    made.hear_gateways(0, 0.0, held=0)
+    assert [value(made, name, 1) for name in ("queue_depth", "tokens_per_second", "ttft_p95_seconds")] == [0, 0, 0]
+    made.hear_gateways(0, 2.0, held=5)
+    assert value(made, "queue_depth", 3) == 5
+    assert why(made, "ttft_p95_seconds", 3) == "no pod is ready"
+    assert "not asked" in why(made, "queue_depth", 3 + STALE_S)
+    awake = Series(Followed("u1", (), 0, scaled=True), 0.0)
+    awake.hear_gateways(0, 0.0)
+    assert why(awake, "queue_depth", 1) == "no pod is ready"

@@ -1,7 +1,10 @@
 """Metrics as a scraper sees them."""
 
+from datetime import UTC, datetime
+
 from prometheus_client.exposition import generate_latest
 
+from slipway_operator.model.sleep import Sleep, SleepState
 from slipway_operator.model.status import Backend, Phase, Status, Traffic
 from slipway_operator.queue import WorkQueue
 from slipway_operator.telemetry.metrics import Metrics
@@ -25,6 +28,14 @@ def test_rollouts_come_and_go():
     assert 'revision="r2"' not in text(metrics)
     metrics.rollouts.forget(KEY)
     assert 'name="chat"' not in text(metrics)
+
+
+def test_the_last_wake_is_shown_of_what_has_slept():
+    metrics = Metrics("1.2.3")
+    metrics.rollouts.show(KEY, Status(sleep=Sleep(SleepState.ASLEEP, datetime(2026, 1, 1, tzinfo=UTC), (9, 7))))
+    assert 'slipway_wake_seconds{name="chat",namespace="default"} 7.0' in text(metrics)
+    metrics.rollouts.show(KEY, Status())
+    assert "slipway_wake_seconds{" not in text(metrics)
 
 
 def test_the_queue_is_read_when_it_is_asked_for():

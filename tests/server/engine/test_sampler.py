@@ -5,6 +5,9 @@ import torch
 
 from slipway_server.engine.request import Request, SamplingParams, Sequence
 from slipway_server.engine.sampler import Sampler
+from slipway_server.kernels.in_torch import TorchKernels
+
+LARGEST = TorchKernels(torch.float32, "cpu").largest
 
 pytestmark = pytest.mark.integration
 
@@ -15,7 +18,7 @@ def sequence(output: tuple[int, ...] = (), prompt: tuple[int, ...] = (1,), **par
 
 
 def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int | None]:
-    return [result.token for result in Sampler().sample(logits, sequences)]
+    return [result.token for result in Sampler(LARGEST).sample(logits, sequences)]
 
 
 def draws(logits: torch.Tensor, count: int, **params: object) -> torch.Tensor:
@@ -114,10 +117,10 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
 def test_logprobs_are_the_models_own_whatever_the_rules_choose() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     asked = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
-    (result,) = Sampler().sample(logits, [asked])
+    (result,) = Sampler(LARGEST).sample(logits, [asked])
     assert result.token == 2 and result.logprobs is not None
     assert result.logprobs.tokens == (2, 0, 1) and result.logprobs.rank == 3
     expected = torch.log_softmax(logits[0], dim=-1)[[2, 0, 1]]
     assert torch.allclose(torch.tensor(result.logprobs.values), expected)
-    (silent,) = Sampler().sample(logits, [sequence(temperature=0.0)])
+    (silent,) = Sampler(LARGEST).sample(logits, [sequence(temperature=0.0)])
     assert silent.logprobs is None

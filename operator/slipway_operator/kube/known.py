@@ -1,22 +1,30 @@
-"""What is known of all children, by lists, watches and the answers to our own writes: a reconcile asks for none."""
+"""What is known of ModelDeployments and their children, by lists, watches and the answers to our own writes."""
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES, Resource
+from slipway_operator.kube.resources import (
+    CONTROLLER_REVISIONS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    Resource,
+)
 from slipway_operator.model import labels
 
 Object = dict[str, Any]
 Key = tuple[str, str]
 ByKind = Mapping[Resource, list[Object]]
 
-KINDS = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
-GONE_KEPT = 8192  # a message that is later than its object's end by so many ends finds a ghost
+CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
+KINDS = (MODEL_DEPLOYMENTS, *CHILDREN)
+GONE_KEPT = 8192  # a word that is later than its object's end by so many ends finds a ghost
 SETTLE_S = 1.0  # a list is told object by object, and nobody tells its end
 RETRY_S = 5.0
 
@@ -29,37 +37,45 @@ _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContain
 log = logging.getLogger(__name__)
 
 
-async def read(client: Client, namespace: str, name: str) -> ByKind:
+async def read_children(client: Client, namespace: str, name: str) -> ByKind:
     """The children of a ModelDeployment as they are at this moment."""
     selector = labels.selector(name)
     # Whether a revision exists must be certain; pods and services change all the time anyway.
     found = await asyncio.gather(
-        *(client.list(kind, namespace, selector, cached=kind in (PODS, SERVICES)) for kind in KINDS)
+        *(client.list(kind, namespace, selector, cached=kind in (PODS, SERVICES)) for kind in CHILDREN)
     )
-    return dict(zip(KINDS, found, strict=True))
+    return dict(zip(CHILDREN, found, strict=True))
 
 
-class Children:
-    """All objects with our label, as the newest word of each says. Memory is bounded by their number.
+class Known:
+    """All ModelDeployments and children, as the newest word of each says. Memory is bounded by their number.
 
     The words come from lists, from watches and from the answers to our own writes, in any order: the higher
     resourceVersion counts, so what this process wrote is never overlooked. A watch may be late, or have died without a
-    sign: what takes something away is decided by `read`.
+    sign, so what takes something away is to be decided on reads. What is handed out is not to be changed.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
         self._namespaces = tuple(namespaces) or (None,)
         self._objects: dict[Resource, dict[Key, Object]] = {kind: {} for kind in KINDS}
-        self._of: dict[Resource, dict[Key, set[str]]] = {kind: {} for kind in KINDS}  # names by ModelDeployment
+        self._names: dict[Resource, dict[Key, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
         self._gone: OrderedDict[str, None] = OrderedDict()  # uids
         self._listed: set[Resource] = set()  # by their watches, anew
         self._is_listed = asyncio.Event()
 
-    def of(self, namespace: str, name: str) -> ByKind:
-        """The children of a ModelDeployment, as far as is known."""
+    def deployments(self) -> Iterable[Key]:
+        """All ModelDeployments."""
+        return tuple(self._objects[MODEL_DEPLOYMENTS])
+
+    def get(self, key: Key) -> Object | None:
+        """A ModelDeployment; None when nothing is known of it."""
+        return self._objects[MODEL_DEPLOYMENTS].get(key)
+
+    def children(self, key: Key) -> ByKind:
+        """The children of a ModelDeployment."""
         return {
-            kind: [self._objects[kind][namespace, child] for child in sorted(self._of[kind].get((namespace, name), ()))]
-            for kind in KINDS
+            kind: [self._objects[kind][key[0], name] for name in sorted(self._names[kind].get(key, ()))]
+            for kind in CHILDREN
         }
 
     def hear(self, resource: Resource, event: str | None, obj: Object) -> None:
@@ -82,10 +98,11 @@ class Children:
         if metadata["uid"] in self._gone or (former and _version(former) >= _version(obj)):
             return
         self._remove(resource, key)
-        owner = (metadata.get("labels") or {}).get(labels.MODEL_DEPLOYMENT)
-        if owner:
-            self._objects[resource][key] = _kept(resource, obj)
-            self._of[resource].setdefault((key[0], owner), set()).add(key[1])
+        if resource in self._names and not (owner := _owner(obj)):
+            return
+        self._objects[resource][key] = _kept(resource, obj)
+        if resource in self._names:
+            self._names[resource].setdefault((key[0], owner), set()).add(key[1])
 
     def drop(self, resource: Resource, obj: Object) -> None:
         """An object is gone, and never comes back under this uid."""
@@ -99,7 +116,7 @@ class Children:
             self._remove(resource, key)
 
     async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[Key]:
-        """Take over what the API server lists; the ModelDeployments of children that went without a word."""
+        """Take over what the API server lists; the ModelDeployments about which something went without a word."""
         lost: set[Key] = set()
         for resource in resources:
             for namespace in self._namespaces:
@@ -117,7 +134,7 @@ class Children:
                 for key in await self.fill(client, resources):
                     add(key)
             except ApiError as error:
-                log.warning("children cannot be listed: %s", error)
+                log.warning("what is there cannot be listed: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._listed.update(resources)
                 self._is_listed.set()
@@ -125,7 +142,7 @@ class Children:
     async def _fill(self, client: Client, resource: Resource, namespace: str | None) -> set[Key]:
         present: set[str] = set()
         version = 0
-        async for page in client.pages(resource, namespace, labels.MODEL_DEPLOYMENT):
+        async for page in client.pages(resource, namespace, labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""):
             version = version or _version(page)
             for item in page.get("items") or ():
                 self.take(resource, item)
@@ -137,21 +154,22 @@ class Children:
         ]
         for item in missed:
             self.drop(resource, item)
-        return {(item["metadata"]["namespace"], _owner(item)) for item in missed}
+        return {(item["metadata"]["namespace"], _owner(item) or item["metadata"]["name"]) for item in missed}
 
     def _remove(self, resource: Resource, key: Key) -> None:
         former = self._objects[resource].pop(key, None)
-        if former is None:
+        if former is None or resource not in self._names:
             return
         owner = key[0], _owner(former)
-        names = self._of[resource][owner]
+        names = self._names[resource][owner]
         names.discard(key[1])
         if not names:
-            del self._of[resource][owner]
+            del self._names[resource][owner]
 
 
 def _owner(item: Object) -> str:
-    return str(item["metadata"]["labels"][labels.MODEL_DEPLOYMENT])
+    """Name of the ModelDeployment whose child it is; empty when it is nobody's."""
+    return str((item["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT) or "")
 
 
 def _version(item: Object) -> int:
@@ -160,7 +178,11 @@ def _version(item: Object) -> int:
 
 
 def _kept(resource: Resource, obj: Object) -> Object:
-    """What a reconcile reads of it, and no more."""
+    """What a reconcile reads or writes of it, and no more."""
+    if resource is MODEL_DEPLOYMENTS:
+        # Whose manifests set fields is told to users; what the entries of plain writes say is long, and read by nobody.
+        applied = [entry for entry in obj["metadata"].get("managedFields") or () if entry.get("operation") == "Apply"]
+        return {**obj, "metadata": {**obj["metadata"], "managedFields": applied}}
     kept: Object = {"metadata": _part(obj["metadata"], _METADATA)}
     if resource is REPLICA_SETS:
         kept["spec"] = _part(obj["spec"], ("replicas",))

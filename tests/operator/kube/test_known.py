@@ -1,0 +1,153 @@
+"""What is known, whatever order lists, watches and answers to writes come in."""
+
+import asyncio
+
+import pytest
+
+from slipway_operator.kube.errors import Unavailable
+from slipway_operator.kube.known import GONE_KEPT, KINDS, Known
+from slipway_operator.kube.resources import (
+    AUTOSCALERS,
+    CONTROLLER_REVISIONS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+)
+
+
+def child(version, name="chat-r1", uid="u1", owner="chat", **content):
+    metadata = {"name": name, "namespace": "default", "uid": uid, "resourceVersion": str(version), "managedFields": []}
+    metadata["labels"] = {"slipway.dev/modeldeployment": owner} if owner else {}
+    return {"metadata": metadata, **content}
+
+
+class Cluster:
+    """Lists as they were at a version, in two pages."""
+
+    def __init__(self, version=100, *items):
+        self.version, self.items, self.failures, self.listed = version, list(items), [], []
+
+    async def pages(self, resource, namespace, selector):
+        assert selector == ("" if resource is MODEL_DEPLOYMENTS else "slipway.dev/modeldeployment")
+        self.listed.append((resource.plural, namespace))
+        if self.failures:
+            raise self.failures.pop()
+        for part in (self.items[:1], self.items[1:]):
+            yield {"metadata": {"resourceVersion": str(self.version)}, "items": part or None}
+
+
+def versions(known, kind=SERVICES, name="chat"):
+    return [int(item["metadata"]["resourceVersion"]) for item in known.children(("default", name))[kind]]
+
+
+TELLINGS = {
+    "a newer word counts": ([("ADDED", 5), ("MODIFIED", 6)], [6]),
+    "an older word counts nothing": ([("write", 6), ("ADDED", 5)], [6]),
+    "the same word twice": ([("write", 5), ("ADDED", 5)], [5]),
+    "gone": ([("ADDED", 5), ("DELETED", 6)], []),
+    "gone before the answer to a write comes": ([("ADDED", 5), ("DELETED", 7), ("write", 6)], []),
+    "gone before it was known": ([("DELETED", 7), ("ADDED", 5)], []),
+    "listed anew": ([("ADDED", 5), (None, 9)], [9]),
+}
+
+
+@pytest.mark.parametrize(("said", "left"), TELLINGS.values(), ids=TELLINGS)
+def test_the_newest_word_counts(said, left):
+    known = Known()
+    for kind, version in said:
+        if kind == "write":
+            known.take(SERVICES, child(version))
+        else:
+            known.hear(SERVICES, kind, child(version))
+    assert versions(known) == left
+
+
+def test_a_namesake_takes_the_place_and_outlives_the_end_of_its_predecessor():
+    known = Known()
+    known.take(SERVICES, child(5))
+    known.take(SERVICES, child(9, uid="u2"))
+    known.hear(SERVICES, "DELETED", child(8))
+    assert versions(known) == [9]
+
+
+def test_children_are_known_by_whom_their_label_names():
+    known = Known()
+    known.take(SERVICES, child(5))
+    known.take(SERVICES, child(6, owner="code"))
+    known.take(SERVICES, child(7, name="chat-r2", uid="u2"))
+    assert (versions(known), versions(known, name="code")) == ([7], [6])
+    known.take(SERVICES, child(8, owner=""))
+    assert versions(known, name="code") == []
+    known.take(AUTOSCALERS, child(5))
+    assert not any(known.children(("default", "nobody")).values())
+
+
+def test_of_objects_only_what_is_read_is_kept():
+    known = Known()
+    template = {"spec": {"containers": []}}
+    known.take(REPLICA_SETS, child(5, spec={"replicas": 2, "template": template}, status={"replicas": 1}))
+    known.take(PODS, child(5, spec={"nodeName": "n"}, status={"phase": "Running", "qosClass": "x", "hostIP": "y"}))
+    known.take(CONTROLLER_REVISIONS, child(5, data={"inputs": {}}, revision=3, kind="ControllerRevision"))
+    kept = {kind: dict(items[0]) for kind, items in known.children(("default", "chat")).items() if items}
+    assert all("managedFields" not in item.pop("metadata") for item in kept.values())
+    assert kept == {
+        REPLICA_SETS: {"spec": {"replicas": 2}, "status": {"replicas": 1}},
+        PODS: {"status": {"phase": "Running"}},
+        CONTROLLER_REVISIONS: {"data": {"inputs": {}}, "revision": 3},
+    }
+
+
+def test_of_a_model_deployment_all_is_kept_but_who_wrote_what_plainly():
+    known = Known()
+    obj = child(5, name="chat", spec={"replicas": 2}, status={"phase": "Healthy"})
+    applied = {"operation": "Apply", "manager": "argocd-controller"}
+    obj["metadata"]["managedFields"] = [{"operation": "Update", "manager": "slipway-operator"}, applied]
+    known.take(MODEL_DEPLOYMENTS, obj)
+    kept = known.get(("default", "chat"))
+    assert kept["metadata"].pop("managedFields") == [applied]
+    assert (kept["spec"], kept["status"]) == (obj["spec"], obj["status"])
+    assert list(known.deployments()) == [("default", "chat")]
+    known.hear(MODEL_DEPLOYMENTS, "DELETED", obj)
+    assert known.get(("default", "chat")) is None
+
+
+async def test_a_list_brings_what_was_missed_and_takes_what_went_but_nothing_that_is_newer():
+    known = Known(["default"])
+    known.take(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
+    known.take(SERVICES, child(101, name="new-r1", uid="new", owner="new"))
+    cluster = Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
+    assert await known.fill(cluster, [SERVICES]) == {("default", "gone")}
+    assert versions(known) == [60, 70]
+    assert (versions(known, name="gone"), versions(known, name="new")) == ([], [101])
+    assert cluster.listed == [("services", "default")]
+    await known.fill(Cluster(200), [SERVICES])
+    assert (versions(known), versions(known, name="new")) == ([], [])
+
+
+async def test_all_kinds_are_listed_at_first():
+    cluster = Cluster(100)
+    assert await Known().fill(cluster) == set()
+    assert cluster.listed == [(kind.plural, None) for kind in KINDS]
+    assert cluster.listed[0][0] == "modeldeployments"
+
+
+async def test_after_a_watch_began_again_what_went_meanwhile_is_missed(monkeypatch):
+    pause, woken = asyncio.sleep, asyncio.Queue()
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: pause(0))
+    known, cluster = Known(), Cluster(100, child(60))
+    cluster.failures.append(Unavailable("503"))
+    known.take(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
+    minding = asyncio.create_task(known.mind(cluster, woken.put_nowait))
+    known.hear(SERVICES, None, child(60))
+    assert await asyncio.wait_for(woken.get(), 5) == ("default", "gone")
+    minding.cancel()
+    assert versions(known) == [60]
+    assert cluster.listed == [("services", None)] * 2, "after a failure once more"
+
+
+def test_ends_are_remembered_for_a_while():
+    known = Known()
+    for number in range(GONE_KEPT + 1):
+        known.hear(SERVICES, "DELETED", child(5, uid=f"u{number}"))
+    assert len(known._gone) == GONE_KEPT
