@@ -97,6 +97,10 @@ autoscale: setup ## load steps on a real cluster, with what tells demand gone no
 	$(VENV)/bin/pytest e2e/test_autoscaling.py -s \
 	  $(if $(WRITE),--autoscaling-page docs/autoscaling.md --autoscaling-picture docs/pictures/autoscale.png)
 
+scarce: setup ## rollouts with 0, 1 and N spare GPUs (simulated) on a real cluster: each finishes or steps back
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_scarce_gpus.py -s
+
 traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

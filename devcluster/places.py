@@ -30,6 +30,7 @@ class Places:
     cache: Path
     state_root: Path
     cluster: str
+    lent_images: Path | None = None  # the own engine's store of another cache: read, never written
 
     @property
     def state(self) -> Path:
@@ -49,6 +50,11 @@ class Places:
     def engine(self) -> Path:
         """The own engine's configuration and image store, where the machine's engine cannot be used as it is."""
         return self.cache / "engine"
+
+    @property
+    def images(self) -> Path:
+        """The own engine's store of images."""
+        return self.engine / "storage"
 
     @property
     def run(self) -> Path:
@@ -72,7 +78,10 @@ def places(environment: Mapping[str, str] = os.environ) -> Places:
     cache = Path(cache_home) / "slipway"
     state_home = environment.get("XDG_STATE_HOME")
     state_root = Path(state_home) / "slipway" if state_home else cache / "state"
-    return Places(cache, state_root, environment.get("SLIPWAY_CLUSTER") or DEFAULT_CLUSTER)
+    lent = environment.get("SLIPWAY_LENT_IMAGES")
+    return Places(
+        cache, state_root, environment.get("SLIPWAY_CLUSTER") or DEFAULT_CLUSTER, Path(lent) if lent else None
+    )
 
 
 def module_files(module: GoModule) -> dict[str, bytes]:

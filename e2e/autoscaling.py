@@ -21,11 +21,9 @@ FEW: Json = {"streams": 1, "whole": 1, "pause_s": 0.5}  # clients that one pod c
 CROWD: Json = {"streams": 10, "whole": 2, "pause_s": 0, "max_tokens": (10, 30)}  # and those of the load step
 TIMEOUT_S = 120.0  # of a request: a dozen wait before it where one pod is all there is
 
-# A fifth of a core for each pod: so little carries few requests, and four of them fit beside a cluster on two cores.
-# A rollout adds a fifth one.
-POD: Json = {"cpu": "200m", "memory": "1Gi"}
-POD_OF_FIVE: Json = {"cpu": "160m", "memory": "1Gi"}
-ENGINE: Json = {"type": "slipway", "args": [f"--max-num-seqs={AT_ONCE}"]}
+# So little carries few requests, and four of them and one that a rollout adds fit beside a cluster on two cores.
+POD: Json = {"cpu": "160m", "memory": "1Gi"}
+ENGINE: Json = {"args": [f"--max-num-seqs={AT_ONCE}"]}
 
 
 def scaled(*metrics: Json, most: int = MOST) -> Json:
@@ -66,11 +64,14 @@ class Climb:
         )
 
 
-def climb(chat: Deployment, timeline: Timeline, load: Callable[..., Load]) -> Climb:
-    """Let the crowd come, and wait until all pods are there."""
+def climb(
+    chat: Deployment, timeline: Timeline, load: Callable[..., Load], meanwhile: Callable[[], None] = lambda: None
+) -> Climb:
+    """Let the crowd come, do something once all replicas are wanted, and wait until all pods are there."""
     came = timeline.now()
     crowd = load(chat, timeout_s=TIMEOUT_S, **CROWD)
     wanted = timeline.until(lambda now: now.wanted == MOST, 2 * GROWN_S, f"{MOST} replicas are wanted", since=came)
+    meanwhile()
     ready = timeline.until(
         lambda now: now.pods >= MOST and now.ready >= now.pods, START_S, "all of them are ready", since=wanted.at
     )
@@ -141,7 +142,7 @@ class Findings:
         rows = sorted(self.rows, key=lambda row: order.index(row[0]))
         here = machine()
         return "\n".join([
-            f"On {here['cpu']}, {here['cores']} cores, the whole cluster and the load on it; `{commit(ROOT)}`.",
+            f"On {here['cpu']}, {here['cores']} cores, the whole cluster and the load on it.",
             "",
             "| what happens | what was seen |",
             "|---|---|",
@@ -177,7 +178,7 @@ def draw(timeline: Timeline, up: Climb, down: Descent, path: Path) -> None:
         axes.axvspan(0, down.left - up.came, color="#0b6e4f", alpha=0.08)
         axes.grid(linewidth=0.4, alpha=0.6)
     above.set_ylim(0, MOST + 0.6)
-    above.legend(loc="upper right")
+    above.legend(loc="center left")
     above.set_ylabel("pods")
     below.set_ylabel("requests that wait")
     below.set_xlabel("seconds; a dozen clients more ask in the shaded time")

@@ -3,12 +3,14 @@
 Nothing in the product is told to fail. Most of them never start a container, so all are made at once.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.deployment import LABEL, MODELS, Json
+from examples.demo.report import machine
 
-GPU = "nvidia.com/gpu"
+GPU = "amd.com/gpu"  # so that a cluster with the usual ones is no exception
 # A device that one node is made to offer once, for a pod that keeps it.
 TAKEN = "example.com/taken"
 
@@ -49,7 +51,7 @@ MUTATING = "mutatingadmissionpolicies.admissionregistration.k8s.io"
 
 SETUPS = (
     Setup("no-gpu", "a GPU is asked for, no node has one", "NoNodeOffersResource",
-          (f"1 {GPU} for a pod is on 0 of", "device plugin"), devices(GPU)),
+          (f"nodes have 1 {GPU}, even when empty", "device plugin"), devices(GPU)),
     Setup("gpus-taken", "nodes have such devices, another pod has them", "InsufficientCapacity",
           (f"1 x 1 {TAKEN} missing, too little is free on", "add nodes"), devices(TAKEN)),
     Setup("quota", "a ResourceQuota leaves no room", "QuotaExceeded",
@@ -243,13 +245,17 @@ def _of(api_version: str, kind: str, name: str, spec: Json, namespace: str = "")
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
+_RESOLVER = re.compile(r" on \[?[\da-f.:]+\]?:53")  # of the node: different everywhere
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
 def markdown(rows: list[Row]) -> str:
     """For docs/troubleshooting.md, in the order of SETUPS."""
-    lines = ["| set-up | condition | reason | message | s |", "|---|---|---|---|---|"]
+    head = f"On {machine()['cpu']}, {machine()['cores']} cores, all made at once."
+    lines = [head, "", "| set-up | condition | reason | message | s |", "|---|---|---|---|---|"]
     for row in rows:
-        setup, said = row.setup, row.message.replace("|", "/").replace("\n", " ")
+        setup, said = row.setup, _RESOLVER.sub("", row.message).replace("|", "/").replace("\n", " ")
         lines.append(f"| {setup.mistake} | `{setup.condition}` | `{setup.reason}` | {said} | {row.seconds:.0f} |")
     return "\n".join(lines)

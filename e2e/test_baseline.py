@@ -41,7 +41,8 @@ def test_a_canary_is_compared_with_a_fresh_pod_of_stable(
     seen = running.stop()
     assert not [item for item in seen if item.trouble]
     assert {item.revision for item in seen} == {tested, stable, baseline}
-    assert f"ReplicaSet {chat.name}-{baseline}" not in chat.objects()
+    left = {f"{kind} {chat.name}-{baseline}" for kind in ("ReplicaSet", "Service")}
+    chat.kube.wait_until(lambda: not chat.objects().keys() & left, 60, "what the baseline had is gone")
 
 
 def counts(status: Json) -> bool:

@@ -17,7 +17,7 @@ from e2e.deployment import START_S, Deployment, Json
 from e2e.devices import Devices
 from e2e.installation import Installation
 from e2e.page import put_table
-from examples.demo.kube import Kube, KubeError
+from examples.demo.kube import CRD, Kube, KubeError
 
 SAID_S = 30  # from the mistake to its reason
 LOOK_S = 1.0
@@ -44,7 +44,7 @@ class Watch:
 
     def _statuses(self) -> dict[str, Json]:
         """Name → status."""
-        found = self.kube.json("get", "mdep", "--all-namespaces")["items"]
+        found = self.kube.api.items(CRD)
         ours = [item for item in found if item["metadata"]["namespace"] in self.namespaces]
         return {item["metadata"]["name"]: item.get("status") or {} for item in ours}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from e2e.asking import client
-from e2e.deployment import START_S, Deployment, Json
+from e2e.deployment import NOTICE_S, START_S, Deployment, Json, canary
 from e2e.installation import Installation
 
 IDLE_S = 5
@@ -59,9 +59,9 @@ def sleep_of(status: Json) -> str:
 
 
 def until_asleep(chat: Deployment) -> Json:
-    status = chat.until("it sleeps", lambda status: status["phase"] == "Asleep", START_S)
+    chat.until("it sleeps", lambda status: status["phase"] == "Asleep", START_S)
     chat.kube.wait_until(lambda: not chat.pods(), START_S, "its pods leave")
-    return status
+    return chat.until("nothing is counted of them", lambda status: status["ready"] == "0/0", NOTICE_S)
 
 
 def report(answers: list[Answered]) -> None:
@@ -87,7 +87,7 @@ def test_to_zero_and_back(slipway: Installation, sleepy: Deployment) -> None:
 
 def test_a_new_version_goes_out_though_it_sleeps(slipway: Installation, sleepy: Deployment) -> None:
     until_asleep(sleepy)
-    sleepy.release("v2")
+    sleepy.release("v2", strategy=canary({"setWeight": 50}))
     sleepy.until_stable("v2")
     assert ask(slipway.url, sleepy).ttft_s <= TTFT_BAR_S
 

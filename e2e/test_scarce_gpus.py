@@ -1,4 +1,8 @@
-"""Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which."""
+"""Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which.
+
+`make test` runs those without a spare device, where the scheduler has a say; `make scarce` runs all. Rollouts with room
+are what the other tests here make, and tests/operator/planning/test_capacity.py knows them in all sizes.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.deployment import START_S, Deployment, Json, state_of, weights_of
-from e2e.devices import Devices
+from e2e.devices import Devices, is_simulated
 from e2e.installation import Installation
 from examples.demo.load import Load
 
@@ -18,7 +22,7 @@ STEPS = [{"setWeight": 50}, {"pause": {"duration": "1s"}}]
 @pytest.fixture
 def gpus(slipway: Installation) -> Iterator[Devices]:
     nodes = slipway.kube.api.items("v1/nodes")
-    if any(RESOURCE in node["status"]["capacity"] for node in nodes):
+    if any(RESOURCE in node["status"]["capacity"] and not is_simulated(node) for node in nodes):
         pytest.skip(f"this cluster has {RESOURCE} of its own, which a simulation would disturb")
     simulated = Devices(slipway.kube, RESOURCE)
     simulated.set(REPLICAS)
@@ -59,49 +63,74 @@ def modes(status: Json) -> list[str]:
     return [item["row"] for item in status["decisions"] if item["row"].startswith("capacity")]
 
 
-@pytest.mark.timeout(420, func_only=True)
-def test_rollouts_on_scarce_gpus_finish_or_step_back(
-    slipway: Installation,
-    gpus: Devices,
-    deploy: Callable[..., Deployment],
-    load: Callable[..., Load],
-    record_property: Callable[[str, object], None],
-) -> None:
+def deployed(deploy: Callable[..., Deployment], policy: str, **capacity: Any) -> Deployment:
+    """v1 with as many pods as there are devices, when nothing is spare."""
     resources = {"accelerator": {"resource": RESOURCE, "count": 1}}
-    chat = deploy("v1", replicas=REPLICAS, resources=resources, strategy=strategy("RequireSurge"))
+    chat = deploy("v1", replicas=REPLICAS, resources=resources, strategy=strategy(policy, **capacity))
     chat.until_stable("v1")
-    floor, steady = Floor(chat), load(chat)
+    return chat
 
-    def found(leg: str) -> int:
-        record_property(f"least ready pods, {leg}", floor.least)
-        print(f"{leg}: at least {floor.least} of {REPLICAS} pods ready")
+
+@pytest.fixture
+def found(record_property: Callable[[str, object], None]) -> Callable[[str, Floor], int]:
+    """Notes the fewest ready pods of a rollout, and gives them."""
+
+    def note(rollout: str, floor: Floor) -> int:
+        record_property(f"least ready pods, {rollout}", floor.least)
+        print(f"{rollout}: at least {floor.least} of {REPLICAS} pods ready")
         return floor.least
 
-    # No spare device, and a policy that waits: it waits out loud, then steps back.
+    return note
+
+
+def assert_unharmed(steady: Load) -> None:
+    report = steady.stop()
+    assert report.failures == ()
+    assert report.broken == 0
+
+
+@pytest.mark.timeout(420, func_only=True)
+@pytest.mark.usefixtures("gpus")
+def test_rollouts_without_a_spare_gpu_step_back_or_go_on_pod_by_pod(
+    deploy: Callable[..., Deployment], load: Callable[..., Load], found: Callable[[str, Floor], int]
+) -> None:
+    chat = deployed(deploy, "RequireSurge")
+    floor, steady = Floor(chat), load(chat)
+
+    # A policy that waits: it waits out loud, then steps back.
     chat.release("v2")
     waiting = floor.until("it waits for capacity", lambda status: state_of(status) == "CapacityWait")
     assert f"1 pod finds no node: 1 x 1 {RESOURCE} missing, too little is free on" in waiting["message"]
     rejected = floor.until("it is rejected", lambda status: state_of(status) == "Aborted")
     assert rejected["rollout"]["abort"]["reason"] == "InsufficientCapacity"
-    assert found("0 spare, RequireSurge: stepped back") == REPLICAS
+    assert found("0 spare, RequireSurge: stepped back", floor) == REPLICAS
 
-    # No spare device, and a policy that goes on: one by one.
+    # A policy that goes on: one by one.
     chat.release("v2-again", strategy=strategy("PreferSurge", deadlineSeconds=90))
     done = floor.until_stable("v2-again")
     assert "capacity-fallback" in modes(done)
-    assert found("0 spare, PreferSurge: finished by Replace") == REPLICAS - 1
+    assert found("0 spare, PreferSurge: finished by Replace", floor) == REPLICAS - 1
     chat.until_stable("v2-again")  # its second pod gets the device of the one that left
-
-    # One spare device; as many as replicas.
-    for spare, version in ((1, "v1"), (REPLICAS, "v2")):
-        gpus.set(REPLICAS + spare)
-        chat.release(version, strategy=strategy("PreferSurge", maxSurge=spare, deadlineSeconds=90))
-        done = floor.until_stable(version)
-        assert found(f"{spare} spare: finished by Surge") == REPLICAS
-        chat.until_alone()
-        chat.until_stable(version)
-
-    report = steady.stop()
-    assert report.failures == ()
-    assert report.broken == 0
+    assert_unharmed(steady)
     assert {"CapacityUnavailable", "CapacityModeChanged"} <= chat.event_reasons()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("spare", [1, REPLICAS])
+def test_rollouts_with_spare_gpus_keep_all_pods(
+    gpus: Devices,
+    spare: int,
+    deploy: Callable[..., Deployment],
+    load: Callable[..., Load],
+    found: Callable[[str, Floor], int],
+) -> None:
+    chat = deployed(deploy, "PreferSurge", maxSurge=spare, deadlineSeconds=90)
+    floor, steady = Floor(chat), load(chat)
+    gpus.set(REPLICAS + spare)
+    chat.release("v2")
+    done = floor.until_stable("v2")
+    assert "capacity-fallback" not in modes(done)
+    assert found(f"{spare} spare: finished by Surge", floor) == REPLICAS
+    chat.until_alone()
+    chat.until_stable("v2")
+    assert_unharmed(steady)

@@ -14,7 +14,7 @@ from e2e.installation import Installation
 from examples.demo.kube import SYSTEM, KubeError, tool
 from examples.demo.load import REVISION
 
-COLUMNS = ["NAME", "PHASE", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
+COLUMNS = ["NAME", "PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
 ENFORCE = "pod-security.kubernetes.io/enforce"
 WIDE = [*COLUMNS, "MODEL", "ENDPOINT", "MESSAGE"]
 CHAT: Any = [{"role": "user", "content": "In the beginning"}]
@@ -135,7 +135,7 @@ def test_openai_client_raises_its_own_errors(chat: Deployment, session: openai.O
 def test_kubectl_get_tells_the_state(chat: Deployment) -> None:
     header, row = table(chat, "get", "mdep", chat.name)
     assert header == COLUMNS
-    assert (row[1], row[4], row[5]) == ("Healthy", "1/1", chat.status["stableRevision"])
+    assert (row[1], row[2], row[5], row[6]) == ("Healthy", "", "1/1", chat.status["stableRevision"])
     wide = chat.kube.kubectl("get", "mdep", chat.name, "--namespace", chat.namespace, "-o", "wide").splitlines()
     assert wide[0].split() == WIDE
     assert chat.model in wide[1]

@@ -17,16 +17,17 @@ STEPS: tuple[Json, ...] = (
     ANALYSIS,
     {"pause": {}},
 )
-# The length is left to the server: with 24 tokens it is another answer, with fewer sequences at once it is not.
+# The length is left to the server: with 24 tokens an eighth of them is cut, with fewer sequences none.
 ASKED = Shape(rate=12, streamed=0.25, max_tokens=None)
-CUT, SAME = ["--max-model-len", "24"], ["--max-num-seqs", "8"]
+CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
+SAME: Json = {"args": ["--max-num-seqs", "8"]}
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
-@pytest.mark.parametrize(("arguments", "drifts"), [(CUT, True), (SAME, False)], ids=["other-answers", "same-answers"])
+@pytest.mark.parametrize(("engine", "drifts"), [(CUT, True), (SAME, False)], ids=["other-answers", "same-answers"])
 def test_mirrored_requests_tell_drift_and_are_no_requests_of_clients(
-    arguments: list[str],
+    engine: Json,
     drifts: bool,
     slipway: Installation,
     deploy: Callable[..., Deployment],
@@ -37,12 +38,12 @@ def test_mirrored_requests_tell_drift_and_are_no_requests_of_clients(
     running = flow(chat, ASKED)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 60, "answers of stable")
 
-    chat.edit(engine={"args": arguments})
+    chat.edit(engine=engine)
     decided = chat.until("there is a verdict", lambda status: is_over(status), VERDICT_S)
     seen = running.stop()
     assert not [item for item in seen if item.trouble] and {item.revision for item in seen} == {stable}
     verdict = decided["rollout"]["analysis"]["verdict"]
-    print(f"{' '.join(arguments)}: {verdict['outcome']}, {verdict['message']}")
+    print(f"{engine}: {verdict['outcome']}, {verdict['message']}")
     if drifts:
         settled = chat.until_state("Aborted")
         assert settled["rollout"]["abort"]["reason"] == "AnalysisFailed", settled["message"]

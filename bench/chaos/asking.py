@@ -1,7 +1,8 @@
 """One request as a careful client sends it: it comes back after a lost connection, and compares every character.
 
 A short request that lost its connection is sent again, as the openai client does. A stream goes on with
-`Last-Event-ID`. A refusal is final for a first try, but for 429: too much to do is the machine's, not a failure.
+`Last-Event-ID`, and says from the start that it will (`X-Slipway-Resumable`). A refusal is final for a first try, but
+for 429: too much to do is the machine's, not a failure.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ Json = dict[str, Any]
 
 REQUEST_ID = "X-Request-Id"
 LAST_EVENT_ID = "Last-Event-ID"
+# For a stream that it will not give up: the pod goes on computing until the client is back.
+RESUMABLE = "X-Slipway-Resumable"
 # How often a client comes back, and how long after it last heard anything; a revision's only pod may need that long to
 # start again.
 TRIES, PATIENCE_S = 12, 180.0
@@ -189,7 +192,7 @@ class Client:
         return answer, asked
 
     async def _try(self, question: Question, answer: Answer, asked: Asked) -> Break | None:
-        headers = {REQUEST_ID: asked.request_id}
+        headers = {REQUEST_ID: asked.request_id} | ({RESUMABLE: "1"} if asked.stream else {})
         if answer.last_id:
             headers[LAST_EVENT_ID] = answer.last_id
         limit = (

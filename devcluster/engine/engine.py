@@ -130,9 +130,10 @@ network_config_dir = "{places.engine}/networks"
 
 
 def storage_conf(places: Places) -> str:
-    """The own image store, inside the cache (pure)."""
+    """The own image store, inside the cache, and the one that is lent (pure)."""
+    lent = f'[storage.options]\nadditionalimagestores = ["{places.lent_images}"]\n' if places.lent_images else ""
     return f"""[storage]
 driver = "overlay"
-graphroot = "{places.engine}/storage"
+graphroot = "{places.images}"
 runroot = "{places.run}/storage"
-"""
+{lent}"""

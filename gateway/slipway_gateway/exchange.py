@@ -127,12 +127,13 @@ class Effort:
         self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
         self.tried = {broken_url}
 
-    def note(self, url: str, fault: Fault) -> None:
+    def note(self, url: str, fault: Fault, *, wakes: bool = False) -> None:
+        """`wakes`: the deployment does, and some endpoints may still be those of pods that left when it fell asleep."""
         self.attempts += 1
         self.tried.add(url)
         self.last = fault
         # A server that says no costs a stream nothing but time; one that it kills may not be followed by many.
-        self.spent += fault.sent and not (self.resumes and fault.answer)
+        self.spent += fault.sent and not ((self.resumes or wakes) and fault.answer)
 
     @property
     def waits_in_vain(self) -> bool:

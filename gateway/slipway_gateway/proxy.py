@@ -113,9 +113,13 @@ class Proxy:
             result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):
                 return result
-            effort.note(target.url, result)
+            effort.note(target.url, result, wakes=self._wakes(call))
             self._metrics.retried(target.model, target.revision, result.reason)
         return self._give_up(call, effort)
+
+    def _wakes(self, call: Call) -> bool:
+        route = self._backends.find(call.model)
+        return route is not None and route.wake_s is not None
 
     def _pick(self, call: Call, effort: Effort) -> Target | None:
         return self._backends.pick(

@@ -34,7 +34,7 @@ from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.fetch import Fetcher
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Askers, Capacity, Reconciler
+from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
 from slipway_operator.settings import Settings, parse, product_version
 from slipway_operator.telemetry import health, logs
 from slipway_operator.telemetry.metrics import Key, Metrics
@@ -104,7 +104,8 @@ async def _run(settings: Settings) -> int:
         hooks = HookRunner(poster, queue.add, metrics.called)
         measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
         try:
-            return await _serve(settings, client, session, queue, metrics, lease, Askers(hooks, measurements), known)
+            sight = Sight(client, Gateways(client, session, settings.own_namespace, settings.gateway_service), known)
+            return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
@@ -128,14 +129,15 @@ async def _lease(
 
 async def _serve(
     settings: Settings,
-    client: Client,
+    sight: Sight,
     session: aiohttp.ClientSession,
     queue: WorkQueue[Key],
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
-    known: Known,
 ) -> int:
+    client, gateways, known = sight.client, sight.gateways, sight.known
+    assert known, "the operator keeps what it knows"
     listed = asyncio.Event()
     pulse = health.Pulse()
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
@@ -148,13 +150,12 @@ async def _serve(
     try:
         await watch.wait_for_crd(client, settings.namespaces)
         # Tasks that are born before kopf starts are not its to cancel.
-        gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
         planning = PlanSettings(settings.server_image, settings.endpoint)
         capacity = Capacity(Autoscalers(client))
         if settings.metrics_api_service:
             capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
             tasks += running
-        reconciler = Reconciler(client, gateways, planning, metrics, lambda: datetime.now(UTC), askers, capacity, known)
+        reconciler = Reconciler(sight, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
@@ -170,7 +171,7 @@ async def _serve(
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        listeners = watch.Listeners(queue.add, metrics.heard, known, capacity.autoscalers.forget)
+        listeners = watch.Listeners(queue.add, queue.add_first, metrics.heard, known, capacity.autoscalers.forget)
         return await _watch(settings, client, listeners, tasks)
     finally:
         await _end(tasks, queue)

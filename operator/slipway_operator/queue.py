@@ -11,6 +11,7 @@ Handle = Callable[[K, int], Awaitable[float | None]]
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_LIMIT_S = 300.0
+HEAD_START_S = 10.0
 _SLACK = 64  # outdated heap entries that are tolerated before the heap is rebuilt
 
 
@@ -21,7 +22,9 @@ class WorkQueue(Generic[K]):
         """`clock` counts seconds and never runs backwards; `jitter` returns numbers from 0 to 1."""
         self._clock, self._jitter = clock, jitter
         self._due: dict[K, float] = {}  # waiting keys
-        self._heap: list[tuple[float, int, K]] = []  # the same by time; entries that `_due` contradicts are outdated
+        self._ahead: set[K] = set()  # keys with a head start
+        # Waiting keys by time, head start included; entries that `_due` and `_ahead` contradict are outdated.
+        self._heap: list[tuple[float, int, K]] = []
         self._started: dict[K, float] = {}  # keys being handled
         self._again: dict[K, float] = {}  # keys being handled that are due once more
         self._failures: dict[K, int] = {}  # in a row
@@ -34,6 +37,14 @@ class WorkQueue(Generic[K]):
     def add(self, key: K) -> None:
         """Handle a key as soon as possible, even one that is waiting out a backoff."""
         self.add_after(key, 0.0)
+
+    def add_first(self, key: K) -> None:
+        """Handle a key as if it had been due for HEAD_START_S: before most that wait, and nobody waits for ever."""
+        fresh = key not in self._ahead
+        self._ahead.add(key)
+        self.add(key)
+        if fresh and key in self._due:  # due since earlier, but behind others
+            self._push(key, self._due[key])
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Handle a key in some time, or earlier when it is waiting for an earlier moment."""
@@ -51,6 +62,7 @@ class WorkQueue(Generic[K]):
             return None
         _, _, key = heapq.heappop(self._heap)
         del self._due[key]
+        self._ahead.discard(key)
         self._started[key] = self._clock()
         return key
 
@@ -72,9 +84,9 @@ class WorkQueue(Generic[K]):
 
     def next_due(self) -> float:
         """The moment at which the next key is due; infinity when none waits."""
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+        while self._heap and not self._holds(self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else float("inf")
+        return self._due[self._heap[0][2]] if self._heap else float("inf")
 
     def pause(self) -> None:
         """Give out no key until `resume`; what comes meanwhile is kept, and what is being handled goes on."""
@@ -96,8 +108,8 @@ class WorkQueue(Generic[K]):
         return sum(due <= now for due in self._due.values())
 
     def oldest_wait_s(self) -> float:
-        """For how long the next key has been due."""
-        return max(0.0, self._clock() - self.next_due())
+        """For how long the key has been due that has waited longest."""
+        return max(0.0, self._clock() - min(self._due.values(), default=float("inf")))
 
     def longest_run_s(self) -> float:
         """For how long the slowest key has been being handled."""
@@ -127,11 +139,18 @@ class WorkQueue(Generic[K]):
 
     def _push(self, key: K, due: float) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (due, self._sequence, key))
+        heapq.heappush(self._heap, (self._rank(key, due), self._sequence, key))
         if len(self._heap) > 2 * len(self._due) + _SLACK:
-            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            self._heap = [entry for entry in self._heap if self._holds(entry)]
             heapq.heapify(self._heap)
         self._changed.set()
+
+    def _rank(self, key: K, due: float) -> float:
+        return due - HEAD_START_S if key in self._ahead else due
+
+    def _holds(self, entry: tuple[float, int, K]) -> bool:
+        rank, _, key = entry
+        return key in self._due and self._rank(key, self._due[key]) == rank
 
 
 async def work(queue: WorkQueue[K], handle: Handle[K], on_error: Callable[[K, Exception], None]) -> None:

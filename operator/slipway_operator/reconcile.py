@@ -57,25 +57,31 @@ class Askers:
         self.measurements.forget(key)
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a reconcile looks through; without `known` it reads what it looks at."""
+
+    client: Client
+    gateways: Gateways
+    known: Known | None = None
+
+
 class Reconciler:
     """Brings one ModelDeployment a step nearer to its spec, any number of times."""
 
     def __init__(
         self,
-        client: Client,
-        gateways: Gateways,
+        sight: Sight,
         settings: PlanSettings,
         metrics: Metrics,
         clock: Callable[[], datetime],
         askers: Askers,
         capacity: Capacity | None = None,
-        known: Known | None = None,
     ) -> None:
-        """Without `known` each reconcile reads what it looks at."""
-        self._capacity, self._known = capacity or Capacity(Autoscalers(client)), known
+        self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
+        self._capacity = capacity or Capacity(Autoscalers(sight.client))
         self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
-        self._client, self._gateways, self._settings = client, gateways, settings
-        self._metrics, self._clock, self._askers = metrics, clock, askers
+        self._settings, self._metrics, self._clock, self._askers = settings, metrics, clock, askers
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._told: dict[Key, Decision | None] = {}  # the last decision that this process knows to be told
 

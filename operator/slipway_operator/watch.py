@@ -27,6 +27,7 @@ class Listeners:
     """Who hears of an event; each before the ModelDeployment is added that it is about."""
 
     add: Add
+    add_first: Add
     heard: Callable[[str], None]  # of a plural
     known: Known
     forget: Callable[[str], None]  # that a namespace's autoscalers are no longer what they were
@@ -107,13 +108,21 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
     async def parent(event: kopf.RawEvent, namespace: str | None, name: str, **_: Any) -> None:
         listeners.heard(labels.PLURAL)
-        listeners.known.hear(MODEL_DEPLOYMENTS, event["type"], dict(event["object"]))
-        listeners.add((namespace or "", name))
+        obj = dict(event["object"])
+        listeners.known.hear(MODEL_DEPLOYMENTS, event["type"], obj)
+        # What somebody wrote goes before what follows from what was written before.
+        add = listeners.add if _is_answered(obj) else listeners.add_first
+        add((namespace or "", name))
 
     for kind in CHILDREN:
         _on_child(registry, kind, listeners)
     _on_autoscaler(registry, listeners)
     return registry
+
+
+def _is_answered(obj: dict[str, Any]) -> bool:
+    """Whether the status is about the spec as it is."""
+    return bool((obj.get("status") or {}).get("observedGeneration") == obj["metadata"].get("generation"))
 
 
 def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listeners) -> None:

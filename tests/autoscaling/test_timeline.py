@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from e2e.autoscaling import BY_DEMAND, ENGINE, POD
 from e2e.deployment import Deployment
 from e2e.timeline import Moment, Timeline, violations
 from examples.demo.kube import Kube
@@ -23,9 +24,8 @@ def moment(at: float = 0.0, wanted: int = 2, **changes: Any) -> Moment:
     return Moment(at, wanted, status | changes)
 
 
-def traffic(acknowledged: str = "2/2", **weights: int) -> dict[str, Any]:
-    backends = [{"revision": name, "weight": weight} for name, weight in weights.items()]
-    return {"acknowledged": acknowledged, "backends": backends}
+def traffic(**weights: int) -> dict[str, Any]:
+    return {"backends": [{"revision": name, "weight": weight} for name, weight in weights.items()]}
 
 
 def pods(name: str, count: int, weight: int, **more: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_a_good_history_has_none() -> None:
         moment(wanted=1),
         moment(wanted=4),
         moment(wanted=4, revisions=grown),
-        moment(wanted=4, revisions=[pods("new", 4, 100), pods("old", 1, 0)], traffic=traffic("0/2", new=100)),
+        moment(wanted=4, revisions=[pods("new", 4, 100), pods("old", 1, 0)], traffic=traffic(new=100)),
         moment(wanted=4, revisions=[pods("new", 4, 100), pods("old", 1, 0)], **promoted),
         moment(wanted=4, revisions=leaving, **promoted),
         moment(wanted=4, revisions=[pods("new", 4, 100)], **promoted),
@@ -79,17 +79,16 @@ def test_a_good_history_has_none() -> None:
 @pytest.mark.integration
 def test_every_change_is_told_by_a_watch(api: Api, api_server: Path, namespace: str) -> None:
     chat = Deployment(Kube(api_server), namespace)
-    chat.create("v1")
+    chat.create("v1", resources=POD, engine=ENGINE, autoscaling=BY_DEMAND)
     with Timeline(chat) as timeline:
         first = timeline.until(lambda now: now.wanted == 1, 30, "what holds is told first", since=0.0)
         chat.edit(replicas=3)
         grown = timeline.until(lambda now: now.wanted == 3, 30, "an edit is told")
-        status = {"conditions": [AUTOSCALING], "traffic": {"acknowledged": "1/2"}}
+        status = {"conditions": [AUTOSCALING]}
         path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
         assert (put := api.merge(path, {"status": status})).ok, put.message
         told = timeline.until(lambda now: bool(now.condition("Autoscaling")), 30, "a status is told")
-        assert not told.acknowledged
         with pytest.raises(AssertionError, match="waited for: nine replicas; not within 0 s"):
             timeline.until(lambda now: now.wanted == 9, 0, "nine replicas")
     assert first.at <= grown.at <= told.at
-    assert [item.wanted for item in timeline.moments(grown.at)][:2] == [1, 3], "with what held at that time"
+    assert [item.wanted for item in timeline.moments(grown.at)] == [3, 3], "what held at that time is the first"

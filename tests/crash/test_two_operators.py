@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LEASE = "--lease-seconds=12"  # long enough that a busy machine does not lose it
 # In the middle of what one reconcile does, and between two.
-STOPS = (Point("APPLY replicasets", 2), Point("UPDATE modeldeployments/status", 6), Point("LIST pods", 8))
+STOPS = (Point("APPLY replicasets", 2), Point("UPDATE modeldeployments/status", 6), Point("LIST pods", 4))
 MORE_STOPS = (Point("APPLY controllerrevisions", 1), Point("PATCH replicasets", 1), Point("CREATE events", 7))
 
 

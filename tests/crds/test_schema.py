@@ -56,6 +56,6 @@ def test_print_columns() -> None:
     columns = version()["additionalPrinterColumns"]
     shown = [column["name"].upper() for column in columns if not column.get("priority")]
     wide = [column["name"].upper() for column in columns if column.get("priority") == 1]
-    assert shown == ["PHASE", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
+    assert shown == ["PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
     assert wide == ["MODEL", "ENDPOINT", "MESSAGE"]
     assert [column["name"] for column in columns if column["name"] != "Age" and not column.get("description")] == []

@@ -159,6 +159,7 @@ def test_kubectl_get_tells_the_story(api: Api, api_server: Path, namespace: str)
     assert api.post(path(namespace), model_deployment()).ok
     status = {"phase": "Progressing", "step": "2/5", "weight": 25, "ready": "3/4", "message": "waiting for pods"}
     status |= {
+        "reason": "Provisioning",
         "stableRevision": "abcdefgh22",
         "canaryRevision": "abcdefgh33",
         "model": "chat",
@@ -166,10 +167,10 @@ def test_kubectl_get_tells_the_story(api: Api, api_server: Path, namespace: str)
     }
     assert api.merge(path(namespace, "chat", "status"), {"status": status}).ok
     header, row = kubectl(api_server, "-n", namespace, "get", "mdep").stdout.splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
-    assert row.split()[:7] == ["chat", "Progressing", "2/5", "25", "3/4", "abcdefgh22", "abcdefgh33"]
+    assert header.split() == ["NAME", "PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
+    assert row.split()[:8] == ["chat", "Progressing", "Provisioning", "2/5", "25", "3/4", "abcdefgh22", "abcdefgh33"]
     header, row = kubectl(api_server, "-n", namespace, "get", "mdep", "-o", "wide").stdout.splitlines()
-    assert header.split()[8:] == ["MODEL", "ENDPOINT", "MESSAGE"]
+    assert header.split()[9:] == ["MODEL", "ENDPOINT", "MESSAGE"]
     assert "http://gw/v1" in row
     assert "waiting for pods" in row
 

@@ -31,7 +31,10 @@ _CGROUPS = ("libpod_parent", "kubepods", "kubelet", "kubelet.slice", "k8s.io", "
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """A cache with the binaries of the usual one, but its own engine store and state."""
+    """A cache with the binaries of the usual one, but its own engine store and state.
+
+    The usual store lends the node image, if it has it: to build or to copy it takes a minute, and shows nothing here.
+    """
     found = facts.observe()
     choice = choose(found)
     if isinstance(choice, Missing) or not needs_own_configuration(found) or found.docker_answers:
@@ -42,7 +45,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     home = tmp_path_factory.mktemp("cache")
     for name in ("bin", "bases", "kind-files"):
         shutil.copytree(usual.cache / name, home / "slipway" / name, copy_function=_link, dirs_exist_ok=True)
-    where = Places(home / "slipway", home / "slipway" / "state", NAME)
+    lent = usual.images if usual.images.exists() else None
+    where = Places(home / "slipway", home / "slipway" / "state", NAME, lent)
     yield where
     devcluster(where, "down")
     shutil.rmtree(home)
@@ -125,7 +129,7 @@ def assert_same(before: dict[str, set[str]], after: dict[str, set[str]], when: s
 
 
 def assert_store_is_empty(where: Places) -> None:
-    storage = where.engine / "storage"
+    storage = where.images
     containers = storage / "overlay-containers" / "containers.json"
     assert not containers.exists() or containers.read_text().strip() in ("", "[]", "null")
     assert not [path for path in (storage / "volumes").glob("*") if path.is_dir()], "volumes were left"
@@ -171,7 +175,8 @@ def command(*arguments: str) -> list[str]:
 
 def environment(where: Places) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "CONTAINERS_"))}
-    return clean | {"XDG_CACHE_HOME": str(where.cache.parent), "SLIPWAY_CLUSTER": where.cluster}
+    own = {"XDG_CACHE_HOME": str(where.cache.parent), "SLIPWAY_CLUSTER": where.cluster}
+    return clean | own | ({"SLIPWAY_LENT_IMAGES": str(where.lent_images)} if where.lent_images else {})
 
 
 def output(*program: str) -> str:

@@ -57,4 +57,6 @@ def test_limits_are_named_only_where_they_cannot_be_raised() -> None:
 
 def test_the_own_store_lies_in_the_cache() -> None:
     assert 'graphroot = "/cache/engine/storage"' in storage_conf(PLACES)
+    assert "additionalimagestores" not in storage_conf(PLACES)
+    assert 'additionalimagestores = ["/lent"]' in storage_conf(replace(PLACES, lent_images=Path("/lent")))
     assert 'network_config_dir = "/cache/engine/networks"' in containers_conf(PLACES, can_raise_limits=True)

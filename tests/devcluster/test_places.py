@@ -19,6 +19,8 @@ def test_folders_follow_the_environment() -> None:
     assert ordinary.kubeconfig == Path("/home/x/.cache/slipway/state/slipway/kubeconfig")
     named = places({"HOME": "/h", "XDG_CACHE_HOME": "/c", "XDG_STATE_HOME": "/s", "SLIPWAY_CLUSTER": "two"})
     assert (named.cache, named.state) == (Path("/c/slipway"), Path("/s/slipway/two"))
+    assert ordinary.lent_images is None
+    assert places({"HOME": "/h", "SLIPWAY_LENT_IMAGES": "/l"}).lent_images == Path("/l")
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -200,6 +200,8 @@ async def test_routes_report_is_the_contract() -> None:
         }
         failsafe = {"cut_off": "", "reason": "", "expired": False}
         (sample,) = report["routes"]["default/chat"].pop("samples")
+        activity = report["routes"]["default/chat"].pop("activity")
+        assert (activity["held"], activity["last_request_s"], activity["known_s"] >= 0) == (0, 0.0, True)
         assert (sample["generation"], sample["weights"]) == (1, {"rev": 100, "old": 0})
         assert set(report.pop("bounds")) == {"ttft", "itl", "e2e"}
         route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_operator.queue import BACKOFF_LIMIT_S, WorkQueue, work
+from slipway_operator.queue import BACKOFF_LIMIT_S, HEAD_START_S, WorkQueue, work
 
 
 class Clock:
@@ -42,6 +42,38 @@ def test_first_come_first_served(queue):
     for key in "cab":
         queue.add(key)
     assert drain(queue) == ["c", "a", "b"]
+
+
+def test_a_head_start_goes_before_what_waits_for_less_and_after_what_waits_for_longer(queue, clock):
+    queue.add("long")
+    clock.now += HEAD_START_S + 1
+    for key in "ab":
+        queue.add(key)
+    queue.add_first("c")
+    queue.add_first("b")
+    assert queue.oldest_wait_s() == HEAD_START_S + 1
+    assert drain(queue) == ["long", "c", "b", "a"]
+
+
+def test_a_head_start_is_for_once(queue):
+    queue.add_first("a")
+    queue.take()
+    queue.add_first("a")
+    queue.done("a")
+    queue.add("b")
+    assert drain(queue) == ["a", "b"], "it is kept while the key is handled"
+    for key in "ab":
+        queue.done(key)
+    for key in "ba":
+        queue.add(key)
+    assert drain(queue) == ["b", "a"]
+
+
+def test_a_head_start_shortens_a_wait(queue, clock):
+    queue.add_after("a", 60.0)
+    queue.add_first("a")
+    assert queue.next_due() == clock.now
+    assert drain(queue) == ["a"]
 
 
 def test_a_key_being_handled_is_not_given_out_again(queue):

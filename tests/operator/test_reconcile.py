@@ -10,7 +10,7 @@ from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
-from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler
+from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler, Sight
 from slipway_operator.telemetry.metrics import Metrics
 
 KEY = ("default", "chat")
@@ -84,7 +84,7 @@ async def reconcile(client, failures=0, hooks=None, measurements=None):
     metrics = Metrics("test")
     settings = PlanSettings("image", "url")
     reconciler = Reconciler(
-        client, NoGateways(), settings, metrics, lambda: NOW, Askers(hooks or Hooks(), measurements or Hooks())
+        Sight(client, NoGateways()), settings, metrics, lambda: NOW, Askers(hooks or Hooks(), measurements or Hooks())
     )
     try:
         return await reconciler(KEY, failures)
@@ -193,7 +193,7 @@ def reconciler(client, seconds=0, known=None):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
     askers = Askers(Hooks(), Hooks())
-    return Reconciler(client, NoGateways(), planning, Metrics("0"), lambda: then, askers, known=known)
+    return Reconciler(Sight(client, NoGateways(), known), planning, Metrics("0"), lambda: then, askers)
 
 
 class Making(Remembering):

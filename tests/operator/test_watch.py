@@ -87,12 +87,16 @@ def test_kopf_is_an_event_source_and_nothing_else():
 
 
 def listeners(added, forgotten):
-    return watch.Listeners(added.append, lambda kind: None, Known(), forgotten.append)
+    return watch.Listeners(added.append, added.append, lambda kind: None, Known(), forgotten.append)
 
 
 async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at():
     known, seen = Known(), []
-    tell = watch.Listeners(lambda key: seen.append(len(known.children(key)[SERVICES])), lambda kind: None, known, print)
+
+    def add(key):
+        seen.append(len(known.children(key)[SERVICES]))
+
+    tell = watch.Listeners(add, print, lambda kind: None, known, print)
     handlers = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()
     handler = handlers[1 + CHILDREN.index(SERVICES)]  # the first is the parent's
     metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
@@ -100,6 +104,19 @@ async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at()
     for change in (None, "MODIFIED", "DELETED"):
         await handler.fn(event={"type": change, "object": obj}, namespace="default", meta=kopf.Body(obj).meta)
     assert seen == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("observed", "queue"), [(1, "first"), (2, "all"), (None, "first")])
+async def test_a_spec_that_is_not_answered_goes_first(observed, queue):
+    queues, known = {"all": [], "first": []}, Known()
+    tell = watch.Listeners(queues["all"].append, queues["first"].append, lambda kind: None, known, print)
+    handler = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()[0]
+    obj = deployment("x", 5)
+    obj["metadata"]["generation"] = 2
+    obj["status"] = {"observedGeneration": observed} if observed else None
+    await handler.fn(event={"type": "MODIFIED", "object": obj}, namespace="a", name="x")
+    assert {name for name, keys in queues.items() if keys} == {queue}
+    assert known.get(("a", "x"))
 
 
 class Autoscaler:

@@ -108,7 +108,7 @@ def _container(container: Json) -> Found | None:
 
 def _waiting(name: str, waiting: Json, last: Json) -> Found:
     # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
-    if last:
+    if last and waiting["reason"] == "CrashLoopBackOff":
         return _ended(name, last, waiting["reason"])
     return waiting["reason"], f"container {name}: {waiting.get('message') or waiting['reason']}", None
 

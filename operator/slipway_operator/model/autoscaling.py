@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 class MetricType(StrEnum):
     """What capacity follows."""
 
-    QUEUE_DEPTH = "QueueDepth"  # requests that wait in the pods
+    QUEUE_DEPTH = "QueueDepth"  # requests that wait, in the pods or at gateways for one
     IN_FLIGHT = "InFlight"  # requests that gateways have at the pods, streams included
     TOKENS_PER_SECOND = "TokensPerSecond"  # generated, over the last minute
     TTFT = "TTFT"  # 95th percentile of the seconds to the first token, over the last minute

@@ -226,7 +226,8 @@ TABLE: tuple[Row, ...] = (
     Row("capacity-found", "Every pod found a node: the step goes on.", WAITING, guards.node_found, acts.go_on),
     Row(
         "capacity-fallback",
-        "No node for spec.strategy.capacity.surgeTimeoutSeconds: pods of stable make way, where the policy allows it.",
+        "No node for spec.strategy.capacity.surgeTimeoutSeconds: pods of stable make way, where the policy allows it "
+        "and it could help: not for a resource that no node has, nor against labels and taints.",
         WAITING,
         guards.may_fall_back,
         acts.fall_back,

@@ -76,7 +76,7 @@ def _short(found: Placement, pods: int, resources: Resources) -> list[str]:
 def _missing(found: Placement, pods: int, resource: str, amount: str | None) -> str:
     asked = f"{amount} {resource}" if amount else resource
     if found.reason == ON_NO_NODE:
-        return f"{asked} for a pod is on 0 of {found.nodes} nodes, were they empty"
+        return f"0 of {found.nodes} nodes have {asked}, even when empty"
     each = f"{pods} x {asked}" if amount else asked
     short = found.short[resource]
     return f"{each} missing, too little is free on {short} of {found.nodes or short} nodes"

@@ -11,6 +11,7 @@ from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
 
 GATEWAY_POLL_S = 0.5
+NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for one then, and it comes up in its own time
 DRAIN_POLL_S = 2.0
 RESTART_POLL_S = 5.0  # a disruption budget gives no sign when it opens
 
@@ -24,7 +25,7 @@ def after_s(course: Course, at: Situation, traffic: Traffic | None) -> float | N
 
 def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[float]:
     if traffic and (not at.traffic_synced or traffic != at.status.traffic):
-        yield GATEWAY_POLL_S
+        yield GATEWAY_POLL_S if at.acknowledged[1] else NO_GATEWAY_POLL_S
     if any(at.observed.workloads[name].replicas for name in retired(course, at)):
         yield DRAIN_POLL_S
     if restart.extra_pods(course, at, course.stable or ""):

@@ -1,6 +1,7 @@
 """A scheduler's batch to tensors, through the decoder, to sampled tokens."""
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol
 
 import numpy
@@ -81,8 +82,8 @@ class DecoderRunner:
         return self._model.logits(Batch(**fields, singles=packed.singles))
 
     def _results(self, batch: list[Work], wanted: list[list[int]], logits: torch.Tensor) -> list[Sampled]:
-        ends = numpy.cumsum([len(asked) for asked in wanted])
-        sampling = [(work, int(end) - 1) for work, end in zip(batch, ends, strict=True) if work.samples]
+        ends = list(accumulate(map(len, wanted)))
+        sampling = [(work, end - 1) for work, end in zip(batch, ends, strict=True) if work.samples]
         rows = [row for _, row in sampling]
         chosen = logits if len(rows) == len(logits) else logits[rows]
         tokens = iter(self._sampler.sample(chosen, [work.sequence for work, _ in sampling]))
@@ -91,9 +92,8 @@ class DecoderRunner:
             if not asked:
                 continue
             result = next(tokens) if work.samples else Sampled()
-            if work.prompt_rows:
-                begin = int(end) - len(asked)
-                told = prompt_logprobs(logits[begin : begin + len(work.prompt_rows)], work)
+            if len(asked) > work.samples:
+                told = prompt_logprobs(logits[end - len(asked) : end - work.samples], work)
                 result = replace(result, prompt_logprobs=told)
             results.append(result)
         return results

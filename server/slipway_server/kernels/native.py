@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
-from .pages import in_large_pages, in_pages_that_come_fast
+from .pages import in_large_pages
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
@@ -252,14 +252,12 @@ class _NativeAttention:
     def reserve(self, blocks: int) -> None:
         heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size
         kind = torch.int8 if self._int8 else torch.bfloat16
-        keys, values = (in_pages_that_come_fast((blocks, heads, numbers), kind) for _ in range(2))
+        keys, values = (in_large_pages((blocks, heads, numbers), kind) for _ in range(2))
         self._caches = (keys, values)
         self._rope.keys = self._attend.keys = keys.data_ptr()
         self._rope.values = self._attend.values = values.data_ptr()
         if self._int8:
-            of_keys, of_values = (
-                in_pages_that_come_fast((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2)
-            )
+            of_keys, of_values = (in_large_pages((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
             self._caches += (of_keys, of_values)
             self._rope.key_scales = self._attend.key_scales = of_keys.data_ptr()
             self._rope.value_scales = self._attend.value_scales = of_values.data_ptr()

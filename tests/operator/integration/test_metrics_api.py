@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import ssl
 import subprocess
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +37,12 @@ from slipway_operator.model.autoscaling import parse_autoscaling
 from tests.support.processes import free_port, until
 from tests.support.tools import kubectl
 
-pytestmark = pytest.mark.integration
+# Of a connection in the middle of its handshake when the server ends nobody has a handle but asyncio.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 GROUPS = ("v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 SCALED = {
@@ -59,6 +66,15 @@ class Pods:
         now = self._sampler.clock()
         series.hear("chat-r1-a", Reading(self.waiting, 1, 100, 0.5), now)
         series.hear_gateways(3, now)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unclosed():
+    """They are not left for the tests of another file to find."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

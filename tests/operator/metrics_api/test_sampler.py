@@ -189,7 +189,7 @@ async def test_requests_that_wait_at_gateways_are_heard(session: Any) -> None:
     made = Sampler(Told(*told), session, Clock())
     made.follow(CHAT, Followed("u1", (), 0, scaled=True, asleep=True))
     await made.sample([CHAT])
-    assert number(made, "slipway_queue_depth") == 2
+    assert number(made, "queue_depth") == 2
 
 
 async def test_gateways_that_cannot_be_found_are_no_zero(session: Any, pod: Any) -> None:

@@ -521,7 +521,8 @@ def test_pods_that_are_fresh_or_have_no_node_veto_nobody(why: str) -> None:
     else:
         world.pods[canary].placed, world.places = 0, 4
     world.run_until("Paused", 150)
-    assert "0 of 1 pods ready; pod" in world.parsed().message
+    said = {"fresh": "0 of 1 pods ready; pod", "no node": "0 of 1 pods ready; 1 pod finds no node"}
+    assert said[why] in world.parsed().message
 
 
 def test_what_stable_shows_as_well_vetoes_nobody() -> None:

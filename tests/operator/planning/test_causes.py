@@ -11,6 +11,7 @@ from slipway_operator.model.spec import Resources
 from slipway_operator.planning import causes, scheduling
 from slipway_operator.planning.causes import Cause
 from tests.support.api_server import ROOT
+from tests.support.model_cluster import healthy, model
 
 ASKED = Resources(cpu="2", memory="4Gi", accelerator=("nvidia.com/gpu", 1))
 PREEMPTION = " no new claims to deallocate, preemption: 0/3 nodes are available: "
@@ -146,14 +147,14 @@ CASES = [
     (
         queued("0/3 nodes are available: 3 Insufficient nvidia.com/gpu." + USELESS),
         "NoNodeOffersResource",
-        ("1 pod finds no node: 1 nvidia.com/gpu for a pod is on 0 of 3 nodes, were they empty", "device plugin"),
+        ("1 pod finds no node: 0 of 3 nodes have 1 nvidia.com/gpu, even when empty", "device plugin"),
     ),
     (
         queued(
             "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient nvidia.com/gpu." + USELESS
         ),
         "NoNodeOffersResource",
-        ("on 0 of 3 nodes", "1 of 3 nodes had untolerated taint(s)"),
+        ("0 of 3 nodes have 1 nvidia.com/gpu", "1 of 3 nodes had untolerated taint(s)"),
     ),
     (
         queued(
@@ -233,6 +234,11 @@ CASES = [
         "SecretNotFound",
         ("key token",),
     ),
+    (
+        waits("CreateContainerConfigError", 'secret "hub" not found', {"exitCode": 1, "message": "before"}),
+        "SecretNotFound",
+        ('secret "hub" not found',),
+    ),
     (waits("CreateContainerConfigError", 'configmap "proxy" not found'), "ConfigMapNotFound", ()),
     (
         waits("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
@@ -296,3 +302,32 @@ def test_no_trouble_has_no_cause() -> None:
 
 def test_a_sentence_without_numbers_is_passed_on() -> None:
     assert scheduling.sentence("", 2, ASKED) == "2 pods find no node: the scheduler gives no reason"
+
+
+def test_a_canary_in_trouble_is_told_once_and_stable_serves_on() -> None:
+    world = healthy(replicas=2)
+    assert world.parsed().reason is None
+    world.edit(model=model("v2"))
+    world.broken = {"file:///models/v2"}
+    world.run(5)
+    condition = next(item for item in world.parsed().conditions if item.type == "CanaryHealthy")
+    assert (condition.status, condition.reason, world.parsed().reason) == (
+        "False",
+        "ContainerCrashed",
+        condition.reason,
+    )
+    assert f"stable {world.parsed().stable_revision} serves on with 2 of 2 pods" in condition.message
+    world.run_until("Aborted")
+    assert world.parsed().reason == "ProgressDeadlineExceeded"
+    assert [event.message.split(":")[0] for event in world.events if event.reason == "PodsFailing"] == [
+        "ContainerCrashed"
+    ]
+    assert "CanaryHealthy" not in [item.type for item in world.parsed().conditions]
+
+
+def test_where_nothing_is_wrong_the_reason_is_where_the_rollout_is() -> None:
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    conditions = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
+    assert (world.parsed().reason, conditions["CanaryHealthy"]) == ("Paused", ("True", "AsExpected"))

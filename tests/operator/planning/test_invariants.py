@@ -277,16 +277,16 @@ def scenario(name: str, world: ModelCluster) -> None:
         sleep_and_wake(world)
         return
     world.edit(model=model("v2"))
-    run(world, 30)
+    run(world, 12)
     if name == "abort":
         world.edit(rollout__abort=f"{world.parsed().canary_revision}/1")
     elif name == "supersede":
         world.edit(model=model("v3"))
-    run(world, 30)
+    run(world, 12)
     rollout = world.parsed().rollout
     if name != "abort" and rollout:
         world.edit(rollout__promote=rollout.token)
-    run(world, 120)
+    run(world, 75)
 
 
 def sleep_and_wake(world: ModelCluster) -> None:

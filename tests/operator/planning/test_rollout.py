@@ -381,6 +381,19 @@ def test_ignored_intents_are_said_once() -> None:
     assert reasons(world).count("ControlIgnored") == 1
 
 
+@pytest.mark.parametrize(("present", "waits_s"), [(True, 0.5), (False, 5.0)])
+def test_gateways_that_follow_are_asked_often_and_where_there_is_none_now_and_then(
+    present: bool, waits_s: float
+) -> None:
+    world = ModelCluster({"model": model("v1"), "replicas": 2})
+    world.gateways = [ModelGateway("a")] if present else []
+    for _ in range(4):
+        world.reconcile()
+        world.pass_time(gateways=False)
+    assert world.parsed().traffic is not None
+    assert world.reconcile().requeue_after_s == waits_s
+
+
 def test_a_settled_world_is_left_alone() -> None:
     world = healthy()
     world.run(60)

@@ -172,6 +172,6 @@ def test_drain_that_runs_out_of_time_ends_streams_with_an_error(tiny_v1: Path) -
 def test_a_missing_shard_is_told_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
     words = tmp_path / "last-words"
     with ServerProcess(tiny_broken, termination_log=words) as server:
-        assert server.wait() == 1
+        assert server.wait() == 65
     assert "model-00002-of-00002.safetensors is missing" in words.read_text()
     assert server.lines[-1]["level"] == "error" and server.lines[-1]["message"] == words.read_text()

@@ -1,0 +1,159 @@
+"""A gateway of the model cluster: follows the table when it is told to, splits requests, and counts how they ended."""
+
+import copy
+from bisect import bisect_left
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from itertools import accumulate, count
+from random import Random
+from typing import TYPE_CHECKING
+
+from slipway_operator.model.labels import what_runs
+from slipway_operator.model.observed import Gateway
+from slipway_operator.model.samples import Pairs, Sample, Side
+from slipway_operator.model.status import Traffic
+
+if TYPE_CHECKING:
+    from tests.support.model_world import World
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BOUNDS = {"ttft": (0.1, 0.2, 0.4, 0.8, 1.6)}
+STRATUM = "b<4k,stream"
+HUNG_AFTER_S = 60
+_INCARNATIONS = count(1)
+
+
+@dataclass
+class Attempt:
+    """A request that never ends."""
+
+    generation: int
+    revision: str
+    begun: datetime
+    told: bool = False  # that its silence is too long
+
+
+@dataclass
+class ModelGateway:
+    """A gateway that follows the table when it is told to, and counts what it splits."""
+
+    name: str
+    generation: int | None = None
+    ready: bool = True
+    reachable: bool = True
+    cut_off: str = ""
+    incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
+    samples: dict[int, Sample] = field(default_factory=dict)  # by generation
+    open: list[Attempt] = field(default_factory=list)
+    asleep: bool = False  # by its table
+    holds: bool = False  # for longer than a moment, by its table
+    since: datetime = START  # when it began to know the route
+    last: datetime | None = None  # when it last had a request in hand
+    held: int = 0
+    served: int = 0  # of those that came by `visit`
+    refused: int = 0
+
+    def visit(self, world: "World") -> None:
+        """One request comes; what cannot be served is held, where its table says so. Without a table none comes."""
+        if self.generation is None:
+            return
+        self.last = world.now
+        if self._serves(world):
+            self.served += 1
+        else:
+            self.held, self.refused = self.held + self.holds, self.refused + (not self.holds)
+
+    def let_go(self, world: "World") -> None:
+        """Held requests go to pods that are there."""
+        if self.held:
+            self.last = world.now
+        if self.held and self._serves(world):
+            self.served, self.held = self.served + self.held, 0
+
+    def _serves(self, world: "World") -> bool:
+        table = world.parsed().traffic
+        revisions = [backend.revision for backend in table.backends] if table and not self.asleep else []
+        return any(world.pods[name].ready for name in revisions if name in world.pods)
+
+    def ask(self, table: Traffic, requests: int, world: "World", chance: Random) -> None:
+        """So many requests come, are split by weight, answered and counted."""
+        weights = {backend.revision: backend.weight for backend in table.backends}
+        sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+        for _ in range(requests):
+            chosen = _split(weights, chance.random() * 100)
+            before = sample.revisions.get(chosen, Side())
+            errors = before.events.get("errors", 0) + (chance.random() < world.error_rate(chosen))
+            slow = world.is_among(chosen, world.slow) or world.is_cold(chosen)
+            seconds = chance.lognormvariate(-1.6, 0.5) * (3 if slow else 1)
+            hangs = chance.random() < world.hangs.get(world.uri(chosen), 0.0)
+            if hangs:
+                self.open.append(Attempt(table.generation, chosen, world.now))
+                sample.revisions[chosen] = replace(before, assigned=before.assigned + 1)
+                continue
+            buckets = [*before.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
+            buckets[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
+            slow = {"ttft": {STRATUM: tuple(buckets)}}
+            sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow, assigned=before.assigned + 1)
+            for mirror in table.mirror_routes:
+                if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
+                    self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
+        self.samples = dict(sorted(self.samples.items())[-4:])
+
+    def _mirror(self, sample: Sample, canary: str, floor: bool, world: "World", chance: Random) -> None:
+        """One copy: whether canary, and a second pod of stable where there is one, says something else than stable."""
+        differs, anyway = chance.random() < world.drift, chance.random() < world.floor
+        before = sample.shadow.get(canary, {}).get("text", Pairs())
+        if floor:
+            more = (1, differs and not anyway, anyway and not differs, differs and anyway, 0, 0)
+        else:
+            more = (0, 0, 0, 0, 1, differs)
+        sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Pairs), more, strict=True)]
+        sample.shadow[canary] = {"text": Pairs(*sums)}
+
+    def look(self, now: datetime) -> None:
+        """What takes too long is counted as an error, once."""
+        for one in self.open:
+            sample = self.samples.get(one.generation)
+            if sample and not one.told and (now - one.begun).total_seconds() > HUNG_AFTER_S:
+                one.told = True
+                side = sample.revisions[one.revision]
+                events = side.events | {"errors": side.events.get("errors", 0) + 1}
+                sample.revisions[one.revision] = replace(side, requests=side.requests + 1, events=events)
+
+    def _late(self, sample: Sample, now: datetime) -> Sample:
+        """With what is known of requests that have not ended."""
+        sides = dict(sample.revisions)
+        for one in self.open:
+            age_s = (now - one.begun).total_seconds()
+            if one.generation == sample.generation and age_s > BOUNDS["ttft"][0]:
+                side = sides[one.revision]
+                buckets = [*side.late.get("ttft", {}).get(STRATUM, (0,) * 6)]
+                buckets[bisect_left(BOUNDS["ttft"], age_s)] += 1
+                sides[one.revision] = replace(side, late={"ttft": {STRATUM: tuple(buckets)}})
+        return replace(sample, revisions=sides)
+
+    def seen(self, inflight: dict[str, int], now: datetime) -> Gateway:
+        """As the operator sees it."""
+        if not self.reachable:
+            return Gateway(self.name, self.ready, reachable=False)
+        last = now if self.held or any(inflight.values()) else self.last
+        return Gateway(
+            self.name,
+            self.ready,
+            True,
+            self.generation,
+            dict(inflight),
+            self.incarnation,
+            self.cut_off,
+            BOUNDS,
+            copy.deepcopy(tuple(self._late(sample, now) for sample in self.samples.values())),
+            held=self.held,
+            known_s=(now - self.since).total_seconds(),
+            last_request_s=(now - last).total_seconds() if last else None,
+        )
+
+
+def _split(weights: dict[str, int], position: float) -> str:
+    """The first whose cumulative weight, in percent, exceeds the position."""
+    sums = zip(weights, accumulate(weights.values()), strict=True)
+    return next(name for name, upto in sums if position < upto)

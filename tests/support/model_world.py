@@ -1,0 +1,176 @@
+"""One ModelDeployment in a model of a cluster: what there is, and what the operator and a test see of it."""
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from slipway_operator.model import status as status_room
+from slipway_operator.model.hooks import HookAnswer, HookCall
+from slipway_operator.model.labels import what_runs
+from slipway_operator.model.measuring import Answer, Question
+from slipway_operator.model.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.plan import Event
+from slipway_operator.model.status import Mode, Status
+from slipway_operator.model.template import found
+from tests.support.model_gateway import START, ModelGateway
+
+
+@dataclass
+class Pods:
+    """The pods of one ReplicaSet: counts are enough."""
+
+    desired: int
+    replicas: int = 0
+    ready: int = 0
+    placed: int = 0  # pods that have a node
+    made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
+
+
+@dataclass
+class World:
+    """What there is. What a test may set is said beside each field."""
+
+    spec: dict[str, Any]
+    now: datetime = START
+    generation: int = 1
+    status: dict[str, Any] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    pods: dict[str, Pods] = field(default_factory=dict)
+    services: set[str] = field(default_factory=set)
+    autoscalers: dict[str, Autoscaler] = field(default_factory=dict)  # by name
+    gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
+    broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
+    places: int | None = None  # pods that the nodes take; None is any number
+    queue_says: str = (
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."  # the scheduler, of those without a place
+    )
+    inflight: dict[str, int] = field(default_factory=dict)
+    rate: int = 0  # requests that each gateway gets in a second
+    bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
+    slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
+    cold_s: int = 0  # how long a pod answers three times slower at first
+    mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
+    drift: float = 0.0  # how often canary answers a mirrored prompt otherwise than stable
+    floor: float = 0.02  # how often a second pod of stable does
+    hangs: dict[str, float] = field(default_factory=dict)  # how often an answer never ends, by model URI
+    crashed: set[str] = field(default_factory=set)  # model URIs whose pods are not ready any more
+    restarts: dict[str, int] = field(default_factory=dict)  # of the first pod, by model URI
+    templates: dict[str, dict[str, Any]] = field(default_factory=dict)  # specs of AnalysisTemplates by name
+    events: list[Event] = field(default_factory=list)
+    calls_until_crash: int | None = None
+    calls: int = 0
+    says: dict[str, bool] = field(
+        default_factory=dict
+    )  # answers of hooks by name; else a rollback hook says no, others yes
+    asked: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
+    values: dict[str, Any] = field(default_factory=dict)  # what providers answer by metric: a value, or an Answer
+    measured: list[Question] = field(default_factory=list)  # questions put to them
+    _parsed: Status | None = None
+    _questions: dict[str, HookCall] = field(default_factory=dict)
+    _answers: dict[str, HookAnswer] = field(default_factory=dict)
+    _due: dict[str, Question] = field(default_factory=dict)
+    _measurements: dict[str, Answer] = field(default_factory=dict)
+
+    def obj(self) -> dict[str, Any]:
+        """The ModelDeployment."""
+        metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
+        return json.loads(json.dumps({"metadata": metadata, "spec": self.spec, "status": self.status}))  # type: ignore[no-any-return]
+
+    def parsed(self) -> Status:
+        """Its status."""
+        if self._parsed is None:
+            self._parsed = status_room.parse(self.status)
+        return self._parsed
+
+    def state(self) -> str | None:
+        """State of the rollout; None when idle."""
+        rollout = self.parsed().rollout
+        return rollout.state.value if rollout else None
+
+    def weights(self) -> dict[str, int]:
+        """Weights by version of the model, for reading in tests."""
+        traffic = self.parsed().traffic
+        return {backend.version or "": backend.weight for backend in traffic.backends} if traffic else {}
+
+    def is_broken(self, revision: str) -> bool:
+        """Whether pods of this revision never get ready."""
+        return self.uri(revision) in self.broken
+
+    def uri(self, revision: str) -> str:
+        """The model of a revision, or of its baseline."""
+        return self.snapshots[what_runs(revision)].inputs.model.uri
+
+    def ready(self, revision: str) -> int:
+        """Ready pods that run a revision."""
+        return sum(item.ready for name, item in self.pods.items() if what_runs(name) == revision)
+
+    def error_rate(self, revision: str) -> float:
+        """How often an answer of this revision fails."""
+        return self.bad.get(self.uri(revision), 0.01)
+
+    def is_cold(self, revision: str) -> bool:
+        """Whether every pod of this revision is young."""
+        made = self.pods[revision].made if revision in self.pods else []
+        return bool(made) and (self.now - made[0]).total_seconds() < self.cold_s
+
+    def is_among(self, revision: str, uris: set[str]) -> bool:
+        """Whether a revision's model is one of these."""
+        return self.uri(revision) in uris
+
+    def observed(self) -> Observed:
+        """What the operator sees."""
+        return Observed(
+            snapshots=dict(self.snapshots),
+            workloads={name: self._workload(name, item) for name, item in self.pods.items()},
+            services=frozenset(self.services),
+            gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
+            hooks=dict(self._answers),
+            measured=dict(self._measurements),
+            templates={name: found(name, spec) for name, spec in self.templates.items()},
+            autoscalers=tuple(self.autoscalers.values()),
+        )
+
+    def fixpoint(self) -> dict[str, Any]:
+        """What must not depend on how the operator came here: everything but times and generations."""
+        parsed = self.parsed()
+        traffic = parsed.traffic.backends if parsed.traffic else ()
+        return {
+            "stable": parsed.stable_revision,
+            "state": self.state(),
+            "backends": traffic,
+            "pods": {name: item.desired for name, item in self.pods.items()},
+            "services": set(self.services),
+            "snapshots": set(self.snapshots),
+            "aborted": parsed.aborted_revisions,
+        }
+
+    def _workload(self, name: str, item: Pods) -> Workload:
+        waiting = item.replicas - item.placed
+        broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
+        unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", self.queue_says)
+        fails = self.is_broken(name) or self.is_among(name, self.crashed)
+        troubles = (*((broken,) if fails else ()), *((unplaced,) if waiting else ()))
+        restarts = self.restarts.get(self.uri(name), 0)
+        pods = tuple(
+            Pod(f"chat-{name}-{n}", made, n < item.ready, 0 if n else restarts) for n, made in enumerate(item.made)
+        )
+        return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
+
+    def _live(self) -> set[str | None]:
+        rollout = self.parsed().rollout
+        return {self.parsed().stable_revision, rollout.revision if rollout else None}
+
+    def _mode(self, status: Status | None = None) -> Mode:
+        rollout = (status or self.parsed()).rollout
+        return rollout.capacity_mode if rollout else Mode.SURGE
+
+    def _carriers(self, status: Status | None = None) -> int:
+        """Pods that carry everything: one fewer while they are replaced in place."""
+        return int(self.spec.get("replicas", 1)) - (self._mode(status) is Mode.REPLACE)
+
+    def _acked_weight(self, revision: str | None) -> int:
+        traffic = self.parsed().traffic
+        ready = [gateway for gateway in self.gateways if gateway.ready]
+        acked = traffic and ready and all((item.generation or 0) >= traffic.generation for item in ready)
+        return traffic.weight(revision) if traffic and acked else -1
