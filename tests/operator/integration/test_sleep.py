@@ -16,8 +16,7 @@ from tests.support.processes import MERGE, Cluster, limited_kubeconfig, own_addr
 
 from .conftest import MANIFEST
 
-# In no ordinary run, which has e2e/test_scale_to_zero.py: one in four did not end, though the wake was done and told.
-pytestmark = [pytest.mark.integration, pytest.mark.extended]
+pytestmark = pytest.mark.integration
 
 IDLE_S = 5
 SCALED = {
@@ -45,7 +44,7 @@ class Pods:
         app.router.add_post("/{path:.*}", self._answer)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, None, 0)
+        site = web.TCPSite(runner, "0.0.0.0", 0)
         await site.start()
         port = runner.addresses[0][1]
         try:
