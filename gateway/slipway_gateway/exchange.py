@@ -120,6 +120,7 @@ class Effort:
     tried: set[str] = field(default_factory=set)
     last: Fault | None = None
     resumes: bool = False
+    wakes: bool = False  # it waited for a deployment to wake
     fate: Fate | None = None
 
     def again(self, broken_url: str, hold_until: float) -> None:
@@ -127,13 +128,13 @@ class Effort:
         self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
         self.tried = {broken_url}
 
-    def note(self, url: str, fault: Fault, *, wakes: bool = False) -> None:
-        """`wakes`: the deployment does, and some endpoints may still be those of pods that left when it fell asleep."""
+    def note(self, url: str, fault: Fault) -> None:
         self.attempts += 1
         self.tried.add(url)
         self.last = fault
-        # A server that says no costs a stream nothing but time; one that it kills may not be followed by many.
-        self.spent += fault.sent and not ((self.resumes or wakes) and fault.answer)
+        # A server that says no costs a stream nothing but time; one that it kills may not be followed by many. Nor does
+        # it count against a wake: endpoints may still be those of pods that left when the deployment fell asleep.
+        self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.answer)
 
     @property
     def waits_in_vain(self) -> bool:

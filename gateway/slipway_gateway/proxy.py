@@ -113,13 +113,9 @@ class Proxy:
             result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):
                 return result
-            effort.note(target.url, result, wakes=self._wakes(call))
+            effort.note(target.url, result)
             self._metrics.retried(target.model, target.revision, result.reason)
         return self._give_up(call, effort)
-
-    def _wakes(self, call: Call) -> bool:
-        route = self._backends.find(call.model)
-        return route is not None and route.wake_s is not None
 
     def _pick(self, call: Call, effort: Effort) -> Target | None:
         return self._backends.pick(
@@ -145,6 +141,7 @@ class Proxy:
     async def _hold(self, call: Call, effort: Effort, waiting: Waiting | None) -> bool:
         """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
         now, route = self._clock(), self._backends.find(call.model)
+        effort.wakes |= route is not None and route.wake_s is not None
         if waiting:
             # What was promised to who came while it slept is kept when it is awake, and endpoints are still to be told.
             effort.hold_until = max(effort.hold_until, waiting.began_s + self._hold_s(route))

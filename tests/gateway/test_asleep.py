@@ -75,6 +75,23 @@ async def test_it_waits_as_long_as_was_said_when_it_came_though_endpoints_come_l
         assert (await asked).status == 200
 
 
+async def test_pods_that_left_and_are_still_listed_cost_a_wake_no_attempt() -> None:
+    """However often they say no, also when it is awake and the endpoints are told last."""
+    gone = answering(503)
+    async with gateway(max_attempts=2) as edge, upstream(gone) as left, upstream(echo) as server:
+        sleeps(edge, left.url)
+        asked = asyncio.create_task(edge.post())
+        await until(edge.held)
+        wakes(edge, left.url)
+        await until(lambda: len(left.seen) > 3)
+        edge.route(("r1", 100, [left.url]))
+        seen = len(left.seen)
+        await until(lambda: len(left.seen) > seen + 1)
+        edge.route(("r1", 100, [server.url]))
+        assert (await asked).status == 200
+        assert edge.outcomes() == {"ok": 1}
+
+
 async def test_a_request_that_came_before_the_word_waits_as_it_says() -> None:
     """Its table was old: the pod it was sent to is gone when the word comes."""
     async with gateway(hold_timeout_s=0.5) as edge, upstream(echo) as server:

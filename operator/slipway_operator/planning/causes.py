@@ -160,7 +160,7 @@ RULES = (
     Rule("Evicted", "see what the node ran short of; set spec.resources to what the pod needs", frozenset({"Evicted"})),
     Rule(PLAIN, "", frozenset({NOT_READY})),
     Rule(OTHER, "see `kubectl describe pod`"),
-)  # fmt: skip
+)
 REASONS = tuple(rule.reason for rule in RULES if rule.reason != PLAIN)
 # Those of pods without a node, and among them those that no further or emptier node would help.
 UNPLACED = frozenset(
