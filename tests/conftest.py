@@ -31,10 +31,12 @@ def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
     return True if nothing else None
 
 
+TORCH_IMPORTED = pytest.StashKey[bool]()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Torch takes longer to import than a thousand unit tests; what needs it is marked as integration."""
-    if session.config.getoption("markexpr") == UNIT and "torch" in sys.modules:
-        raise pytest.UsageError("a test of the unit part imports torch: mark its file with pytest.mark.integration")
+    """What tests/contract/test_layout.py asks about, before any test can import something."""
+    session.config.stash[TORCH_IMPORTED] = "torch" in sys.modules
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], PatientLoop]]:

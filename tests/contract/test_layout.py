@@ -6,6 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import TORCH_IMPORTED, UNIT
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
 # devcluster runs programs on foreign machines; it is held to the same sizes.
@@ -67,6 +71,13 @@ def test_functions_take_few_parameters() -> None:
     plain = [(name, node) for name, node in _functions() if not any(map(_is_kernel, node.decorator_list))]
     many = {name: _parameters(node) for name, node in plain if _parameters(node) > PARAMETERS}
     assert not {name: count for name, count in many.items() if name not in FOREIGN_SIGNATURES}
+
+
+def test_no_unit_test_imports_torch(request: pytest.FixtureRequest) -> None:
+    """It takes longer than a thousand unit tests: what needs it is marked as integration."""
+    if request.config.getoption("markexpr") != UNIT:
+        pytest.skip("other parts import it")
+    assert not request.config.stash[TORCH_IMPORTED], "a file of the unit part imports torch: mark it as integration"
 
 
 def test_files_are_named_after_what_they_own() -> None:
