@@ -9,6 +9,7 @@ import yaml
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import labels, wire
@@ -55,7 +56,8 @@ async def from_cluster(
     """Explain what the cluster holds now."""
     obj = await client.get(MODEL_DEPLOYMENTS, namespace, name)
     obj["metadata"].pop("managedFields", None)
-    return _explained(obj, await observe(client, gateways, obj), settings, now)
+    children = await Known().read(client, (namespace, name))
+    return _explained(obj, await observe(client, gateways, obj, children), settings, now)
 
 
 def to_text(explained: Object) -> str:

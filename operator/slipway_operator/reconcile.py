@@ -158,8 +158,11 @@ class Reconciler:
         return known
 
     async def _observe(self, key: Key, obj: dict[str, Any]) -> Observed:
-        children = self._known.children(key) if self._known and key not in self._doubted else None
-        seen = await observe(self._client, self._gateways, obj, self._capacity.autoscalers, children)
+        if self._known and key not in self._doubted:
+            children = self._known.children(key)
+        else:
+            children = await (self._known or Known()).read(self._client, key)
+        seen = await observe(self._client, self._gateways, obj, children, self._capacity.autoscalers)
         return replace(
             seen,
             hooks=self._askers.hooks.answers(key),

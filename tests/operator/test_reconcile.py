@@ -43,6 +43,9 @@ class FailingClient:
     async def list(self, resource, namespace, selector="", cached=False):
         return self._call("list", [])
 
+    async def pages(self, resource, namespace, selector, *, cached):
+        yield {"metadata": {"resourceVersion": "10"}, "items": self._call("list", [])}
+
     async def apply(self, resource, manifest):
         return self._call("apply", manifest)
 
@@ -208,9 +211,10 @@ class Making(Remembering):
         self.made[resource] = {**manifest, "metadata": metadata}
         return self._call("apply", self.made[resource])
 
-    async def list(self, resource, namespace, selector="", cached=False):
+    async def pages(self, resource, namespace, selector, *, cached):
         self.listed.add(resource)
-        return self._call("list", [self.there[resource]] if resource in self.there else [])
+        items = self._call("list", [self.there[resource]] if resource in self.there else [])
+        yield {"metadata": {"resourceVersion": "10"}, "items": items}
 
     async def patch(self, resource, namespace, name, body):
         self.scaled.append(body["spec"]["replicas"])
@@ -225,16 +229,35 @@ async def test_what_takes_pods_away_is_decided_on_fresh_reads(really, scaled):
     for resource, item in client.made.items():
         client.there[resource] = item
         known.take(resource, item)
-    replica_set = client.made[REPLICA_SETS]
-    client.there[REPLICA_SETS] = {**replica_set, "spec": {**replica_set["spec"], "replicas": really}}
-    watched = {**replica_set, "metadata": replica_set["metadata"] | {"resourceVersion": "6"}, "spec": {"replicas": 3}}
-    known.take(REPLICA_SETS, watched)
+    known.take(REPLICA_SETS, at(client.made[REPLICA_SETS], "6", replicas=3))
+    client.there[REPLICA_SETS] = at(client.made[REPLICA_SETS], "7", replicas=really)
     again = reconciler(client, known=known)
     assert await again(KEY, 0) == 0.0
     assert (client.scaled, client.listed & {REPLICA_SETS}) == ([], set())
     await again(KEY, 0)
     assert REPLICA_SETS in client.listed
     assert client.scaled == scaled
+
+
+def at(obj, version, status=None, **spec):
+    """The object as it is at a version."""
+    metadata = obj["metadata"] | {"resourceVersion": version}
+    return {**obj, "metadata": metadata, "spec": {**obj["spec"], **spec}, "status": status or {}}
+
+
+async def test_pods_that_a_read_found_ready_are_not_lost_again_while_watches_are_silent():
+    client, known = Making(chat(resourceVersion="5")), Known()
+    reconcile_it = reconciler(client, known=known)
+    await reconcile_it(KEY, 0)
+    for resource, item in client.made.items():
+        known.take(resource, item)
+        client.there[resource] = item
+    client.there[REPLICA_SETS] = at(client.made[REPLICA_SETS], "7", {"replicas": 1, "readyReplicas": 1})
+    client.failures["put_status"] = Stale("somebody wrote")
+    for _ in range(2):
+        await reconcile_it(KEY, 0)
+    [replica_set] = known.children(KEY)[REPLICA_SETS]
+    assert replica_set["status"]["readyReplicas"] == 1
 
 
 async def test_what_is_known_is_read_anew_after_a_failure_and_not_before():

@@ -17,7 +17,7 @@ class Listing:
     def __init__(self, *answers):
         self.answers = list(answers)
 
-    async def pages(self, resource, namespace, selector):
+    async def pages(self, resource, namespace, selector, *, cached):
         found = await self.keys(resource, namespace) if resource is MODEL_DEPLOYMENTS else []
         yield {"metadata": {"resourceVersion": "10"}, "items": found}
 

@@ -90,9 +90,12 @@ class Client:
         answer = await self._read("list", resource, resource.path(namespace), query)
         return answer.get("items") or []
 
-    async def pages(self, resource: Resource, namespace: str | None, selector: str = "") -> AsyncIterator[Object]:
-        """Lists of a namespace, or of all, of the same moment, a part of the whole each."""
+    async def pages(
+        self, resource: Resource, namespace: str | None, selector: str = "", *, cached: bool = False
+    ) -> AsyncIterator[Object]:
+        """Lists of a namespace, or of all, of the same moment, a part of the whole each; `cached` as of `list`."""
         query, more = [("labelSelector", selector), ("limit", str(PAGE))], ""
+        query += [("resourceVersion", "0")] if cached else []
         while True:
             asked = [*query, ("continue", more)] if more else query
             page = await self._read("list", resource, resource.path(namespace), asked)

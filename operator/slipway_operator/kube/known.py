@@ -37,22 +37,12 @@ _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContain
 log = logging.getLogger(__name__)
 
 
-async def read_children(client: Client, namespace: str, name: str) -> ByKind:
-    """The children of a ModelDeployment as they are at this moment."""
-    selector = labels.selector(name)
-    # Whether a revision exists must be certain; pods and services change all the time anyway.
-    found = await asyncio.gather(
-        *(client.list(kind, namespace, selector, cached=kind in (PODS, SERVICES)) for kind in CHILDREN)
-    )
-    return dict(zip(CHILDREN, found, strict=True))
-
-
 class Known:
     """All ModelDeployments and children, as the newest word of each says. Memory is bounded by their number.
 
     The words come from lists, from watches and from the answers to our own writes, in any order: the higher
-    resourceVersion counts, so what this process wrote is never overlooked. A watch may be late, or have died without a
-    sign, so what takes something away is to be decided on reads. What is handed out is not to be changed.
+    resourceVersion counts, so what this process wrote or read is never overlooked. A watch may be late, or have died
+    without a sign, so what takes something away is to be decided on reads. What is handed out is not to be changed.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
@@ -115,6 +105,11 @@ class Known:
         if former and former["metadata"]["uid"] == metadata["uid"]:
             self._remove(resource, key)
 
+    async def read(self, client: Client, key: Key) -> ByKind:
+        """The children of a ModelDeployment as they are at this moment; from now on nothing older is told of them."""
+        await asyncio.gather(*(self._fill(client, kind, *key) for kind in CHILDREN))
+        return self.children(key)
+
     async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[Key]:
         """Take over what the API server lists; the ModelDeployments about which something went without a word."""
         lost: set[Key] = set()
@@ -139,22 +134,26 @@ class Known:
                 self._listed.update(resources)
                 self._is_listed.set()
 
-    async def _fill(self, client: Client, resource: Resource, namespace: str | None) -> set[Key]:
+    async def _fill(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[Key]:
+        """Of all ModelDeployments, or of one; of which something went without a word."""
+        selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
+        # Whether a revision exists must be certain; pods and services of one change all the time anyway.
+        cached = bool(name) and resource in (PODS, SERVICES)
         present: set[str] = set()
         version = 0
-        async for page in client.pages(resource, namespace, labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""):
+        async for page in client.pages(resource, namespace, selector, cached=cached):
             version = version or _version(page)
             for item in page.get("items") or ():
                 self.take(resource, item)
                 present.add(item["metadata"]["uid"])
-        missed = [
-            item
-            for (where, _), item in self._objects[resource].items()
-            if namespace in (None, where) and item["metadata"]["uid"] not in present and _version(item) <= version
-        ]
+        found = self.children((str(namespace), name))[resource] if name else self._in(resource, namespace)
+        missed = [item for item in found if item["metadata"]["uid"] not in present and _version(item) <= version]
         for item in missed:
             self.drop(resource, item)
         return {(item["metadata"]["namespace"], _owner(item) or item["metadata"]["name"]) for item in missed}
+
+    def _in(self, resource: Resource, namespace: str | None) -> list[Object]:
+        return [item for (where, _), item in self._objects[resource].items() if namespace in (None, where)]
 
     def _remove(self, resource: Resource, key: Key) -> None:
         former = self._objects[resource].pop(key, None)

@@ -8,7 +8,7 @@ from slipway_operator.kube.autoscalers import Autoscalers, belongs_to
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.known import ByKind, read_children
+from slipway_operator.kube.known import ByKind
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
 from slipway_operator.model import labels, template, wire
 from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
@@ -21,39 +21,31 @@ MAX_TROUBLES = 8  # of one revision; a message shows the first
 
 
 async def observe(
-    client: Client, gateways: Gateways, obj: Object, autoscalers: Autoscalers | None = None, known: ByKind | None = None
+    client: Client, gateways: Gateways, obj: Object, children: ByKind, autoscalers: Autoscalers | None = None
 ) -> Observed:
-    """The children, the gateways and the autoscalers of a ModelDeployment, as they are now.
-
-    The children as `known`; without it they are read.
-    """
+    """A ModelDeployment with its children; the gateways and the autoscalers are asked how they are now."""
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    found, answers, templates, scalers = await asyncio.gather(
-        _as_known(known) if known is not None else read_children(client, namespace, name),
+    answers, templates, scalers = await asyncio.gather(
         gateways.answers(),
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),
     )
-    pods = found[PODS]
-    owned = [item for item in found[REPLICA_SETS] if is_owned(item, uid)]
+    pods = children[PODS]
+    owned = [item for item in children[REPLICA_SETS] if is_owned(item, uid)]
     return Observed(
         snapshots={
             item.revision: item
-            for item in (snapshot(it, name) for it in found[CONTROLLER_REVISIONS] if is_owned(it, uid))
+            for item in (snapshot(it, name) for it in children[CONTROLLER_REVISIONS] if is_owned(it, uid))
         },
         workloads={item.revision: item for item in (workload(it, pods) for it in owned)},
         services=frozenset(
-            revision_of(item) for item in found[SERVICES] if is_owned(item, uid) and not _is_leaving(item)
+            revision_of(item) for item in children[SERVICES] if is_owned(item, uid) and not _is_leaving(item)
         ),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
         templates=templates,
         autoscalers=scalers,
     )
-
-
-async def _as_known(known: ByKind) -> ByKind:
-    return known
 
 
 async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:

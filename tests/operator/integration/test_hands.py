@@ -9,6 +9,7 @@ import pytest
 from slipway_operator import explain
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
+from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
@@ -35,6 +36,12 @@ class NoGateways:
         return ()
 
 
+async def seen(client, chat):
+    """What a reconcile sees that knows nothing yet."""
+    children = await Known().read(client, (chat["metadata"]["namespace"], chat["metadata"]["name"]))
+    return await observe(client, NoGateways(), chat, children)
+
+
 def first_plan(chat):
     return plan(chat, Status(), Observed(), SETTINGS, NOW)
 
@@ -52,7 +59,7 @@ async def reread(client, obj):
 
 async def test_what_a_plan_creates_is_what_is_observed(client, chat):
     live, revision = await made(client, chat)
-    observed = await observe(client, NoGateways(), live)
+    observed = await seen(client, live)
     assert set(observed.snapshots) == set(observed.workloads) == observed.services == {revision}
     snapshot = observed.snapshots[revision]
     assert (snapshot.ordinal, snapshot.image, snapshot.drain_timeout_s) == (1, "slipway-server:test", 600)
@@ -129,7 +136,7 @@ async def test_delete_leaves_what_is_not_ours(client, chat):
     await client.create(SERVICES, foreign)
     await apply.execute(client, chat, replace(deletion(chat, "chat-foreign"), status=Status(model="chat")), NOW)
     assert await client.get(SERVICES, namespace, "chat-foreign")
-    assert not (await observe(client, NoGateways(), chat)).services
+    assert not (await seen(client, chat)).services
 
 
 async def test_delete_hits_only_the_object_that_was_looked_at(client, chat):
@@ -141,7 +148,7 @@ async def test_delete_hits_only_the_object_that_was_looked_at(client, chat):
 async def test_children_of_a_former_namesake_are_not_observed(client, chat):
     await made(client, chat)
     namesake = {**chat, "metadata": {**chat["metadata"], "uid": "11111111-2222-3333-4444-555555555555"}}
-    assert await observe(client, NoGateways(), namesake) == Observed()
+    assert await seen(client, namesake) == Observed()
 
 
 async def test_a_refused_child_speaks_for_itself(client, chat):
@@ -210,7 +217,7 @@ async def test_pods_of_a_revision_tell_their_trouble(client, chat):
     init = [{"name": "fetch", "state": waiting, "ready": False, "restartCount": 0, "image": "i", "imageID": ""}]
     path = PODS.path(namespace, "chat-a", "status")
     await client._call("PATCH", path, [], {"status": {"initContainerStatuses": init}}, "application/merge-patch+json")
-    workload = (await observe(client, NoGateways(), live)).workloads[revision]
+    workload = (await seen(client, live)).workloads[revision]
     assert workload.troubles == (PodTrouble("chat-a", "ImagePullBackOff", "container fetch: no such image"),)
     assert workload.replicas == 1
 

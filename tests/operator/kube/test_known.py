@@ -23,17 +23,19 @@ def child(version, name="chat-r1", uid="u1", owner="chat", **content):
 
 
 class Cluster:
-    """Lists as they were at a version, in two pages."""
+    """Lists of services as they were at a version, in two pages; of nothing else is there any."""
 
     def __init__(self, version=100, *items):
-        self.version, self.items, self.failures, self.listed = version, list(items), [], []
+        self.version, self.items, self.failures, self.listed, self.of = version, list(items), [], [], ""
 
-    async def pages(self, resource, namespace, selector):
-        assert selector == ("" if resource is MODEL_DEPLOYMENTS else "slipway.dev/modeldeployment")
+    async def pages(self, resource, namespace, selector, *, cached):
+        assert selector == ("" if resource is MODEL_DEPLOYMENTS else f"slipway.dev/modeldeployment{self.of}")
+        assert cached == (bool(self.of) and resource in (PODS, SERVICES))
         self.listed.append((resource.plural, namespace))
         if self.failures:
             raise self.failures.pop()
-        for part in (self.items[:1], self.items[1:]):
+        items = self.items if resource is SERVICES else []
+        for part in (items[:1], items[1:]):
             yield {"metadata": {"resourceVersion": str(self.version)}, "items": part or None}
 
 
@@ -123,6 +125,21 @@ async def test_a_list_brings_what_was_missed_and_takes_what_went_but_nothing_tha
     assert cluster.listed == [("services", "default")]
     await known.fill(Cluster(200), [SERVICES])
     assert (versions(known), versions(known, name="new")) == ([], [])
+
+
+async def test_after_a_read_of_one_nothing_older_is_told_of_it():
+    known, cluster = Known(), Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
+    cluster.of = "=chat"
+    known.take(SERVICES, child(50))
+    known.take(SERVICES, child(40, name="chat-r0", uid="went"))
+    known.take(SERVICES, child(80, name="chat-r2", uid="u2"))
+    known.take(SERVICES, child(30, name="other-r1", uid="other", owner="other"))
+    told = await known.read(cluster, ("default", "chat"))
+    assert [int(item["metadata"]["resourceVersion"]) for item in told[SERVICES]] == [60, 80]
+    assert sorted(cluster.listed) == sorted((kind.plural, "default") for kind in KINDS[1:])
+    known.take(SERVICES, child(55))
+    known.take(SERVICES, child(41, name="chat-r0", uid="went"))
+    assert (versions(known), versions(known, name="other")) == ([60, 80], [30])
 
 
 async def test_all_kinds_are_listed_at_first():
