@@ -324,10 +324,13 @@ class Backends:
     def report(self) -> dict[str, Any]:
         """`routes` of `/internal/routes`; the shape is in docs/contracts.md."""
         table = self.table or RouteTable()
-        return {name: self._report_route(table, route) for name, route in table.routes.items()}
+        busy: dict[str, list[str]] = {}
+        for (name, revision), tally in self._tallies.items():
+            if tally.inflight:
+                busy.setdefault(name, []).append(revision)
+        return {name: self._report_route(table, route, busy.get(name, [])) for name, route in table.routes.items()}
 
-    def _report_route(self, table: RouteTable, route: Route) -> dict[str, Any]:
-        busy = [r for (name, r), tally in self._tallies.items() if name == route.name and tally.inflight]
+    def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
         revisions = {}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             tally = self._tallies.get((route.name, revision), Tally())

@@ -106,6 +106,12 @@ class RouteTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
     models: Mapping[str, Route] = field(default_factory=dict)
     endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    # Revisions with endpoints by route: nobody goes through the endpoints of a thousand routes for one of them.
+    _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, revision in self.endpoints:
+            self._served.setdefault(name, []).append(revision)
 
     def urls(self, route: Route, revision: str) -> tuple[str, ...]:
         return self.endpoints.get((route.name, revision), ())
@@ -116,7 +122,7 @@ class RouteTable:
     def revisions(self, route: Route) -> list[str]:
         """Every revision that the route lists or that has endpoints."""
         listed = [backend.revision for backend in route.backends]
-        return listed + [r for (name, r) in self.endpoints if name == route.name and r not in listed]
+        return listed + [r for r in self._served.get(route.name, ()) if r not in listed]
 
 
 def what_runs(revision: str) -> str:

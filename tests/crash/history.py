@@ -176,10 +176,12 @@ async def history(world: World) -> AsyncIterator[History]:
 async def seated(seat: Seat) -> AsyncIterator[Seat]:
     """An operator runs there."""
     task = asyncio.create_task(seat.run())
-    yield seat
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    try:
+        yield seat
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 async def play(

@@ -47,6 +47,7 @@ class Metrics:
         self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
         self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
+        self._applied: dict[str, int] = {}  # what the next line's gauge shows
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
         self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
@@ -100,8 +101,10 @@ class Metrics:
         self._inflight.labels(model, revision).inc(by)
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
-        self._generation.clear()
-        for route, generation in generations.items():
+        former, self._applied = self._applied, dict(generations)
+        for route in former.keys() - generations.keys():
+            self._generation.remove(route)
+        for route, generation in generations.items() - former.items():
             self._generation.labels(route).set(generation)
 
     def failsafe(self, route: str, *, cut_off: bool, expired: bool) -> None:
