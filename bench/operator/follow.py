@@ -1,12 +1,12 @@
 """Follows objects as a client does: list, then watch; what each event says goes to a function."""
 
 import asyncio
-import json
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from slipway_operator.kube.auth import Credentials
 from slipway_operator.kube.resources import Resource
@@ -42,14 +42,14 @@ async def follow(calls: aiohttp.ClientSession, resource: Resource, heard: Heard,
     while True:
         async with calls.get(resource.path(), headers=listing) as answer:
             answer.raise_for_status()
-            listed = json.loads(await answer.read())
+            listed = msgspec.json.decode(await answer.read())
         for item in listed.get("items") or ():
             heard("LISTED", item)
         asked = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
         async with calls.get(resource.path(), params=asked, headers={"Accept": accept}) as stream:
             stream.raise_for_status()
             while line := await stream.content.readline():
-                event = json.loads(line)
+                event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     break
                 heard(event["type"], event["object"])

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _COALESCE_S = 0.02
+_PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
 
 # The version we have is still good after these.
 _BUSY = frozenset({401, 429, 503, 504})
@@ -270,14 +272,17 @@ class Cluster:
                 await mirror.close()
 
     async def _publish_changes(self) -> None:
+        took_s = 0.0  # of the processor
         while True:
             await self._dirty.wait()
             # A rollout changes many slices at once: one table for all of them.
-            await asyncio.sleep(_COALESCE_S)
+            await asyncio.sleep(max(_COALESCE_S, _PAUSE_SHARE * took_s))
             self._dirty.clear()
             if all(mirror.synced for mirror in self._mirrors):
+                began_s = time.thread_time()
                 self._published = True
                 self._publish(build(self._routes.values(), self._endpoints.values()))
+                took_s = time.thread_time() - began_s
 
     def _heard(self, resource: str) -> None:
         self._metrics.watch_event(resource)

@@ -11,7 +11,7 @@ Handle = Callable[[K, int], Awaitable[float | None]]
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_LIMIT_S = 300.0
-HEAD_START_S = 10.0
+HEAD_START_S = 60.0
 _SLACK = 64  # outdated heap entries that are tolerated before the heap is rebuilt
 
 

@@ -1,13 +1,13 @@
 """The only hands on the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client as kubernetes_client
 
 from slipway_operator.kube import auth
@@ -229,8 +229,8 @@ class Client:
 
 def _parse(text: bytes) -> Object:
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
         return {"message": text.decode(errors="replace")[:200]}
     return value if isinstance(value, dict) else {"message": str(value)[:200]}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
@@ -173,7 +174,7 @@ class Gateways:
                 f"{endpoint.url}/internal/routes", timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
             ) as response:
                 response.raise_for_status()
-                told = await response.json()
+                told = msgspec.json.decode(await response.read())
                 incarnation, bounds = (
                     str(told.get("incarnation", ""))[: samples.LONGEST],
                     samples.bounds(told.get("bounds")),
