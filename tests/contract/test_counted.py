@@ -11,6 +11,7 @@ from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.wire import parse_time
 from slipway_operator.planning import counting
+from tests.support.told import as_told
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
@@ -40,7 +41,9 @@ def answer(requests: int, generation: int = 19) -> str:
 def heard(text: str) -> list:
     told = json.loads(text)
     bounds = samples.bounds(told["bounds"])
-    return [Answer("gw", True, True, told["routes"], told["incarnation"], bounds).about("default", "chat", "u1")]
+    return [
+        Answer("gw", True, True, as_told(told["routes"]), told["incarnation"], bounds).about("default", "chat", "u1")
+    ]
 
 
 def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() -> None:

@@ -19,6 +19,7 @@ from slipway_operator.model.status import Backend, Phase, Status, Traffic
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api
+from tests.support.told import as_told
 
 ASLEEP = Traffic(3, "chat", "s", (Backend("abcdefgh22", 100),), (), 300, asleep=True, wake_seconds=8)
 
@@ -48,16 +49,18 @@ def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
     assert set(backends.report()["default/chat"]["activity"]) == set(documented["activity"])
 
     def seen() -> Any:
-        return gateways.Answer("gw", True, True, backends.report()).about("default", "chat", "u-1")
+        return gateways.Answer("gw", True, True, as_told(backends.report())).about("default", "chat", "u-1")
 
     assert (seen().held, seen().known_s, seen().last_request_s, seen().idle_s) == (0, 0.0, None, 0.0)
     visitors = backends.enter("chat")
     visitors.held = 2
     assert (seen().held, seen().last_request_s, seen().idle_s) == (2, 0.0, 0.0)
-    old = gateways.Answer("gw", True, True, {"default/chat": {"uid": "u-1", "generation": 3}})
+    old = gateways.Answer("gw", True, True, as_told({"default/chat": {"uid": "u-1", "generation": 3}}))
     assert old.about("default", "chat", "u-1").idle_s is None
     odd = {"uid": "u-1", "generation": 3, "activity": {"known_s": "long"}}
-    assert not gateways.Answer("gw", True, True, {"default/chat": odd}).about("default", "chat", "u-1").reachable
+    assert (
+        not gateways.Answer("gw", True, True, as_told({"default/chat": odd})).about("default", "chat", "u-1").reachable
+    )
 
 
 async def test_operator_hears_of_calls_as_the_gateway_tells_them() -> None:

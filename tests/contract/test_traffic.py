@@ -18,6 +18,7 @@ from slipway_operator.model.strategy import HeaderMatch
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api
+from tests.support.told import as_told
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
 BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
@@ -80,7 +81,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     target = backends.pick("org/chat", "key", ())
     assert target
     backends.lease(target, first=True)
-    about = gateways.Answer("gw", True, True, backends.report()).about("default", "chat", "u-1")
+    about = gateways.Answer("gw", True, True, as_told(backends.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,14 +33,25 @@ class Endpoint:
     ready: bool
 
 
+class _Told(msgspec.Struct):
+    """`/internal/routes`: of thousands of routes few are looked at, and only those are decoded."""
+
+    routes: dict[str, msgspec.Raw]
+    incarnation: str = ""
+    bounds: Any = None
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one gateway said about all routes; `reachable` False when it said nothing."""
+    """What one gateway said about all routes, each as JSON; `reachable` False when it said nothing."""
 
     name: str
     ready: bool
     reachable: bool
-    routes: Object = field(default_factory=dict)
+    routes: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     incarnation: str = ""  # another one after each start of its process
     bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
     gone: bool = False  # its last words, repeated for a while
@@ -48,7 +59,7 @@ class Answer:
     def held(self, namespace: str, name: str, uid: str) -> int:
         """Requests of one ModelDeployment that wait there for an endpoint; 0 from a gateway that does not say."""
         try:
-            route = self.routes.get(f"{namespace}/{name}") or {}
+            route = self._route(namespace, name)
             return max(0, int((route.get("activity") or {}).get("held", 0))) if route.get("uid") == uid else 0
         except (AttributeError, TypeError, ValueError):
             return 0
@@ -56,7 +67,7 @@ class Answer:
     def inflight(self, namespace: str, name: str, uid: str) -> int | None:
         """Requests in progress at one ModelDeployment; None when it has no such route, or says what makes no sense."""
         try:
-            route = self.routes.get(f"{namespace}/{name}") or {}
+            route = self._route(namespace, name)
             counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
             return None if counted is None else sum(max(0, int(counts["inflight"])) for counts in counted)
         except (AttributeError, LookupError, TypeError, ValueError):
@@ -68,7 +79,7 @@ class Answer:
         What makes no sense is no answer: one odd gateway must not stop a rollout, nor be taken for one that follows.
         """
         try:
-            route = self.routes.get(f"{namespace}/{name}") or {}
+            route = self._route(namespace, name)
             if route.get("uid") != uid:
                 return Gateway(self.name, self.ready, self.reachable, gone=self.gone)
             activity = route.get("activity") or {}
@@ -90,6 +101,11 @@ class Answer:
             )
         except (AttributeError, LookupError, TypeError, ValueError):
             return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
+
+    def _route(self, namespace: str, name: str) -> Object:
+        """What it says about one; empty where it has no such route."""
+        told = self.routes.get(f"{namespace}/{name}")
+        return (msgspec.json.decode(told) if told else None) or {}
 
 
 def _seconds(value: object) -> float | None:
@@ -174,12 +190,9 @@ class Gateways:
                 f"{endpoint.url}/internal/routes", timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
             ) as response:
                 response.raise_for_status()
-                told = msgspec.json.decode(await response.read())
-                incarnation, bounds = (
-                    str(told.get("incarnation", ""))[: samples.LONGEST],
-                    samples.bounds(told.get("bounds")),
-                )
-                return Answer(endpoint.name, endpoint.ready, True, told["routes"], incarnation, bounds)
+                told = _TOLD.decode(await response.read())
+                incarnation, bounds = told.incarnation[: samples.LONGEST], samples.bounds(told.bounds)
+                return Answer(endpoint.name, endpoint.ready, True, told.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
             # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:

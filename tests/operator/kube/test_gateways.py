@@ -9,6 +9,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from slipway_operator.kube.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
 from slipway_operator.model.observed import Gateway
+from tests.support.told import as_told
 
 ROUTES = {
     "incarnation": "b1",
@@ -85,7 +86,7 @@ async def test_a_leaving_gateway_still_counts(session, gateway):
 
 
 async def test_a_route_of_a_former_namesake_is_none():
-    answer = Answer("gw", True, True, ROUTES["routes"])
+    answer = Answer("gw", True, True, as_told(ROUTES["routes"]))
     assert answer.about("default", "chat", "u2") == Gateway("gw", True, True)
     assert answer.about("default", "other", "u1") == Gateway("gw", True, True)
 

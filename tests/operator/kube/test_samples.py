@@ -16,6 +16,7 @@ from slipway_operator.kube.samples import (
     samples,
 )
 from slipway_operator.model.samples import Pairs, Sample, Side
+from tests.support.told import as_told
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
 SIDE = {
@@ -123,7 +124,7 @@ def route(**fields: Any) -> dict[str, Any]:
 
 def test_an_answer_carries_samples_incarnation_and_cut() -> None:
     routes = route(samples=[SAMPLE], failsafe={"cut_off": "aaa", "reason": "x", "expired": False})
-    found = Answer("gw", True, True, routes, "i1", bounds(BOUNDS)).about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_told(routes), "i1", bounds(BOUNDS)).about("default", "chat", "u1")
     assert (found.incarnation, found.cut_off, found.bounds["itl"]) == ("i1", "aaa", (0.01,))
     assert [item.generation for item in found.samples] == [19]
 
@@ -139,5 +140,5 @@ def test_an_answer_carries_samples_incarnation_and_cut() -> None:
     ],
 )
 def test_a_route_that_makes_no_sense_is_no_answer(odd: dict[str, Any]) -> None:
-    found = Answer("gw", True, True, odd, "i1").about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_told(odd), "i1").about("default", "chat", "u1")
     assert (found.ready, found.reachable, found.generation) == (True, False, None)

@@ -16,6 +16,7 @@ from slipway_operator.metrics_api.sampler import ASKED_S, Sampler, followed, inf
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.observed import Autoscaler, Observed, Pod, Workload
 from slipway_operator.model.status import RevisionStatus, Status
+from tests.support.told import as_told
 
 CHAT = ("default", "chat")
 PAGE = "vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:generation_tokens_total 5\n"
@@ -44,7 +45,8 @@ class Told:
 
 def gateway(count: object = 3, *, name: str = "gw-1", uid: str = "u1", **fields: Any) -> Answer:
     routes = {"default/chat": {"uid": uid, "generation": 1, "revisions": {"r1": {"inflight": count}}}}
-    return Answer(**{"name": name, "ready": True, "reachable": True, "routes": routes, **fields})
+    told = as_told(fields.pop("routes", routes))
+    return Answer(**{"name": name, "ready": True, "reachable": True, "routes": told, **fields})
 
 
 def pods(*names: str, scaled: bool = True) -> Followed:

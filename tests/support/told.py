@@ -1,0 +1,11 @@
+"""What a gateway says, as the operator keeps it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+def as_told(routes: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    """Routes of `/internal/routes`, each as JSON."""
+    return {name: msgspec.Raw(msgspec.json.encode(route)) for name, route in routes.items()}
