@@ -108,8 +108,10 @@ class Edge:
         except errors.Refusal as refusal:
             return self._refuse(record, refusal)
         except asyncio.CancelledError:
-            gone = request.transport is None or request.transport.is_closing()
-            record.end(*(("client_closed", 499) if gone else ("drained", 503)))
+            if request.transport is None or request.transport.is_closing():
+                record.left()
+            elif not record.whole:
+                record.end("drained", 503)
             raise
         except Exception:
             log.exception("a request failed inside of the gateway", extra={"request_id": record.request_id})

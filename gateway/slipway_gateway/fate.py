@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from .wire import answers
 from .wire.answers import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
+from .wire.sse import DONE
 
 TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
 _SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
-_DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class Fate:
         if len(tail) > TAIL_BYTES + _SLACK_BYTES:
             del tail[:-TAIL_BYTES]
             self._cut = True
-        if events == _DONE:
+        if events == DONE:
             # The end of the stream is no token: it would make short answers look faster than long ones.
             return
         if not self._first_s:
             self._first_s = now_s
         else:
-            self._events += (events.count(b"\n\n") or events.count(b"\r\n\r\n") or 1) - events.endswith(_DONE)
+            self._events += (events.count(b"\n\n") or events.count(b"\r\n\r\n") or 1) - events.endswith(DONE)
         self._last_s = now_s
 
     def heard(self, now_s: float) -> None:

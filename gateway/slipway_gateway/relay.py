@@ -12,7 +12,7 @@ from .split import tag
 from .telemetry.metrics import Record
 from .wire import headers
 from .wire.resume import Trail
-from .wire.sse import EventAligner, error_event
+from .wire.sse import DONE, EventAligner, error_event
 
 if TYPE_CHECKING:
     from .proxy import Proxy
@@ -119,6 +119,8 @@ class Relay:
                 fate.heard(self._proxy.now())
             if ready := self._ready(chunk):
                 await self._send(self._out.write(ready))
+                if self._aligner and ready.endswith(DONE):
+                    self._has_all()
             if rest is None:
                 break
             if fate:
@@ -126,10 +128,16 @@ class Relay:
             try:
                 chunk = await rest.content.readany()
             except aiohttp.ServerTimeoutError:
-                return "timeout"
+                return "" if self._record.whole else "timeout"
             except (aiohttp.ClientError, OSError):
-                return "upstream_died"
+                return "" if self._record.whole else "upstream_died"
         return ""
+
+    def _has_all(self) -> None:
+        """The client has the last event, and need not wait for what ends the answer."""
+        self._tell()
+        self._record.end(outcome_of(self._answer.status), self._answer.status)
+        self._record.whole = True
 
     def _tell(self) -> None:
         answer = self._answer
@@ -178,7 +186,7 @@ class Relay:
             raise _StalledClient from None
 
     def _leave(self) -> None:
-        self._record.end("client_closed", 499)
+        self._record.left()
         self._abort()
 
     def _abort(self) -> None:

@@ -289,6 +289,25 @@ async def test_a_client_that_comes_back_is_led_to_its_server_with_the_tokens_tha
         assert gate.outcomes() == {"client_closed": 1, "ok": 3}
 
 
+async def test_a_client_that_hangs_up_after_the_last_event_has_its_whole_answer() -> None:
+    """As the clients of OpenAI do, before the end of the answer is on its way."""
+    ends = asyncio.Event()
+
+    async def lingering(request: web.Request) -> web.StreamResponse:
+        out = await streaming(3)(request)
+        await ends.wait()
+        return out
+
+    async with upstream(lingering) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        answer = await gate.post()
+        await answer.content.readuntil(b"[DONE]\n\n")
+        answer.close()
+        await until(lambda: gate.outcomes() != {}, 1.0)
+        assert gate.outcomes() == {"ok": 1}
+        ends.set()
+
+
 async def test_a_client_that_leaves_ends_the_wait_for_a_server() -> None:
     async with raw_upstream(MARKED_HEAD, marked(1)) as url, gateway() as gate:
         gate.route(("rev", 100, [url]))

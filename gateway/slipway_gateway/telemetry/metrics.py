@@ -25,9 +25,15 @@ class Record:
     code: int = 500
     outcome: str = "internal"
     first_byte: float | None = None
+    whole: bool = False  # the client was sent the last event of a stream
 
     def end(self, outcome: str, code: int) -> None:
         self.outcome, self.code = outcome, code
+
+    def left(self) -> None:
+        """The client hung up: too early, unless it has the whole stream, after which those of OpenAI do so at once."""
+        if not self.whole:
+            self.end("client_closed", 499)
 
 
 class Metrics:

@@ -5,6 +5,7 @@ import msgspec
 from .errors import error_object
 
 CONTENT_TYPE = "text/event-stream"
+DONE = b"data: [DONE]\n\n"  # the last event of OpenAI's streams
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Beyond this an unfinished event is handed on as it is: memory is bounded, whatever an upstream sends.
 _MAX_PARTIAL_BYTES = 1 << 20
