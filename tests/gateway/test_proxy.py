@@ -303,7 +303,7 @@ async def test_a_client_that_hangs_up_after_the_last_event_has_its_whole_answer(
         answer = await gate.post()
         await answer.content.readuntil(b"[DONE]\n\n")
         answer.close()
-        await until(lambda: gate.outcomes() != {}, 1.0)
+        await until(lambda: gate.outcomes() != {})
         assert gate.outcomes() == {"ok": 1}
         ends.set()
 
