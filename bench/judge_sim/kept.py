@@ -19,7 +19,7 @@ from slipway_operator.planning.analysis import READ_S
 
 STATES = 8
 # What only shows results has no part in them.
-DECIDING = ("cells", "kayenta", "latencies", "ours", "peers", "running", "traffic")
+DECIDING = ("cells", "intervals", "kayenta", "latencies", "ours", "peers", "running", "traffic")
 
 
 def state_of_code() -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.judge_sim.report import Outcome, is_held, wilson
+from bench.judge_sim.intervals import wilson
+from bench.judge_sim.report import Outcome, is_held
 from bench.judge_sim.running import OURS, TUNED_KAYENTA, TUNED_RULE, AlternativeResult, cap_s
 
 MISSING = "no picture: matplotlib is not installed (it is in the dev extra: make setup)"
@@ -35,8 +36,8 @@ def possible() -> bool:
 def points(outcome: Outcome) -> dict[str, Point]:
     """By judge; none without both healthy and bad canaries.
 
-    False rollbacks are over all gated nulls together, or what a judge was tuned to; seconds are a geometric mean over
-    the regressions of the medians, the whole hour where a median run was missed.
+    False rollbacks are over all gated nulls together, or the mean of what a judge was tuned to; seconds are a geometric
+    mean over the regressions of the medians, the whole hour where a median run was missed.
     """
     gated = [item for item in outcome.nulls if item.null.gated]
     seen = [item for item in outcome.alternatives if is_held(item)]
@@ -47,7 +48,8 @@ def points(outcome: Outcome) -> dict[str, Point]:
     for name in seen[0].judges:
         seconds = _typical_s(seen, name)
         if name in TUNED:
-            found[name] = Point(1.0, 1.0, 1.0, seconds)
+            percent = 100 * sum(item.tuned_to for item in seen) / len(seen)
+            found[name] = Point(percent, percent, percent, seconds)
         else:
             hits = sum(item.rollbacks[name] for item in gated)
             low, high = wilson(hits, runs)
@@ -79,7 +81,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     axes.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
     axes.set_yticks([30, 60, 120, 300, 600, 1800, 3600], ["30 s", "1 min", "2 min", "5 min", "10 min", "30 min", "1 h"])
     axes.minorticks_off()
-    axes.set_xlabel("healthy canaries that are rolled back, % (hollow: tuned to 1 % of the very traffic)")
+    axes.set_xlabel("healthy canaries that are rolled back, % (hollow: tuned to as many as Slipway, on that very traffic)")
     axes.set_ylabel("typical time until a bad one is rolled back")
     axes.set_title("Below and to the left is better", fontsize=10, loc="left")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.6)

@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.judge_sim import peers
 from bench.judge_sim.cells import ALTERNATIVE_RATE
+from bench.judge_sim.intervals import wilson
 from bench.judge_sim.running import (
     OURS,
     RESTART,
@@ -42,16 +43,6 @@ class Outcome:
     def cpu_s(self) -> float:
         """Of one core, over all cells, whenever they were computed."""
         return sum(item.cpu_s for item in (*self.nulls, *self.alternatives))
-
-
-def wilson(hits: int, runs: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's 95 % interval for a proportion."""
-    if not runs:
-        return 0.0, 1.0
-    p, scale = hits / runs, 1 + z * z / runs
-    middle = (p + z * z / (2 * runs)) / scale
-    half = z / scale * math.sqrt(p * (1 - p) / runs + z * z / (4 * runs * runs))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def bars(outcome: Outcome) -> list[Bar]:
@@ -90,14 +81,9 @@ def _null_bars(item: NullResult) -> list[Bar]:
 
 
 def _harm_bar(item: AlternativeResult) -> Bar:
-    """Rules that know stable's rates remember nothing, so when a regression begins is all the same to them.
-
-    Who has to learn the rates, and must not err however long it watches, pays for that: there the bar is the best of
-    those that do not know them either.
-    """
-    name, told = (TUNED_KAYENTA, TUNED_KAYENTA) if item.cell.late else (TUNED_RULE, "the best tuned rule")
-    mine, theirs = item.judges[OURS].harm, item.judges[name].harm
-    return Bar(f"bad responses, {item.cell.name}", round(mine, 1), f"< {theirs:.1f} of {told}", mine < theirs)
+    mine, theirs = item.judges[OURS].harm, item.judges[TUNED_RULE].harm
+    limit = f"< {theirs:.1f} of the best tuned rule"
+    return Bar(f"bad responses, {item.cell.name}", round(mine, 1), limit, mine < theirs)
 
 
 def _at_most(told: str, value: float, limit: float) -> Bar:
@@ -144,9 +130,10 @@ def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
         judges_table(outcome.alternatives),
         "Median seconds to rollback, part of the runs that were rolled back, and bad responses that users got "
         "meanwhile (mean over all runs, to the end of the hour where it was missed). In *later* rows, rollbacks before "
-        "anything was wrong count as neither. *Tuned* ones have limits that reject one healthy canary of a hundred of "
-        "that very row, found from as many healthy runs; threshold rules know stable's true rates besides, and of 18 "
-        "the one that served least is shown. ± is half of the 95 % interval of the mean.",
+        "anything was wrong count as neither. *Tuned* ones have the limits with which they reject the part of healthy "
+        "canaries that is named, found from as many healthy runs of that very row: what Slipway rejects of these "
+        "(the upper end of its 95 % interval), or 1 % if that is less. Threshold rules know stable's true rates "
+        "besides, and of 18 the one that served least is shown. ± is half of the 95 % interval of the mean.",
         "## Bars",
         bar_table(made),
     ]  # fmt: skip
@@ -207,8 +194,10 @@ def _detection_row(item: AlternativeResult) -> tuple[str, ...]:
 
 def judges_table(results: Sequence[AlternativeResult]) -> str:
     names = list(results[0].judges) if results else []
-    rows = [(item.cell.name, *(_fared(item.judges[name]) for name in names)) for item in results]
-    return table(("regression", *names), rows)
+    rows = [
+        (item.cell.name, _percent(item.tuned_to), *(_fared(item.judges[name]) for name in names)) for item in results
+    ]
+    return table(("regression", "tuned to, %", *names), rows)
 
 
 def _fared(found: Detection) -> str:
@@ -245,6 +234,7 @@ def as_json(outcome: Outcome, made: Sequence[Bar], machine: Json, commit: str) -
     ]  # fmt: skip
     alternatives = [
         {"regression": item.cell.name, "runs": item.runs, "judge": name, "passed_first": item.passed,
+         "tuned_to": item.tuned_to,
          **{key: value for key, value in asdict(found).items() if math.isfinite(value)}}
         for item in outcome.alternatives
         for name, found in item.judges.items()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from bench.judge_sim import cells, ours, peers
 from bench.judge_sim.cells import Alternative, Null
+from bench.judge_sim.intervals import wilson
 from bench.judge_sim.traffic import CANARY, METRICS, MINUTE_S, STABLE, Traffic, draw
 
 Floats = npt.NDArray[np.float64]
@@ -61,14 +62,16 @@ class AlternativeResult:
     judges: dict[str, Detection]
     passed: float  # part of the runs that ours would have let pass first
     rule: str  # which of the tuned ones was best
+    tuned_to: float  # part of healthy canaries that the tuned ones may reject
     evidence_requests: float | None  # dead ones: canary requests that suffice as evidence in 99 of 100 runs
     cpu_s: float
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """Limits that reject one of a hundred healthy canaries of a cell, and stable's rates, (metrics,), as known."""
+    """Limits that reject as many healthy canaries of a cell as ours does, and stable's rates, (metrics,), as known."""
 
+    false_rollback_rate: float
     rules: list[peers.Rule]
     kayenta_z: float
     rates: Floats
@@ -122,7 +125,9 @@ def alternative_result(cell: Alternative, runs: int, seed: int, told: Told) -> A
     judges[TUNED_RULE] = _detection(measured[best])
     enough = _evidence_requests(cell, runs, seed) if cell.dead else None
     passed_first = float(np.concatenate(passed).mean())
-    return AlternativeResult(cell, runs, judges, passed_first, best, enough, time.process_time() - began)
+    return AlternativeResult(
+        cell, runs, judges, passed_first, best, tuned.false_rollback_rate, enough, time.process_time() - began
+    )
 
 
 def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
@@ -134,20 +139,24 @@ def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
 
 
 def _tuned(cell: Alternative, runs: int, seed: int, told: Told) -> Tuned:
-    """Rules and Kayenta with the limits that reject one of a hundred healthy canaries of this very configuration."""
-    rates = np.empty(0)
+    """Rules and Kayenta with the limits that reject as many healthy canaries of this very configuration as ours does.
+
+    As many as the upper end of the interval of ours, so that chance does not favour us; never more than ours promises.
+    """
+    rates, rejected = np.empty(0), 0
     strongest: list[Floats] = []
     deviations: dict[int, list[Floats]] = {}
     for rng, first, size in _batches(f"{cell.name}, healthy", runs, seed):
         plan, _ = cells.alternative_plan(rng, cell, size, regressed=False)
         traffic, rates = draw(rng, plan), plan.bad[STABLE, :, 0, 0]
+        rejected += int(np.isfinite(ours.decide(traffic).fail_s).sum())
         strongest.append(peers.strongest(traffic, peers.kayenta_strengths(traffic)))
         for window, found in peers.deviations(traffic, rates).items():
             deviations.setdefault(window, []).append(found)
         told(f"{cell.name}, tuning", first + size, runs)
-    alpha = ours.SPEC.false_rollback_rate
-    rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, alpha)
-    return Tuned(rules, peers.tuned_kayenta_z(np.concatenate(strongest), alpha), rates)
+    rate = min(ours.SPEC.false_rollback_rate, wilson(rejected, runs)[1])
+    rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, rate)
+    return Tuned(rate, rules, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)
 
 
 def _evidence_requests(cell: Alternative, runs: int, seed: int) -> float:
