@@ -81,7 +81,9 @@ def draw(outcome: Outcome, path: Path) -> None:
     axes.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
     axes.set_yticks([30, 60, 120, 300, 600, 1800, 3600], ["30 s", "1 min", "2 min", "5 min", "10 min", "30 min", "1 h"])
     axes.minorticks_off()
-    axes.set_xlabel("healthy canaries that are rolled back, % (hollow: tuned to as many as Slipway, on that very traffic)")
+    axes.set_xlabel(
+        "healthy canaries that are rolled back, % (hollow: tuned to as many as Slipway, on that very traffic)"
+    )
     axes.set_ylabel("typical time until a bad one is rolled back")
     axes.set_title("Below and to the left is better", fontsize=10, loc="left")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.6)
