@@ -258,7 +258,7 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
         )
         fates.append(fate)
         attempts.append(opened(epoch, fate, f"k{number}"))
-    limits = {TTFT: BOUNDS[TTFT][10], E2E: BOUNDS[E2E][8]}  # 0.577 s, 0.859 s
+    limits = {TTFT: BOUNDS[TTFT][42], E2E: BOUNDS[E2E][39]}  # 0.548 s, 0.823 s
     ends = {
         1.0: lambda: fates[0].failed(1.0),
         2.0: lambda: (fates[1].saw(EVENT, 2.0), fates[1].streamed(2.0)),
@@ -290,7 +290,7 @@ def test_below_the_first_bound_nothing_is_known() -> None:
     epoch = Samples().epoch(route())
     opened(epoch, Fate(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
-    assert late(epoch, 0.02) == {TTFT: [0, 0, 1, *[0] * 22]}
+    assert late(epoch, 0.0115) == {TTFT: [0, 0, 1]}, "and empty ones above are left out"
 
 
 def test_without_a_second_revision_nobody_waits() -> None:
@@ -357,7 +357,7 @@ def test_of_a_session_the_first_latency_counts() -> None:
     report = epoch.report(0.0)["revisions"]["c"]
     assert report["requests"] == 10, "and all of them for what is no latency"
     assert times(epoch) == {TTFT: 1, ITL: 1, E2E: 1}
-    assert above(report["slow"][E2E][AT], E2E, BOUNDS[E2E][15]) == 0, "the first of them, that was fast"
+    assert above(report["slow"][E2E][AT], E2E, BOUNDS[E2E][75]) == 0, "the first of them, that was fast"
     count(epoch, "c", "session:b", STREAMED)
     assert times(epoch) == {TTFT: 2, ITL: 2, E2E: 2}
 
@@ -430,7 +430,7 @@ def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
 def test_bounds_rise_geometrically(measure: str) -> None:
     bounds = BOUNDS[measure]
     ratios = [above / below for below, above in pairwise(bounds)]
-    assert len(bounds) == 24 and max(ratios) / min(ratios) < 1.02 and min(ratios) > 1.3
+    assert len(bounds) > 80 and max(ratios) < 1.11 and min(ratios) > 1.09
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,11 @@ def test_a_sample_is_read() -> None:
     assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
 
 
+def test_empty_buckets_at_the_end_need_not_be_sent() -> None:
+    (found,) = samples([side(slow={"ttft": {"a": [0, 7], "b": []}})], bounds(BOUNDS))
+    assert found.revisions["aaa"].slow["ttft"] == {"a": (0, 7, 0), "b": (0, 0, 0)}
+
+
 def test_comparisons_are_read() -> None:
     (found,) = samples([changed(shadow={"aaa": {"text": PAIRS, "later": PAIRS}})], bounds(BOUNDS))
     assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), Pairs(40, 3, 1, 2, 5, 4))}
@@ -73,8 +78,8 @@ def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
         *(side(requests=value) for value in (None, -1, "120", 1e9)),
         *(side(events=value) for value in ([1], {"errors": None}, {"errors": -3})),
         *(side(assigned=value) for value in (None, -1, 1.5)),
-        *(side(late=value) for value in ([1], {"ttft": {"s": [1]}}, {"ttft": {"s": [1, 2, -3]}})),
-        *(side(slow=value) for value in ([1], {"ttft": [1]}, {"ttft": {"s": [1, 2]}}, {"ttft": {"s": [1, 2, -3]}})),
+        *(side(late=value) for value in ([1], {"ttft": {"s": 1}}, {"ttft": {"s": [1, 2, -3]}})),
+        *(side(slow=value) for value in ([1], {"ttft": [1]}, {"ttft": {"s": [1] * 4}}, {"ttft": {"s": [1, 2, -3]}})),
         changed(weights={str(number): 1 for number in range(MOST_REVISIONS + 1)}),
         side(slow={"ttft": {str(number): [0, 0, 0] for number in range(MOST_STRATA + 1)}}),
         side(events={"e" * 65: 1}),
