@@ -30,7 +30,7 @@ def _geometric(first_s: float, count: int, ratio: float = 1.1) -> tuple[float, .
 
 
 # Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. What is longer is in one more bucket. A judge's limit
-# is one of these, so wide buckets would hide a version that is 20 % slower: all of its latencies and of stable's, in one.
+# is one of these, so wide buckets would hide a version that is a fifth slower: its latencies and stable's in one.
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     TTFT: _geometric(0.01, 99),
     ITL: _geometric(0.001, 83),
