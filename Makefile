@@ -52,7 +52,7 @@ test: check tools ## everything: checks; then in two lanes: unit and integration
 # A cluster's tests wait where others compute; what compiles for minutes comes before both. A line says by its first word
 # which lane it is from.
 components:
-	@{ $(MAKE) MAKEFLAGS= unit && $(MAKE) MAKEFLAGS= integration && $(MAKE) MAKEFLAGS= traces; } 2>&1 | sed -u 's/^/components  /'
+	@{ $(MAKE) MAKEFLAGS= unit && $(MAKE) MAKEFLAGS= integration; } 2>&1 | sed -u 's/^/components  /'
 
 cluster:
 	@$(MAKE) MAKEFLAGS= e2e 2>&1 | sed -u 's/^/cluster     /'
@@ -101,7 +101,7 @@ scarce: setup ## rollouts with 0, 1 and N spare GPUs (simulated) on a real clust
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_scarce_gpus.py -s
 
-traces: setup ## that taking a cluster away leaves no trace (on a second one, beside the usual one)
+traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 
 gpu-kernels: setup ## the GPU's kernels, interpreted in all shapes and compiled for Hopper; needs no GPU (some minutes)

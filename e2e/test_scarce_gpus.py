@@ -1,7 +1,7 @@
 """Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which.
 
-`make test` runs those without a spare device, where the scheduler has a say; `make scarce` runs all. Rollouts with room
-are what the other tests here make, and tests/operator/planning/test_capacity.py knows them in all sizes.
+`make scarce` runs them. Rollouts with room are what the other tests here make, and in every `make test`
+tests/operator/planning/test_capacity.py knows them in all sizes.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,6 +89,7 @@ def assert_unharmed(steady: Load) -> None:
     assert report.broken == 0
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(420, func_only=True)
 @pytest.mark.usefixtures("gpus")
 def test_rollouts_without_a_spare_gpu_step_back_or_go_on_pod_by_pod(
