@@ -24,7 +24,7 @@ RATE, WEIGHT = 20, 50
 # As the built-in template, with margins that hundreds of requests can prove and not thousands. A quarter of stable's
 # own latencies are slow by these thresholds: that is as fair, and tells sooner.
 QUICK: Json = {
-    "minSamples": {"canaryRequests": 150, "warmupSeconds": 5},
+    "minSamples": {"canaryRequests": 150, "warmupSeconds": 15},
     "metrics": [
         {"name": "errors", "event": "FirstAttemptError", "share": 0.3, "okBelow": 0.02},
         {"name": "ttft", "event": "Slower(ttft, stable.p75)", "share": 0.15, "tolerateRatio": 1.5, "maxRatio": 3.0},

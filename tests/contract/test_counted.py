@@ -1,6 +1,7 @@
 """What a gateway reports of split requests is what an analysis counts."""
 
 import json
+from dataclasses import replace
 
 from slipway_gateway import samples as gateway_samples
 from slipway_gateway.fate import Outcome
@@ -49,7 +50,8 @@ def heard(text: str) -> list:
 def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() -> None:
     spec = BUILT_IN["llm-default"].spec
     assert spec
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, heard(answer(0)), PAIR)
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, heard(answer(0)), PAIR)
+    run = counting.add(run, spec, heard(answer(0)), PAIR, comparable=True, seconds=5.0)
     assert [(item.metric, item.seconds) for item in run.thresholds] == [("ttft", 0.2)], "p95 of 95 + 20 + 5"
     run = counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0)
     epochs = {item.metric: item.epochs[0] for item in run.counts}
@@ -60,6 +62,25 @@ def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() 
     assert counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0).counts == run.counts, (
         "nothing twice"
     )
+
+
+def test_what_is_slow_is_said_by_the_requests_beside_canary_where_these_are_enough() -> None:
+    """An hour of rush before it would make a limit that nobody exceeds now."""
+    spec = BUILT_IN["llm-default"].spec
+    assert spec
+    for beside, limit in ((100, 0.1), (99, 0.2)):
+        told = json.loads(answer(0))
+        route = told["routes"]["default/chat"]
+        now = route["samples"][0]
+        now["revisions"]["bbb"] = {**SIDE, "slow": {"ttft": {"b<4k,stream": [beside]}}}
+        before = {**SIDE, "slow": {"ttft": {"b<4k,stream": [0, 500]}}}
+        rush = {"generation": 18, "weights": {"bbb": 100}, "revisions": {"bbb": before}}
+        route["samples"] = [rush, now]
+        run = AnalysisRun("r", "llm-default", "", NOW, NOW)
+        for warm, found in ((False, []), (True, [limit])):
+            text = json.dumps(told)
+            run = counting.add(replace(run, warm=warm), spec, heard(text), PAIR, comparable=False, seconds=5.0)
+            assert [item.seconds for item in run.thresholds if item.metric == "ttft"] == found
 
 
 def test_what_a_gateway_counts_arrives_as_counted() -> None:
@@ -82,7 +103,8 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
 
     for number in range(200):
         count("bbb", f"session:{number}", Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW), spec, told(), PAIR)
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, told(), PAIR)
+    run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=5.0)
     for _ in range(7):
         count("aaa", "session:slow", Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
     count("aaa", "session:failed", Outcome(("errors",)))

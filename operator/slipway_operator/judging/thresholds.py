@@ -1,4 +1,4 @@
-"""Thresholds: how slow is slow? Frozen from stable's own latencies when an analysis starts, one for each stratum.
+"""Thresholds: how slow is slow? Frozen from stable's own latencies when the warm-up is over, one for each stratum.
 
 A threshold is an upper bound of a histogram's bucket, so that requests above it are counted exactly from counters. The
 comparison stays fair whatever it is: both sides are measured by it. A poor one only makes it slower.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from slipway_operator.judging.epochs import clock_epoch
-from slipway_operator.judging.thresholds import Histogram, frozen
+from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, frozen
 from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec, without_floor
 from slipway_operator.model.analysis_run import AnalysisRun, Seen, Threshold
 from slipway_operator.model.labels import baseline_of
@@ -52,11 +52,10 @@ def columns(spec: AnalysisSpec) -> tuple[Column, ...]:
 
 
 def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
-    """The run at its start: `pair` (canary, stable) counts from here on, and stable says what is slow."""
+    """The run at its start: `pair` (canary, stable) counts from here on."""
     known = tuple(gateways)
-    thresholds = _thresholds(run, spec, known, pair[1])
-    seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
-    return replace(run, thresholds=thresholds, seen=seen, timed=timed(run, known, pair))
+    seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, run.thresholds))
+    return replace(run, seen=seen, timed=timed(run, known, pair))
 
 
 def add(
@@ -89,7 +88,7 @@ def add(
         if any(sums):
             run = _summed(run, spec, weight, clock_epoch(seconds), sums)
     # Frozen now, so what they compare is counted from the next reading on.
-    thresholds = _thresholds(run, spec, known, pair[1])
+    thresholds = _thresholds(run, spec, known, pair) if run.warm else run.thresholds
     present = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
     alive = {gateway.incarnation for gateway in known}
     gone = tuple(item for item in run.seen if item.incarnation not in alive)[-MOST_GONE:]
@@ -239,27 +238,37 @@ def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Threshold
     return known, bad
 
 
-def _thresholds(run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], stable: str) -> Thresholds:
+def _thresholds(
+    run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], pair: tuple[str, str]
+) -> Thresholds:
     """What is slow, for each metric and stratum: frozen as soon as stable has enough requests, and then for good."""
     known = {(item.metric, item.stratum) for item in run.thresholds}
     fresh = (
         Threshold(metric.name, stratum, seconds)
         for metric in spec.metrics
         if (latency := slower(metric.event))
-        for stratum, seconds in frozen(_histograms(gateways, stable, latency.kind), latency.quantile).items()
+        for stratum, seconds in frozen(_histograms(gateways, pair, latency.kind), latency.quantile).items()
     )
     return (*run.thresholds, *(item for item in fresh if (item.metric, item.stratum) not in known))[:MOST_THRESHOLDS]
 
 
-def _histograms(gateways: tuple[Gateway, ...], stable: str, kind: str) -> dict[str, Histogram]:
-    """Stable's latencies by stratum, over all that gateways still know of it; only those that share their buckets."""
-    bounds = next((gateway.bounds[kind] for gateway in gateways if kind in gateway.bounds), ())
+def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str) -> dict[str, Histogram]:
+    """Latencies by stratum of whom canary is compared with: since they share the requests, if these are enough to say
+    what is slow, for what was before had another load and hour; else all that gateways still know of stable."""
+    split = ((gateway, sides[1]) for gateway, _, sides, weight in _splits(gateways, pair) if weight)
+    ever = ((gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples)
+    enough = {name: found for name, found in _summed_times(split, kind).items() if found.samples >= LEAST_SAMPLES}
+    return _summed_times(ever, kind) | enough
+
+
+def _summed_times(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histogram]:
+    """Over gateways and generations, by stratum; only of gateways that share their buckets with the first."""
+    bounds: tuple[float, ...] = ()
     sums: dict[str, list[int]] = {}
-    for gateway in gateways:
+    for gateway, side in sides:
+        bounds = bounds or gateway.bounds.get(kind, ())
         if not bounds or gateway.bounds.get(kind) != bounds:
             continue
-        for sample in gateway.samples:
-            side = sample.revisions.get(stable, Side())
-            for stratum, counts in side.slow.get(kind, {}).items():
-                sums[stratum] = [a + b for a, b in zip(sums.get(stratum, [0] * len(counts)), counts, strict=True)]
+        for stratum, counts in side.slow.get(kind, {}).items():
+            sums[stratum] = [a + b for a, b in zip(sums.get(stratum, [0] * len(counts)), counts, strict=True)]
     return {stratum: Histogram(bounds, tuple(counts)) for stratum, counts in sorted(sums.items())}

@@ -187,7 +187,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "analysis-begins",
-        "It is the turn of an analysis and its template is there: counters and thresholds are noted as they are.",
+        "It is the turn of an analysis and its template is there: counters are noted as they are.",
         IN_FLIGHT,
         guards.analysis_begins,
         acts.begin_analysis,

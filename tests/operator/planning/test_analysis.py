@@ -67,7 +67,7 @@ def told(world: ModelCluster, reason: str) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def test_analysis_begins_with_thresholds_of_stable_and_counts_from_there() -> None:
+def test_analysis_begins_and_counts_from_there() -> None:
     world = analyzing()
     world.run_until("Analyzing")
     before = sum(
@@ -79,9 +79,18 @@ def test_analysis_begins_with_thresholds_of_stable_and_counts_from_there() -> No
     world.run(1)
     run = run_of(world)
     assert before > 0 and run.counts == (), "what came before is not its own"
-    assert [(item.metric, item.stratum) for item in run.thresholds] == [("ttft", "b<4k,stream")]
+    assert run.thresholds == ()
     assert rows(world)[-1] == "analysis-begins"
     assert "analysis quick of revision" in told(world, "AnalysisRunRunning")
+
+
+def test_what_is_slow_is_known_when_the_warm_up_is_over() -> None:
+    world = analyzing()
+    world.run_until("Analyzing")
+    world.run(QUICK["minSamples"]["warmupSeconds"] - 2)
+    assert run_of(world).thresholds == ()
+    world.run(READ_S + 2)
+    assert [(item.metric, item.stratum) for item in run_of(world).thresholds] == [("ttft", "b<4k,stream")]
 
 
 def test_analysis_counted_is_written_before_it_is_acted_on() -> None:
