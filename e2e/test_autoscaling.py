@@ -1,7 +1,7 @@
 """Capacity follows demand by the real controller of HorizontalPodAutoscalers and by nobody's metrics but ours.
 
-`make test` runs the load step; `make autoscale` also one during a canary, and what happens when a gateway, the operator
-or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md with a picture.
+`make test` reads every series; `make autoscale` plays a load step, one during a canary, and what happens when a gateway,
+the operator or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md with a picture.
 """
 
 import json
@@ -64,6 +64,7 @@ def served(slipway: Installation) -> Iterator[Deployment]:
 # --- demand -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_replicas_follow_a_load_step_and_come_back(
     served: Deployment, load: Loads, findings: Findings, request: pytest.FixtureRequest
 ) -> None:
