@@ -1,7 +1,8 @@
 """Capacity follows demand by the real controller of HorizontalPodAutoscalers and by nobody's metrics but ours.
 
-`make test` reads every series; `make autoscale` plays a load step, one during a canary, and what happens when a gateway,
-the operator or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md with a picture.
+`make test` reads every series; `make autoscale` plays a load step, one during a canary, and what happens when a
+gateway, the operator or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md
+with a picture.
 """
 
 import json
