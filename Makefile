@@ -61,7 +61,7 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 	$(PY) -m devcluster build control-plane helm
 
 unit: setup ## what needs no other process and no torch
-	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 2
+	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 2 --dist worksteal
 
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2

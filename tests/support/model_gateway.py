@@ -1,6 +1,5 @@
 """A gateway of the model cluster: follows the table when it is told to, splits requests, and counts how they ended."""
 
-import copy
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -31,6 +30,25 @@ class Attempt:
     revision: str
     begun: datetime
     told: bool = False  # that its silence is too long
+
+
+@dataclass
+class Tally:
+    """Counters of one revision while requests come."""
+
+    requests: int
+    assigned: int
+    errors: int
+    slow: list[int]
+
+    @classmethod
+    def of(cls, side: Side) -> "Tally":
+        buckets = [*side.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
+        return cls(side.requests, side.assigned, side.events.get("errors", 0), buckets)
+
+    def side(self) -> Side:
+        slow = {"ttft": {STRATUM: tuple(self.slow)}}
+        return Side(self.requests, {"errors": self.errors}, slow, assigned=self.assigned)
 
 
 @dataclass
@@ -79,24 +97,27 @@ class ModelGateway:
         """So many requests come, are split by weight, answered and counted."""
         weights = {backend.revision: backend.weight for backend in table.backends}
         sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+        tallies: dict[str, Tally] = {}
         for _ in range(requests):
             chosen = _split(weights, chance.random() * 100)
-            before = sample.revisions.get(chosen, Side())
-            errors = before.events.get("errors", 0) + (chance.random() < world.error_rate(chosen))
+            if chosen not in tallies:
+                tallies[chosen] = Tally.of(sample.revisions.get(chosen, Side()))
+            tally = tallies[chosen]
+            tally.assigned += 1
+            failed = chance.random() < world.error_rate(chosen)
             slow = world.is_among(chosen, world.slow) or world.is_cold(chosen)
             seconds = chance.lognormvariate(-1.6, 0.5) * (3 if slow else 1)
             hangs = chance.random() < world.hangs.get(world.uri(chosen), 0.0)
             if hangs:
                 self.open.append(Attempt(table.generation, chosen, world.now))
-                sample.revisions[chosen] = replace(before, assigned=before.assigned + 1)
                 continue
-            buckets = [*before.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
-            buckets[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
-            slow = {"ttft": {STRATUM: tuple(buckets)}}
-            sample.revisions[chosen] = Side(before.requests + 1, {"errors": errors}, slow, assigned=before.assigned + 1)
+            tally.requests += 1
+            tally.errors += failed
+            tally.slow[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
             for mirror in table.mirror_routes:
                 if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
                     self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
+        sample.revisions.update({name: tally.side() for name, tally in tallies.items()})
         self.samples = dict(sorted(self.samples.items())[-4:])
 
     def _mirror(self, sample: Sample, canary: str, floor: bool, world: "World", chance: Random) -> None:
@@ -121,7 +142,7 @@ class ModelGateway:
                 sample.revisions[one.revision] = replace(side, requests=side.requests + 1, events=events)
 
     def _late(self, sample: Sample, now: datetime) -> Sample:
-        """With what is known of requests that have not ended."""
+        """As it is now, with what is known of requests that have not ended."""
         sides = dict(sample.revisions)
         for one in self.open:
             age_s = (now - one.begun).total_seconds()
@@ -130,7 +151,7 @@ class ModelGateway:
                 buckets = [*side.late.get("ttft", {}).get(STRATUM, (0,) * 6)]
                 buckets[bisect_left(BOUNDS["ttft"], age_s)] += 1
                 sides[one.revision] = replace(side, late={"ttft": {STRATUM: tuple(buckets)}})
-        return replace(sample, revisions=sides)
+        return replace(sample, revisions=sides, shadow=dict(sample.shadow))
 
     def seen(self, inflight: dict[str, int], now: datetime) -> Gateway:
         """As the operator sees it."""
@@ -146,7 +167,7 @@ class ModelGateway:
             self.incarnation,
             self.cut_off,
             BOUNDS,
-            copy.deepcopy(tuple(self._late(sample, now) for sample in self.samples.values())),
+            tuple(self._late(sample, now) for sample in self.samples.values()),
             held=self.held,
             known_s=(now - self.since).total_seconds(),
             last_request_s=(now - last).total_seconds() if last else None,

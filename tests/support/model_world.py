@@ -1,9 +1,10 @@
 """One ModelDeployment in a model of a cluster: what there is, and what the operator and a test see of it."""
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from slipway_operator.model import status as status_room
 from slipway_operator.model.hooks import HookAnswer, HookCall
@@ -75,7 +76,8 @@ class World:
     def obj(self) -> dict[str, Any]:
         """The ModelDeployment."""
         metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
-        return json.loads(json.dumps({"metadata": metadata, "spec": self.spec, "status": self.status}))  # type: ignore[no-any-return]
+        told = msgspec.json.encode({"metadata": metadata, "spec": self.spec, "status": self.status})
+        return msgspec.json.decode(told)  # type: ignore[no-any-return]
 
     def parsed(self) -> Status:
         """Its status."""

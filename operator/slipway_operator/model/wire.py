@@ -20,15 +20,28 @@ def to_json(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if members := _members(cast(Hashable, kind)):
-        made = {key: to_json(item) for name, key in members if (item := getattr(value, name)) is not None}
-        return {key: item for key, item in made.items() if item not in ([], {})}
+        return _fields(value, members)
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | frozenset):
-        return [to_json(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+        items = sorted(value) if isinstance(value, frozenset) else value
+        return [item if type(item) in _PLAIN else to_json(item) for item in items]
     if isinstance(value, datetime):
         return format_time(value)
     return value
+
+
+def _fields(value: Any, members: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Most are plain, and need no call: a status holds thousands."""
+    made = {}
+    for name, key in members:
+        item = getattr(value, name)
+        if type(item) in _PLAIN:
+            if item is not None:
+                made[key] = item
+        elif (found := to_json(item)) not in ([], {}):
+            made[key] = found
+    return made
 
 
 def from_json(kind: type[T], value: Any) -> T:

@@ -286,7 +286,8 @@ def scenario(name: str, world: ModelCluster) -> None:
     rollout = world.parsed().rollout
     if name != "abort" and rollout:
         world.edit(rollout__promote=rollout.token)
-    run(world, 75)
+    run(world, 15)
+    run(world, 60, step=5)  # nothing is left but to wait for delays
 
 
 def sleep_and_wake(world: ModelCluster) -> None:
@@ -298,14 +299,14 @@ def sleep_and_wake(world: ModelCluster) -> None:
     run(world, 30)
 
 
-def run(world: ModelCluster, seconds: int) -> None:
-    for _ in range(seconds):
+def run(world: ModelCluster, seconds: int, step: int = 1) -> None:
+    for _ in range(0, seconds, step):
         try:
             world.reconcile()
         except Crashed:
             world.calls_until_crash = None
             world.reconcile()
-        world.pass_time()
+        world.pass_time(step)
 
 
 def test_a_crash_before_or_after_any_call_changes_nothing() -> None:
