@@ -87,6 +87,7 @@ def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: st
     world.run(30)
     world.edit(model=model("v2"))
     world.run_until("Analyzing")
+    world.run(125)  # the warm-up is over: it is known what is slow
     world.restarts = {"file:///models/v2": 2}
     world.run(20)
     world.gateways[0].reachable = False
