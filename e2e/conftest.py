@@ -33,7 +33,7 @@ from examples.demo.load import Load
 HERE = Path(__file__).resolve().parent
 LAST = "test_uninstall_clean.py"
 TIMEOUT_S = 240
-PAUSE_S = 0.6  # between a worker's requests: a load that fills the cores would slow every pod's start, and every test
+PAUSE_S = 1.0  # between a worker's requests: a load that fills the cores would slow every pod's start, and every test
 UP_TIMEOUT_S = 3600  # the first time the node image is built
 
 _why_skipped = pytest.StashKey[str]()

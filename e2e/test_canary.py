@@ -8,7 +8,7 @@ from e2e.installation import Installation
 from examples.demo.load import Load
 
 USERS = [f"user-{number}" for number in range(40)]
-SAMPLE = 1000
+SAMPLE = 400
 
 
 def test_canary_steps_through_its_weights_under_load(

@@ -184,8 +184,8 @@ async def kill_engine(pod: ServerProcess) -> None:
 
 async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: Path) -> None:
     """The last test of the pods: of three only one is left. What is not a stream is asked again from its beginning."""
-    long = GREEDY | {"max_tokens": 400}
-    whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 400, "temperature": 0}
+    long = GREEDY | {"max_tokens": 250}
+    whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 250, "temperature": 0}
     body = {"ignore_eos": True}
     path = test_process.routes(tmp_path / "routes.yaml", pods[-1].url)
     async with test_process.gateway("--routes", str(path)) as gate, client_at(gate.url("api")) as client:
