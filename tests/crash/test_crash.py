@@ -10,7 +10,7 @@ from tests.crash.calls import KILLS
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 SEED = 20261121
-KINDS_PER_ERROR = 1
+KINDS_PER_ERROR = 3
 
 
 async def test_killed_and_refused_at_every_kind_of_call_the_operator_reaches_the_same_end(world):

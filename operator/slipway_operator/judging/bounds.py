@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 # A healthy canary is expected ten times better than the limit: see `rate_nodes`.
 RATE_NODES, RATE_CURVE = 32, 5.0
 SMALLEST, LARGEST = 1e-4, 1e4
-CANDIDATES, ROUNDS = 32, 4  # narrows a ratio down to two hundred-thousandths of itself
+CANDIDATES, ROUNDS = 32, 5  # narrows ln(LARGEST/SMALLEST) down to a millionth
 
 
 def log_ratio_below(canary: Numbers, stable: Numbers, weights: Numbers, max_ratio: Numbers) -> Floats:

@@ -222,8 +222,8 @@ def test_the_interval_of_the_ratio_holds_what_the_counts_say() -> None:
     lower, upper = ratio_interval([120], [180], [0.25], 0.05)
     assert 1.0 < float(lower) < 2.0 < float(upper) < 4.0
     needed = math.log(2 / 0.05)
-    assert float(log_ratio_evidence([120], [180], [0.25], float(lower))) == pytest.approx(needed, rel=1e-3)
-    assert float(log_ratio_below([120], [180], [0.25], float(upper))) == pytest.approx(needed, rel=1e-3)
+    assert float(log_ratio_evidence([120], [180], [0.25], float(lower))) == pytest.approx(needed, rel=1e-5)
+    assert float(log_ratio_below([120], [180], [0.25], float(upper))) == pytest.approx(needed, rel=1e-5)
     assert ratio_interval([0], [0], [0.25], 0.05)[1] > 1000
 
 
