@@ -37,6 +37,7 @@ class Plan:
 
 def turn(peer: Peer, place: Place, plan: Plan, round_number: int, log: Path) -> list[Row]:
     """Its rows: a start, one for each concurrency, the open loop, memory. A peer that fails says so in a row."""
+    machine.back_memory()
     warm(place.files)
     launch, target = peer.launch(place)
     said = {"peer": peer.name, "round": round_number}

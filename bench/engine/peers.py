@@ -21,6 +21,8 @@ SLOTS = 32
 CONTEXT_TOKENS = 1024  # of one request; llama.cpp divides its cache into as many equal parts
 KV_TOKENS = SLOTS * CONTEXT_TOKENS
 TRANSFORMERS_PAGE = 256
+OURS, INT8 = "slipway", "slipway-int8"
+KV_DTYPES = {"none": "auto", "int8": "int8"}  # of ours: who wants whole numbers wants them in the cache too
 USAGE = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -78,6 +80,7 @@ def _slipway(quantization: str) -> Callable[[Place, int], tuple[list[str], Mappi
     def command(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
         flags = {
             "model": str(place.files), "served-model-name": "m", "dtype": "bfloat16", "quantization": quantization,
+            "kv-cache-dtype": KV_DTYPES[quantization],
             "host": "127.0.0.1", "port": str(port), "probe-port": "PROBE_PORT", "max-num-seqs": str(SLOTS),
             "max-kv-tokens": str(KV_TOKENS), "log-level": "WARNING",
         }  # fmt: skip
@@ -155,8 +158,8 @@ _IN_LLAMA, _IN_VLLM, _IN_TRANSFORMERS = map(_made, (environments.llama, environm
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("slipway", "**Slipway bf16**", True, 2, _own_environment, _the_model, _slipway("none"), USAGE),
-        Peer("slipway-int8", "**Slipway int8**", True, 1, _own_environment, _the_model, _slipway("int8"), USAGE),
+        Peer(OURS, "**Slipway bf16**", True, 2, _own_environment, _the_model, _slipway("none"), USAGE),
+        Peer(INT8, "**Slipway int8, KV int8**", True, 1, _own_environment, _the_model, _slipway("int8"), USAGE),
         Peer("vllm", "vLLM-CPU bf16", False, 2, _IN_VLLM, _the_model, _vllm, USAGE, 420.0),
         Peer("llama", "llama.cpp bf16", False, 2, _IN_LLAMA, _gguf("bf16"), _llama, USAGE),
         Peer("llama-q8", "llama.cpp q8_0", False, 34 / 32, _IN_LLAMA, _gguf("q8_0"), _llama, USAGE),
@@ -164,5 +167,4 @@ PEERS = {
         Peer("transformers", "transformers CB bf16", False, 2, _IN_TRANSFORMERS, _the_model, _transformers, {}, 240.0),
     )
 }  # fmt: skip
-OURS, INT8 = "slipway", "slipway-int8"
 QUICK_PEERS = ("slipway", "slipway-int8", "transformers")

@@ -2,9 +2,9 @@
 
     python -m bench.engine.split MODEL_FOLDER none|int8
 
-The engine itself, scheduler and all, in this process, on prompts that it has to take in and answer; each operation of
-the decoder is timed from outside. Operations run one after the other on the CPU, so what no clock covers is Python:
-scheduling, packing, embedding lookups, the encoding of the step for the HTTP process.
+The engine itself, scheduler and all, in this process, on prompts that it has to take in and answer. The C kernels tell
+what their layers spent; every other operation of the decoder is timed from outside. Operations run one after the other
+on the CPU, so what no clock covers is Python: scheduling, packing, the encoding of the step for the HTTP process.
 """
 
 import json
@@ -21,14 +21,14 @@ from unittest.mock import patch
 
 import torch
 
-from bench.engine.peers import KV_TOKENS, SLOTS, cores
+from bench.engine.peers import KV_DTYPES, KV_TOKENS, SLOTS, cores
 from slipway_server.engine.engine import Engine
 from slipway_server.engine.messages import Start, encode
 from slipway_server.engine.process import generating
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.sampler import Sampler
 from slipway_server.kernels.in_torch import TorchKernels
-from slipway_server.kernels.native import NativeKernels
+from slipway_server.kernels.native import NativeKernels, NativeLayers
 
 BATCHES = (1, 8, 32)
 PROMPT_TOKENS = 256
@@ -38,6 +38,7 @@ OPERATIONS = {
     "attention": "attention",
 }  # fmt: skip
 PARTS = ("linears", "attention", "norms", "sampling")
+NATIVE_PARTS = PARTS[:3]
 
 
 @dataclass(slots=True)
@@ -45,6 +46,25 @@ class Clocks:
     """Seconds of the step that runs, by part."""
 
     spent_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    native: list[NativeLayers] = field(default_factory=list)  # they count what they spend
+
+    def clear(self) -> None:
+        self.spent_s.clear()
+        for layers in self.native:
+            layers.spent_ns[:] = [0] * len(NATIVE_PARTS)
+
+    def read(self) -> dict[str, float]:
+        for layers in self.native:
+            for part, spent_ns in zip(NATIVE_PARTS, layers.spent_ns, strict=True):
+                self.spent_s[part] += spent_ns / 1e9
+        return {part: self.spent_s[part] for part in PARTS}
+
+    def keeping(self, make: Callable[..., NativeLayers]) -> Callable[..., NativeLayers]:
+        def made(*arguments: Any) -> NativeLayers:
+            self.native.append(make(*arguments))
+            return self.native[-1]
+
+        return made
 
     def timing(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **more: Any) -> Any:
@@ -75,6 +95,7 @@ def clocked(clocks: Clocks) -> Iterator[None]:
         for kernels in (NativeKernels, TorchKernels)
         for name, part in OPERATIONS.items()
     ]
+    patches.append(patch.object(NativeKernels, "layers", clocks.keeping(NativeKernels.layers)))
     patches.append(patch.object(Sampler, "sample", clocks.timing("sampling", Sampler.sample)))
     for each in patches:
         each.start()
@@ -116,6 +137,7 @@ def _engine(model: Path, quantization: str) -> Engine:
     start = Start(
         model=str(model), task="generate", dtype="bfloat16", quantization=quantization, device="cpu",
         context_tokens=1024, slots=SLOTS, step_tokens=0, step_s=0.0, kv_tokens=KV_TOKENS, prefix_cache=False,
+        kv_cache_dtype=KV_DTYPES[quantization],
     )  # fmt: skip
     torch.set_num_threads(cores())  # as the engine process does
     engine, _ = generating(start, cores())
@@ -142,12 +164,12 @@ def _one_batch(engine: Engine, clocks: Clocks, batch: int) -> tuple[list[dict[st
 
 
 def _step(engine: Engine, clocks: Clocks) -> tuple[dict[str, float], int]:
-    clocks.spent_s.clear()
+    clocks.clear()
     began = time.perf_counter()
     step = engine.step()
     encode(step)
     seconds = time.perf_counter() - began
-    spent = {part: clocks.spent_s[part] for part in PARTS}
+    spent = clocks.read()
     return {"total": seconds, **spent, "python": seconds - sum(spent.values()), "tokens": step.tokens}, step.tokens
 
 

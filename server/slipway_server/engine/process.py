@@ -148,6 +148,8 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
         decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
     )
     self_test(decoder, config.get("vocab_size") or BLOCK_TOKENS)
+    if start.kv_tokens:  # asked for by number; else it is half of what is free, and others may need that sooner
+        kernels.populate()
     scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
     least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
     suits_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S

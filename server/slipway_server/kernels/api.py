@@ -1,10 +1,13 @@
 """The operations that a decoder is made of, and a step's tokens as they see them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from .layers import Layer
 
 BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
 
@@ -63,6 +66,12 @@ class Attention(Protocol):
         ...
 
 
+class Layers(Protocol):
+    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[T, hidden], which may be written over, to [R, hidden]: of the last layer only the batch's wanted rows."""
+        ...
+
+
 class Kernels(Protocol):
     """Makes operations out of weights, and keeps the caches of the attention layers that it made.
 
@@ -100,6 +109,10 @@ class Kernels(Protocol):
 
     def attention(self, spec: AttentionSpec) -> Attention: ...
 
+    def layers(self, layers: "Sequence[Layer]") -> Layers:
+        """All of a decoder's, one after the other."""
+        ...
+
     def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of float32 [R, vocabulary], for each row: the id of the largest number, and whether all are finite."""
         ...
@@ -111,6 +124,10 @@ class Kernels(Protocol):
 
     def reserve(self, blocks: int) -> None:
         """Memory for so many blocks in each layer; once, after the last layer was made."""
+        ...
+
+    def populate(self) -> None:
+        """Takes the memory that was reserved before it is written to, where that makes a difference."""
         ...
 
     def clear(self, blocks: list[int]) -> None:

@@ -1,12 +1,14 @@
 """The operations in torch alone: any device and dtype, made to be right and plain. The measure for the C kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map, Rotary
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layers, Linear, Map, Rotary
+from .layers import Layer, in_turn
 
 SCALE_BYTES = 4  # of a float32
 
@@ -62,6 +64,9 @@ class TorchKernels:
         self._layers.append(layer)
         return layer
 
+    def layers(self, layers: Sequence[Layer]) -> Layers:
+        return in_turn(layers)
+
     def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A sum is finite only when no number is infinite or none at all, and costs one pass.
         return logits.argmax(dim=-1), torch.isfinite(logits.sum(dim=-1))
@@ -78,6 +83,9 @@ class TorchKernels:
         for layer in self._layers:
             size = layer.spec.size
             layer.reserve(blocks, (size, size), self.dtype, self.device, int8=self._kv_int8)
+
+    def populate(self) -> None:
+        """Nothing to do: the memory of a GPU is there, and what is slower on a CPU is not held up by it."""
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing to do: no more is read than was written for the sequence at hand."""

@@ -1,5 +1,6 @@
 // The decoder's kernels for x86-64 CPUs with AVX512-BF16 and AVX512-VNNI: linear layers, paged attention, RMSNorm, and
-// rotary embedding with the write into the KV cache. Called from native.py, one call at a time.
+// rotary embedding with the write into the KV cache; and all layers of a decoder, made of them. Called from native.py, one
+// call at a time.
 //
 // bf16 values are uint16_t. Both matrices of a product are laid out in pairs along the axis that is summed over, because
 // vdpbf16ps adds a0*b0 + a1*b1 to each of 16 float lanes; in int8 (vpdpbusd) the pairs are fours.
@@ -12,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef uint16_t bf16;
 typedef int64_t i64;
@@ -691,6 +693,7 @@ typedef struct {
 // Sums that wait for their own last addend leave the units idle, so each is made of two halves; for many rows too, which
 // would not need it: a token's attention is the same to the bit whoever is beside it.
 #define CHAINS 2
+#define MOST_SUMS 16 // vectors of sums that registers hold beside what is loaded
 
 // S[r, 32] of `rows` rows against one block of keys. `ahead` is what will be read next: blocks lie anywhere in memory, and
 // the processor's own prefetching does not follow.
@@ -720,39 +723,35 @@ ALWAYS void scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, float
     }
 }
 
-// acc[r, size] = acc[r, size] * factor[r] + P[r, 32] V[32, size], 32 columns at a time.
+// acc[r, size] = acc[r, size] * factor[r] + P[r, 32] V[32, size], `vectors` times 16 columns at a time.
 ALWAYS void weigh(
-    const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, const int rows
+    const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, const int rows,
+    const int vectors
 ) {
-    for (i64 column = 0; column < size; column += 32) {
-        __m512 a[6 * CHAINS], b[6 * CHAINS];
+    for (i64 column = 0; column < size; column += vectors * LANES) {
+        __m512 a[MOST_SUMS];
         UNROLLED
-        for (int r = 0; r < rows; r++) {
-            a[r] = _mm512_mul_ps(_mm512_loadu_ps(acc + r * size + column), _mm512_set1_ps(factor[r]));
-            b[r] = _mm512_mul_ps(_mm512_loadu_ps(acc + r * size + column + LANES), _mm512_set1_ps(factor[r]));
-        }
-        UNROLLED
-        for (int i = rows; i < rows * CHAINS; i++) a[i] = b[i] = _mm512_setzero_ps();
-        for (int t = 0; t < BLOCK / 2; t += CHAINS) {
+        for (int r = 0; r < rows; r++)
             UNROLLED
-            for (int c = 0; c < CHAINS; c++) {
-                const i64 at = ((t + c) * size + column) * 2;
-                _mm_prefetch((const char *)(ahead + at), _MM_HINT_T1);
-                _mm_prefetch((const char *)(ahead + at + 32), _MM_HINT_T1);
-                __m512bh v0 = (__m512bh)_mm512_loadu_si512(values + at), v1 = (__m512bh)_mm512_loadu_si512(values + at + 32);
+            for (int v = 0; v < vectors; v++)
+                a[r * vectors + v] = _mm512_mul_ps(_mm512_loadu_ps(acc + r * size + column + v * LANES), _mm512_set1_ps(factor[r]));
+        for (int t = 0; t < BLOCK / 2; t++) {
+            const i64 at = (t * size + column) * 2;
+            __m512bh pair[6];
+            UNROLLED
+            for (int r = 0; r < rows; r++) pair[r] = (__m512bh)_mm512_set1_epi32((int)p[r * (BLOCK / 2) + t]);
+            UNROLLED
+            for (int v = 0; v < vectors; v++) {
+                _mm_prefetch((const char *)(ahead + at + v * 32), _MM_HINT_T1);
+                __m512bh value = (__m512bh)_mm512_loadu_si512(values + at + v * 32);
                 UNROLLED
-                for (int r = 0; r < rows; r++) {
-                    __m512bh pair = (__m512bh)_mm512_set1_epi32((int)p[r * (BLOCK / 2) + t + c]);
-                    a[c * rows + r] = _mm512_dpbf16_ps(a[c * rows + r], pair, v0);
-                    b[c * rows + r] = _mm512_dpbf16_ps(b[c * rows + r], pair, v1);
-                }
+                for (int r = 0; r < rows; r++) a[r * vectors + v] = _mm512_dpbf16_ps(a[r * vectors + v], pair[r], value);
             }
         }
         UNROLLED
-        for (int r = 0; r < rows; r++) {
-            _mm512_storeu_ps(acc + r * size + column, _mm512_add_ps(a[r], a[rows + r]));
-            _mm512_storeu_ps(acc + r * size + column + LANES, _mm512_add_ps(b[r], b[rows + r]));
-        }
+        for (int r = 0; r < rows; r++)
+            UNROLLED
+            for (int v = 0; v < vectors; v++) _mm512_storeu_ps(acc + r * size + column + v * LANES, a[r * vectors + v]);
     }
 }
 
@@ -767,17 +766,20 @@ static void all_scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, f
     }
 }
 
+#define WEIGH(rows, vectors) weigh(p, values, ahead, acc, factor, size, rows, vectors)
+
+// Few rows wait for memory, so they take whole rows of values, in the order in which those lie there. Many rows multiply.
 static void weigh_all(
     const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, int rows
 ) {
-    for (; rows >= 6; rows -= 6, p += 3 * BLOCK, acc += 6 * size, factor += 6)
-        weigh(p, values, ahead, acc, factor, size, 6);
+    for (; rows >= 6; rows -= 6, p += 3 * BLOCK, acc += 6 * size, factor += 6) WEIGH(6, 2);
+    const int by_8 = size % (8 * LANES) == 0, by_4 = size % (4 * LANES) == 0;
     switch (rows) {
-    case 5: weigh(p, values, ahead, acc, factor, size, 5); break;
-    case 4: weigh(p, values, ahead, acc, factor, size, 4); break;
-    case 3: weigh(p, values, ahead, acc, factor, size, 3); break;
-    case 2: weigh(p, values, ahead, acc, factor, size, 2); break;
-    case 1: weigh(p, values, ahead, acc, factor, size, 1); break;
+    case 5: WEIGH(5, 2); break;
+    case 4: if (by_4) WEIGH(4, 4); else WEIGH(4, 2); break;
+    case 3: if (by_4) WEIGH(3, 4); else WEIGH(3, 2); break;
+    case 2: if (by_8) WEIGH(2, 8); else WEIGH(2, 2); break;
+    case 1: if (by_8) WEIGH(1, 8); else WEIGH(1, 2); break;
     }
 }
 
@@ -952,4 +954,104 @@ void slipway_attend(const Attend *job) {
     Spread spread = {job, job->kv_heads};
     while (spread.most > 1 && all_parts(&spread) < PARTS_EACH * pool.threads) spread.most /= 2;
     run(attend_part, &spread, all_parts(&spread));
+}
+
+// --- a decoder's layers ----------------------------------------------------------------------------------------------
+// All of them in one call: the other cores wait for nobody but this one, and small steps are short.
+
+typedef struct {
+    Norm norm_in, norm_attended, norm_mlp, norm_mixed; // those of what is added: only where there is a weight
+    Linear qkv, out, gated, down;
+    Rope rope;
+    Attend attend;
+} Layer;
+
+enum Part { LINEARS, ATTENTION, NORMS, PARTS };
+
+typedef struct {
+    bf16 *x;                            // [tokens, hidden], changed
+    bf16 *y;                            // [wanted, hidden], out
+    bf16 *normed, *addend;              // [tokens, hidden]
+    bf16 *qkv, *q, *attended, *inner;   // [tokens, what the layers make of it]
+    const int32_t *positions, *places, *tables, *first, *counts, *starts; // as in Rope and Attend
+    const i64 *rows;                    // [wanted]: tokens whose numbers are wanted after the last layer
+    i64 *spent_ns;                      // [PARTS], added to
+    i64 tokens, hidden, spans, table_width, wanted;
+} Step;
+
+static i64 now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static int multiply(const Step *step, const Linear *layer, const bf16 *x, bf16 *y, const bf16 *other, i64 m) {
+    const i64 began = now_ns();
+    Linear job = *layer;
+    job.x = x, job.y = y, job.m = m;
+    if (other) job.after = ADD, job.other = other;
+    const int failed = slipway_linear(&job);
+    step->spent_ns[LINEARS] += now_ns() - began;
+    return failed;
+}
+
+static void norm_rows(const Step *step, const Norm *layer, const bf16 *x, bf16 *y, i64 m) {
+    const i64 began = now_ns();
+    Norm job = *layer;
+    job.x = x, job.y = y, job.m = m;
+    slipway_norm(&job);
+    step->spent_ns[NORMS] += now_ns() - began;
+}
+
+static void attend_all(const Step *step, const Layer *layer) {
+    const i64 began = now_ns();
+    Rope rope = layer->rope;
+    rope.qkv = step->qkv, rope.q = step->q, rope.tokens = step->tokens;
+    rope.positions = step->positions, rope.places = step->places;
+    slipway_rope(&rope);
+    Attend attend = layer->attend;
+    attend.q = step->q, attend.y = step->attended;
+    attend.tables = step->tables, attend.table_width = step->table_width;
+    attend.first = step->first, attend.counts = step->counts, attend.starts = step->starts, attend.spans = step->spans;
+    slipway_attend(&attend);
+    step->spent_ns[ATTENTION] += now_ns() - began;
+}
+
+// x += what the layer, and perhaps a norm after it, makes of y
+static int add_to(const Step *step, bf16 *x, const bf16 *y, const Linear *layer, const Norm *after, i64 m) {
+    if (!after->weight) return multiply(step, layer, y, x, x, m);
+    if (multiply(step, layer, y, step->addend, NULL, m)) return -1;
+    norm_rows(step, after, step->addend, step->addend, m);
+    for (i64 i = 0; i < m * step->hidden; i += LANES)
+        store_bf16(x + i, _mm512_add_ps(load_bf16(x + i), load_bf16(step->addend + i)));
+    return 0;
+}
+
+static void take_rows(const Step *step, const bf16 *from, bf16 *to, i64 width) {
+    for (i64 i = 0; i < step->wanted; i++)
+        memcpy(to + i * width, from + step->rows[i] * width, (size_t)width * sizeof(bf16));
+}
+
+// Of the last layer only the wanted rows go on after attention: what later tokens need of the others is in the cache.
+static int run_layer(const Step *step, const Layer *layer, int last) {
+    norm_rows(step, &layer->norm_in, step->x, step->normed, step->tokens);
+    if (multiply(step, &layer->qkv, step->normed, step->qkv, NULL, step->tokens)) return -1;
+    attend_all(step, layer);
+    bf16 *x = step->x, *attended = step->attended;
+    i64 m = step->tokens;
+    if (last) {
+        take_rows(step, x, step->y, step->hidden);
+        take_rows(step, attended, step->q, layer->rope.heads * layer->rope.size);
+        x = step->y, attended = step->q, m = step->wanted;
+    }
+    if (add_to(step, x, attended, &layer->out, &layer->norm_attended, m)) return -1;
+    norm_rows(step, &layer->norm_mlp, x, step->normed, m);
+    if (multiply(step, &layer->gated, step->normed, step->inner, NULL, m)) return -1;
+    return add_to(step, x, step->inner, &layer->down, &layer->norm_mixed, m);
+}
+
+int slipway_layers(const Layer *layers, i64 count, const Step *step) {
+    for (i64 i = 0; i < count; i++)
+        if (run_layer(step, layers + i, i == count - 1)) return -1;
+    return 0;
 }

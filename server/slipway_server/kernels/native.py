@@ -1,19 +1,22 @@
 """The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
-from .pages import in_large_pages
+from .layers import Layer
+from .pages import in_large_pages, populate
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
 PANEL, TILE_ROWS, MAX_HEAD = 32, 32, 256
+POPULATE_S = 1.0  # that a start may take longer for it
 NOTHING, ADD, SILU_GATED, GELU_GATED = range(4)
 
 
@@ -61,6 +64,23 @@ class _Attend(Structure):
     ]
 
 
+class _Layer(Structure):
+    _fields_ = [
+        *_fields(_Norm, "norm_in norm_attended norm_mlp norm_mixed"),
+        *_fields(_Linear, "qkv out gated down"),
+        ("rope", _Rope),
+        ("attend", _Attend),
+    ]
+
+
+class _Step(Structure):
+    _fields_ = [
+        *_fields(c_void_p, "x y normed addend qkv q attended inner"),
+        *_fields(c_void_p, "positions places tables first counts starts rows spent_ns"),
+        *_fields(c_int64, "tokens hidden spans table_width wanted"),
+    ]
+
+
 class Unavailable(Exception):
     """Why the C kernels cannot be used here: one sentence for a person."""
 
@@ -95,7 +115,7 @@ class NativeKernels:
 
     def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
         """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises Unavailable."""
-        self._library, self._int8, self._kv_int8 = library(threads), int8, kv_int8
+        self._library, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
         self._layers: list[_NativeAttention] = []
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -129,24 +149,15 @@ class NativeKernels:
         return _Product(self._library, padded, None, int8=self._int8, as_float=True)
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
-        _divisible("the hidden size", len(weight), 16)
-        weight = weight.float().contiguous()
-        job = _Norm(weight=weight.data_ptr(), k=len(weight), epsilon=epsilon)
-        call = self._library.slipway_norm
-
-        def apply(x: torch.Tensor, _kept: torch.Tensor = weight) -> torch.Tensor:
-            x = x.contiguous()
-            y = torch.empty_like(x)
-            job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
-            call(byref(job))
-            return y
-
-        return apply
+        return _NativeNorm(self._library, weight, epsilon)
 
     def attention(self, spec: AttentionSpec) -> Attention:
         layer = _NativeAttention(self._library, spec, int8=self._kv_int8)
         self._layers.append(layer)
         return layer
+
+    def layers(self, layers: Sequence[Layer]) -> "NativeLayers":
+        return NativeLayers(self._library, layers)
 
     def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = logits.shape
@@ -164,6 +175,9 @@ class NativeKernels:
     def reserve(self, blocks: int) -> None:
         for layer in self._layers:
             layer.reserve(blocks)
+
+    def populate(self) -> None:
+        populate((numbers for layer in self._layers for numbers in layer.caches), self._threads, POPULATE_S)
 
     def clear(self, blocks: list[int]) -> None:
         for layer in self._layers:
@@ -191,29 +205,29 @@ class _Product:
         self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
-        self._job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
+        self.job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
         weight = weight.to(torch.bfloat16).contiguous()
         panels = (outputs // PANEL, inputs // together, PANEL, together)
         self._packed = in_large_pages(panels, torch.int8 if int8 else torch.bfloat16)
         pack = _Pack(x=weight.data_ptr(), w=self._packed.data_ptr(), n=outputs, k=inputs, is_int8=int8)
         if int8:
             self._scale, self._sum = torch.empty(outputs), torch.empty(outputs, dtype=torch.int32)
-            pack.w_scale = self._job.w_scale = self._scale.data_ptr()
-            pack.w_sum = self._job.w_sum = self._sum.data_ptr()
+            pack.w_scale = self.job.w_scale = self._scale.data_ptr()
+            pack.w_sum = self.job.w_sum = self._sum.data_ptr()
         library.slipway_pack(byref(pack))
-        self._job.w = self._packed.data_ptr()
-        self._job.bias = None if self._bias is None else self._bias.data_ptr()
+        self.job.w = self._packed.data_ptr()
+        self.job.bias = None if self._bias is None else self._bias.data_ptr()
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """These rows of a bfloat16 weight, [T, inputs], out of its panels."""
         ids = ids.to(torch.int64)
-        y = torch.empty((len(ids), self._job.k), dtype=torch.bfloat16)
-        job = _Rows(self._job.w, ids.data_ptr(), y.data_ptr(), len(ids), self._job.k)
+        y = torch.empty((len(ids), self.job.k), dtype=torch.bfloat16)
+        job = _Rows(self.job.w, ids.data_ptr(), y.data_ptr(), len(ids), self.job.k)
         self._library.slipway_rows(byref(job))
         return y
 
     def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        x, job = x.contiguous(), self._job
+        x, job = x.contiguous(), self.job
         y = torch.empty((x.shape[0], self._width), dtype=self._kind)
         job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
         if add is not None:
@@ -225,6 +239,20 @@ class _Product:
         return y
 
 
+class _NativeNorm:
+    def __init__(self, library: ctypes.CDLL, weight: torch.Tensor, epsilon: float) -> None:
+        _divisible("the hidden size", len(weight), 16)
+        self._call, self._weight = library.slipway_norm, weight.float().contiguous()
+        self.job = _Norm(weight=self._weight.data_ptr(), k=len(weight), epsilon=epsilon)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x, job = x.contiguous(), self.job
+        y = torch.empty_like(x)
+        job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
+        self._call(byref(job))
+        return y
+
+
 class _NativeAttention:
     def __init__(self, library: ctypes.CDLL, spec: AttentionSpec, *, int8: bool) -> None:
         _divisible("the head size", spec.size, 32)
@@ -232,14 +260,14 @@ class _NativeAttention:
             raise Unavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
         self.spec = spec
         self._library, self._int8 = library, int8
-        self._caches: tuple[torch.Tensor, ...] = ()
-        self._rope = _Rope(heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, epsilon=spec.epsilon)
+        self.caches: tuple[torch.Tensor, ...] = ()
+        self.rope = _Rope(heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, epsilon=spec.epsilon)
         if spec.rotary is not None:
-            self._rope.rotary = 2 * spec.rotary.cos.shape[1]
-            self._rope.cos, self._rope.sin = spec.rotary.cos.data_ptr(), spec.rotary.sin.data_ptr()
+            self.rope.rotary = 2 * spec.rotary.cos.shape[1]
+            self.rope.cos, self.rope.sin = spec.rotary.cos.data_ptr(), spec.rotary.sin.data_ptr()
         if spec.q_norm is not None and spec.k_norm is not None:
-            self._rope.q_norm, self._rope.k_norm = spec.q_norm.data_ptr(), spec.k_norm.data_ptr()
-        self._attend = _Attend(
+            self.rope.q_norm, self.rope.k_norm = spec.q_norm.data_ptr(), spec.k_norm.data_ptr()
+        self.attend = _Attend(
             heads=spec.heads, kv_heads=spec.kv_heads, size=spec.size, window=spec.window, scale=spec.scale, cap=spec.cap
         )
 
@@ -253,21 +281,21 @@ class _NativeAttention:
         heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size
         kind = torch.int8 if self._int8 else torch.bfloat16
         keys, values = (in_large_pages((blocks, heads, numbers), kind) for _ in range(2))
-        self._caches = (keys, values)
-        self._rope.keys = self._attend.keys = keys.data_ptr()
-        self._rope.values = self._attend.values = values.data_ptr()
+        self.caches = (keys, values)
+        self.rope.keys = self.attend.keys = keys.data_ptr()
+        self.rope.values = self.attend.values = values.data_ptr()
         if self._int8:
             of_keys, of_values = (in_large_pages((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
-            self._caches += (of_keys, of_values)
-            self._rope.key_scales = self._attend.key_scales = of_keys.data_ptr()
-            self._rope.value_scales = self._attend.value_scales = of_values.data_ptr()
+            self.caches += (of_keys, of_values)
+            self.rope.key_scales = self.attend.key_scales = of_keys.data_ptr()
+            self.rope.value_scales = self.attend.value_scales = of_values.data_ptr()
 
     def clear(self, blocks: list[int]) -> None:
-        for numbers in self._caches:
+        for numbers in self.caches:
             numbers[blocks] = 0
 
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
-        rope, attend, width = self._rope, self._attend, self.spec.heads * self.spec.size
+        rope, attend, width = self.rope, self.attend, self.spec.heads * self.spec.size
         q, y = (
             torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
             torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
@@ -281,6 +309,58 @@ class _NativeAttention:
         attend.spans, attend.table_width = batch.tables.shape
         self._library.slipway_attend(byref(attend))
         return y
+
+
+class NativeLayers:
+    """All layers of a decoder in one call: Python between operations would cost small steps a tenth of their time."""
+
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[Any]) -> None:
+        self._call, self._layers = library.slipway_layers, layers
+        self.spent_ns = (c_int64 * 3)()  # in linear layers, in attention, in norms: since it was made
+        first = layers[0]
+        self._hidden, heads = first.qkv.job.k, first.attention.spec.heads * first.attention.spec.size
+        self._widths = {
+            "normed": self._hidden, "addend": self._hidden, "qkv": first.qkv.job.n, "q": heads, "attended": heads,
+            "inner": first.gated.job.n // 2,
+        }  # fmt: skip
+        self._room: dict[str, torch.Tensor] = {}
+        self._tokens = 0
+
+    @cached_property
+    def _jobs(self) -> Any:
+        """Made when the first step comes: then the caches have their places."""
+        return (_Layer * len(self._layers))(*map(_job_of, self._layers))
+
+    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        y = torch.empty((len(batch.rows), self._hidden), dtype=torch.bfloat16)
+        step = _Step(
+            **self._room_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
+            positions=batch.positions.data_ptr(), places=batch.places.data_ptr(), tables=batch.tables.data_ptr(),
+            first=batch.first.data_ptr(), counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(),
+            rows=batch.rows.data_ptr(), tokens=len(x), hidden=self._hidden, spans=batch.tables.shape[0],
+            table_width=batch.tables.shape[1], wanted=len(batch.rows),
+        )  # fmt: skip
+        if self._call(self._jobs, c_int64(len(self._layers)), byref(step)):
+            raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
+        return y
+
+    def _room_for(self, tokens: int) -> dict[str, int]:
+        """Where the numbers between operations lie: room for the largest step so far, which is bounded."""
+        if tokens > self._tokens:
+            self._room = {
+                name: torch.empty((tokens, width), dtype=torch.bfloat16) for name, width in self._widths.items()
+            }
+            self._tokens = tokens
+        return {name: room.data_ptr() for name, room in self._room.items()}
+
+
+def _job_of(layer: Any) -> _Layer:
+    made = _Layer(qkv=layer.qkv.job, out=layer.out.job, gated=layer.gated.job, down=layer.down.job)
+    made.rope, made.attend = layer.attention.rope, layer.attention.attend
+    for name in ("norm_in", "norm_attended", "norm_mlp", "norm_mixed"):
+        if norm := getattr(layer, name):
+            setattr(made, name, norm.job)
+    return made
 
 
 def _divisible(what: str, size: int, by: int) -> None:

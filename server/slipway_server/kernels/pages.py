@@ -1,14 +1,21 @@
 """Memory for weights and caches: zeros, in pages of 2 MiB where the kernel has them."""
 
 import contextlib
+import ctypes
 import math
 import mmap
-from collections.abc import Sequence
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
 LARGE_PAGE_BYTES = 2 << 20
-MADV_HUGEPAGE = 14  # of sys/mman.h
+MADV_HUGEPAGE, MADV_POPULATE_WRITE = 14, 23  # of sys/mman.h; the latter since Linux 5.14
+
+Piece = tuple[int, int]  # address, bytes
 
 
 def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -24,3 +31,49 @@ def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     raw = torch.frombuffer(memory, dtype=torch.uint8)
     start = -raw.data_ptr() % LARGE_PAGE_BYTES
     return raw[start : start + size].view(dtype).view(tuple(shape))
+
+
+def populate(
+    tensors: Iterable[torch.Tensor],
+    threads: int,
+    at_once_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> threading.Thread | None:
+    """Takes what these of `in_large_pages` were promised; nothing that is in them changes.
+
+    A first write to a page waits while the kernel clears it, or until a hypervisor has found it: up to a tenth of a
+    busy step. For `at_once_s` seconds all threads do it, then one thread that runs while a core is idle: it is given
+    back where something is left. An older kernel does nothing, and pages come with the first write.
+    """
+    pieces = deque(piece for tensor in tensors for piece in _pieces(tensor))
+    madvise = ctypes.CDLL(None).madvise
+    until_s = clock() + at_once_s
+
+    def take(until_s: float) -> None:
+        with contextlib.suppress(IndexError):
+            while clock() < until_s:
+                start, size = pieces.popleft()
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_POPULATE_WRITE)
+
+    def take_when_idle() -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        take(math.inf)
+
+    helpers = [threading.Thread(target=take, args=(until_s,), name="pages") for _ in range(threads)]
+    for helper in helpers:
+        helper.start()
+    for helper in helpers:
+        helper.join()
+    if not pieces:
+        return None
+    rest = threading.Thread(target=take_when_idle, name="pages", daemon=True)
+    rest.start()
+    return rest
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[Piece]:
+    """Large pages, one by one: while one is taken, nothing else of this process's memory can be mapped."""
+    start, size = tensor.data_ptr(), tensor.nbytes
+    for offset in range(0, size, LARGE_PAGE_BYTES):
+        yield start + offset, min(LARGE_PAGE_BYTES, size - offset)

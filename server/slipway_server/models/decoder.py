@@ -6,33 +6,9 @@ import torch
 from torch import Tensor
 
 from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map, Rotary
+from ..kernels.layers import Layer
 from .families import DecoderShape, LayerShape, Rotation
 from .weights import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    norm_in: Map
-    qkv: Linear
-    attention: Attention
-    out: Linear
-    norm_mlp: Map
-    gated: Map
-    down: Linear
-    norm_attended: Map | None = None
-    norm_mixed: Map | None = None
-
-    def __call__(self, x: Tensor, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """[T, hidden] to the same, or to these rows of it; what later tokens need of the others is in the cache."""
-        attended = self.attention(self.qkv(self.norm_in(x)), batch)
-        if rows is not None:
-            x, attended = x[rows], attended[rows]
-        x = _add(x, attended, self.out, self.norm_attended)
-        return _add(x, self.gated(self.norm_mlp(x)), self.down, self.norm_mixed)
-
-
-def _add(x: Tensor, y: Tensor, linear: Linear, norm: Map | None) -> Tensor:
-    return linear(y, x) if norm is None else x + norm(linear(y))
 
 
 class Decoder:
@@ -48,7 +24,7 @@ class Decoder:
             self._embedding, self._head = kernels.embedding(table), kernels.head(weights.take("lm_head.weight"))
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
         build = _Builder(shape, weights, kernels, context_tokens)
-        self._layers = [build.layer(index, layer) for index, layer in enumerate(shape.layers)]
+        self._layers = kernels.layers([build.layer(index, layer) for index, layer in enumerate(shape.layers)])
         self._norm = build.norm("model.norm")
 
     @torch.inference_mode()
@@ -57,10 +33,7 @@ class Decoder:
         x = self._embedding(batch.ids)
         if self._factor != 1.0:
             x = x * self._factor
-        for layer in self._layers[:-1]:
-            x = layer(x, batch)
-        x = self._layers[-1](x, batch, batch.rows)
-        logits = self._head(self._norm(x))
+        logits = self._head(self._norm(self._layers(x, batch)))
         if self.shape.logits_divisor != 1.0:
             logits = logits / self.shape.logits_divisor
         if self.shape.logits_cap:
