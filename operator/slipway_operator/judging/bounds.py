@@ -70,11 +70,19 @@ def ratio_interval(canary: Numbers, stable: Numbers, weights: Numbers, error_rat
     def can_be_higher(ratio: Floats) -> Flags:
         return np.asarray(log_ratio_evidence(k, others, weights, ratio, FACTORS) < needed)
 
+    lower = _first(can_be_higher, np.asarray(canary).shape[:-1])
+    return lower, ratio_upper(canary, stable, weights, error_rate)
+
+
+def ratio_upper(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: float) -> Floats:
+    """Upper end of `ratio_interval`, for those who need no other: each end is a search of its own."""
+    needed = math.log(2 / error_rate)
+    k, others = (np.asarray(item)[..., None, :] for item in (canary, stable))
+
     def is_lower(ratio: Floats) -> Flags:
         return np.asarray(log_ratio_evidence(k, others, weights, ratio, BETTER) >= needed)
 
-    shape = np.asarray(canary).shape[:-1]
-    return _first(can_be_higher, shape), _first(is_lower, shape)
+    return _first(is_lower, np.asarray(canary).shape[:-1])
 
 
 def _first(holds: Callable[[Floats], Flags], shape: tuple[int, ...]) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slipway_operator.judging import forecast
-from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_interval
+from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
@@ -131,7 +131,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         return MetricVerdict(metric.name, none, **sums, log_threshold=threshold)
     tally = Tally.of(epochs)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
-    _, upper = ratio_interval(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
+    upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
         # What was counted was counted with as much to do as stable's, or less: that excuses nobody.

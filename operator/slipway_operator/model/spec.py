@@ -1,9 +1,13 @@
 """A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property, lru_cache
 from typing import Any
+
+import msgspec
 
 from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
 from slipway_operator.model.hooks import Hook, parse_hooks
@@ -11,6 +15,8 @@ from slipway_operator.model.strategy import Strategy, parse_strategy
 from slipway_operator.model.wire import parse_time
 
 Json = Mapping[str, Any]
+
+KEPT = 1024  # parsed specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,18 @@ class Resources:
     accelerator: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodInputs:
     """All that a user writes and a pod depends on: the identity of a revision."""
 
     model: Model
     engine: Engine = Engine()
     resources: Resources = Resources()
+
+    @cached_property
+    def canonical(self) -> str:
+        """The one text that says this: each reconcile looks for it among those of the revisions."""
+        return json.dumps(inputs_to_dict(self), sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +103,16 @@ class Spec:
 
 def parse(obj: Json) -> Spec | Invalid:
     """Read a ModelDeployment object."""
-    spec = obj.get("spec") or {}
+    return _parsed(obj["metadata"]["name"], msgspec.json.encode(obj.get("spec")))
+
+
+@lru_cache(KEPT)
+def _parsed(name: str, written: bytes) -> Spec | Invalid:
+    """By what is written: a spec is read in each reconcile, and seldom another one than before."""
+    spec = msgspec.json.decode(written) or {}
     try:
         return Spec(
-            inputs=parse_inputs(spec, obj["metadata"]["name"]),
+            inputs=parse_inputs(spec, name),
             replicas=int(spec.get("replicas", 1)),
             strategy=parse_strategy(spec.get("strategy") or {}),
             drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
@@ -105,7 +122,7 @@ def parse(obj: Json) -> Spec | Invalid:
             rollback_window=int((spec.get("rollbackWindow") or {}).get("revisions", 0)),
             restart_at=_time(spec.get("restartAt")),
             intents=_intents(spec.get("rollout") or {}),
-            hooks=parse_hooks_of(obj),
+            hooks=_hooks_of(spec),
             autoscaling=parse_autoscaling(spec.get("autoscaling")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -114,7 +131,11 @@ def parse(obj: Json) -> Spec | Invalid:
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
     """The webhooks of a ModelDeployment object that the schema let through."""
-    return parse_hooks(((obj.get("spec") or {}).get("strategy") or {}).get("hooks") or ())
+    return _hooks_of(obj.get("spec") or {})
+
+
+def _hooks_of(spec: Json) -> tuple[Hook, ...]:
+    return parse_hooks((spec.get("strategy") or {}).get("hooks") or ())
 
 
 def parse_inputs(spec: Json, default_name: str) -> PodInputs:

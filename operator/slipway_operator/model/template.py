@@ -1,10 +1,14 @@
 """AnalysisTemplates: from what a user wrote to an AnalysisSpec, and the one that needs no object."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
 from slipway_operator.model.measure_words import check_arguments, parse_arguments, parse_measure
 
@@ -22,6 +26,8 @@ BAD_EVENTS = {
 }
 # What is compared of mirrored requests, by the name that gateways count it under: kind PairedDrift.
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
+# What a run remembers is of this kind: another number begins every run anew, as another template does.
+COUNTED = 3
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
 # What each veto counts, for people.
@@ -41,12 +47,17 @@ class Slower:
     quantile: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Template:
     """A template as it was found: what it asks for, or why it cannot be used."""
 
     spec: AnalysisSpec | None = None
     problem: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """Identity of what it says, and of what the counts mean; an analysis asks for it in every reconcile."""
+        return hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def slower(event: str) -> Slower | None:

@@ -6,11 +6,12 @@ import typing
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+KEPT = 4096  # times as text: one status names the same few in each reconcile
 _PLAIN = frozenset({str, int, float, bool, types.NoneType})
 
 
@@ -55,11 +56,13 @@ def from_json(kind: type[T], value: Any) -> T:
     return kind(**{name: read(value[key]) for name, key, read in readers if key in value})
 
 
+@lru_cache(KEPT)
 def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 
+@lru_cache(KEPT)
 def parse_time(text: str) -> datetime:
     """A datetime in UTC from RFC 3339."""
     return datetime.fromisoformat(text).astimezone(UTC)

@@ -4,15 +4,12 @@ A run begins and is read in rows of the rollout's table, so a verdict is written
 it. Everything it needs is in the status: the same status and the same counters give the same verdict, in any process.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, OnInconclusive, Outcome, Reading, Reason, Symptom, Verdict
 from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
 from slipway_operator.model.status import Rollout, State
@@ -27,8 +24,6 @@ MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
 MINUTE_S = 60
-# What a run remembers is of this kind: another number begins every run anew, as another template does.
-COUNTED = 3
 
 Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
 
@@ -123,9 +118,9 @@ def lasts(course: Course, at: Situation, step: Analysis) -> bool:
 def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
     """Analyses that began, with what their template asks for now."""
     for one in ongoing(course, at):
-        spec = _spec(at, one)
-        if one.run and spec and _is_of(one.run, spec):
-            yield one.run, spec
+        asked = template(at, one.template)
+        if one.run and asked.spec and _is_of(one.run, asked):
+            yield one.run, asked.spec
 
 
 # --- beginning and reading --------------------------------------------------------------------------------------------
@@ -135,26 +130,28 @@ def next_beginning(course: Course, at: Situation) -> Ongoing | None:
     """The analysis that is to begin now: every ready gateway answers, so each has its counters as they are now."""
     if not at.traffic_synced:
         return None
-    return next((one for one in ongoing(course, at) if (spec := _spec(at, one)) and not _is_of(one.run, spec)), None)
+    asked = ((one, template(at, one.template)) for one in ongoing(course, at))
+    return next((one for one, found in asked if found.spec and not _is_of(one.run, found)), None)
 
 
 def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
     """That analysis at its start."""
-    spec, pair = _spec(at, one), _pair(course)
+    asked, pair = template(at, one.template), _pair(course)
+    spec = asked.spec
     assert spec, "only what has a template begins"
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
-    run = AnalysisRun(one.id, one.template, hash_of(spec), at.now, at.now, restarts=restarts)
+    run = AnalysisRun(one.id, one.template, asked.hash, at.now, at.now, restarts=restarts)
     return counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
     """An analysis whose turn it is and of which something is new, with what was counted."""
     for one in ongoing(course, at):
-        spec = _spec(at, one)
-        if one.run is None or spec is None or not _is_of(one.run, spec):
+        asked = template(at, one.template)
+        if one.run is None or asked.spec is None or not _is_of(one.run, asked):
             continue
         due = at.elapsed_s(one.run.read_at) >= READ_S
-        if due and ((read := _read(course, at, one.run, spec)) != one.run or read.verdict is None):
+        if due and ((read := _read(course, at, one.run, asked.spec)) != one.run or read.verdict is None):
             return one, read
     return None
 
@@ -316,10 +313,5 @@ def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
     return run if run and run.id == id else None
 
 
-def _is_of(run: AnalysisRun | None, spec: AnalysisSpec) -> bool:
-    return run is not None and run.template_hash == hash_of(spec)
-
-
-def hash_of(spec: AnalysisSpec) -> str:
-    """Identity of what a template says, and of what the counts mean."""
-    return hashlib.sha256(json.dumps([COUNTED, wire.to_json(spec)], sort_keys=True).encode()).hexdigest()[:10]
+def _is_of(run: AnalysisRun | None, asked: Template) -> bool:
+    return run is not None and run.template_hash == asked.hash

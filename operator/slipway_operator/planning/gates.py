@@ -61,13 +61,14 @@ def holds_weight(course: Course, at: Situation) -> bool:
     return missing(course, at, before_weight(course, at)) is not None
 
 
-def before_pods(course: Course, at: Situation) -> tuple[Matter, ...]:
+def before_pods(course: Course, at: Situation) -> Iterator[Matter]:
     """What is asked before pods are made. Where the only pod is replaced, the new one has all requests at once."""
     if not _new(course, at):
-        return ()
+        return
     if capacity.mode(course, at) is not Mode.RECREATE:
-        return (START,)
-    return tuple(matter for matter in before_weight(course, at) if matter != PODS)
+        yield START
+    else:
+        yield from (matter for matter in before_weight(course, at) if matter != PODS)
 
 
 def before_weight(course: Course, at: Situation) -> Iterator[Matter]:
@@ -98,8 +99,11 @@ def goal_weight(course: Course, at: Situation) -> int:
 
 
 def missing(course: Course, at: Situation, matters: Iterable[Matter]) -> tuple[Hook, str] | None:
-    """The first hook that has not said yes, with what it is asked about. Skipped steps ask nobody."""
-    rollout = listens(course)
+    """The first hook that has not said yes, with what it is asked about. Skipped steps ask nobody.
+
+    Without hooks it is not even found out what they would be asked about.
+    """
+    rollout = listens(course) if at.spec.hooks else None
     if rollout is None or rollout.skip_steps:
         return None
     remembered = _remembered(rollout, at)

@@ -45,19 +45,22 @@ def _held_by(course: Course, at: Situation) -> tuple[Hook, str] | None:
     return gates.missing(course, at, _matters(course, at)) if asks else None
 
 
-def _matters(course: Course, at: Situation) -> list[gates.Matter]:
+def _matters(course: Course, at: Situation) -> Iterator[gates.Matter]:
     """What may be asked where the rollout is: about pods when they are ready, about weight when it is its turn."""
-    before = list(gates.before_weight(course, at))
     # Where revisions take turns, further pods come only as the weight moves: it is asked about from the first pod on.
     turns = capacity.tight(course, at)
     ready = at.ready(course.target) >= (1 if turns else max(1, enough_replicas(course, at)))
     if not ready or course.state in (State.PAUSED, State.ANALYZING):
-        return list(gates.before_pods(course, at))
+        yield from gates.before_pods(course, at)
+        return
+    before = gates.before_weight(course, at)
     if course.state is State.PROVISIONING and not turns:
-        return [matter for matter in before if matter in (gates.START, gates.PODS)]
+        yield from (matter for matter in before if matter in (gates.START, gates.PODS))
+        return
+    yield from before
     reached = course.state is State.SHIFTING and at.traffic_synced
-    arrived = reached and at.weight(course.target) == gates.goal_weight(course, at)
-    return [*before, *(gates.after_weight(course, at) if arrived else ())]
+    if reached and at.weight(course.target) == gates.goal_weight(course, at):
+        yield from gates.after_weight(course, at)
 
 
 def is_waiting(course: Course, at: Situation) -> bool:

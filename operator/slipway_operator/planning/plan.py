@@ -68,9 +68,9 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     scaler = scaling(owner, at, obj)
-    renewed = replace(_status(course, at, traffic, desired, settings.endpoint, obj), ended=ended)
     now_said = _conditions(course, at, traffic, scaler, generation)
-    renewed = replace(renewed, conditions=now_said, reason=describe.reason(now_said, course.rollout))
+    told_so = _status(course, at, traffic, desired, settings.endpoint, obj)
+    renewed = replace(told_so, ended=ended, conditions=now_said, reason=describe.reason(now_said, course.rollout))
     moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
     return Plan(
         status=renewed,

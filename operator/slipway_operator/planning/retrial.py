@@ -12,9 +12,9 @@ from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, Verdict
 from slipway_operator.model.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model.strategy import Strategy, parse_strategy
-from slipway_operator.model.template import found
+from slipway_operator.model.template import Template, found
 from slipway_operator.planning import findings, trace
-from slipway_operator.planning.analysis import concluded, hash_of, its_part, ruled
+from slipway_operator.planning.analysis import concluded, its_part, ruled
 
 Json = Mapping[str, Any]
 
@@ -75,7 +75,7 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     spec = its_part(_strategy(obj), chosen.spec)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
     said = findings.told(concluded(run, spec), run.verdict, run.read_at)
-    notes, measured = _notes(run, chosen.spec, said), wire.to_json(run.measured)
+    notes, measured = _notes(run, chosen, said), wire.to_json(run.measured)
     return Retrial(run, looks, wire.to_json(said), tuple(notes), tuple(measured))
 
 
@@ -107,9 +107,9 @@ def _seconds(run: AnalysisRun) -> int:
     return int((run.read_at - run.started_at).total_seconds())
 
 
-def _notes(run: AnalysisRun, spec: AnalysisSpec, said: RunVerdict) -> list[str]:
+def _notes(run: AnalysisRun, chosen: Template, said: RunVerdict) -> list[str]:
     notes = []
-    if run.template_hash != hash_of(spec):
+    if run.template_hash != chosen.hash:
         notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one says")
     if not run.trace and any(item.epochs for item in run.counts):
         notes.append("the status holds no history of the counts: only the end is shown")

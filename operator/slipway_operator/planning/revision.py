@@ -2,16 +2,17 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Model, PodInputs, Spec, inputs_to_dict
+from slipway_operator.model.spec import Model, PodInputs, Spec
 from slipway_operator.model.strategy import Step
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
 TEMPLATE_VERSION = 1  # how new revisions are rendered; see manifests/workload.py
 HASH_LENGTH = 10
+KEPT = 1024  # hashes of step lists
 
 
 def revision_hash(inputs: PodInputs) -> str:
@@ -19,12 +20,13 @@ def revision_hash(inputs: PodInputs) -> str:
 
     Defaults, the operator's version and its rendering stay out, so an operator upgrade restarts no pod.
     """
-    return _digest(f"{HASH_VERSION}|{_canonical(inputs)}")
+    return _digest(f"{HASH_VERSION}|{inputs.canonical}")
 
 
-def steps_hash(steps: Iterable[Step]) -> str:
-    """Identity of a step list."""
-    return _digest(repr(tuple(steps)))
+@lru_cache(KEPT)
+def steps_hash(steps: tuple[Step, ...]) -> str:
+    """Identity of a step list; a rollout asks for it in every reconcile."""
+    return _digest(repr(steps))
 
 
 def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str, str]:
@@ -36,8 +38,7 @@ def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str,
 
 def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> str:
     """A known revision with the same inputs, else a new hash: content first, so a new algorithm changes nothing."""
-    canonical = _canonical(inputs)
-    same = (snapshot.revision for snapshot in snapshots.values() if _canonical(snapshot.inputs) == canonical)
+    same = (item.revision for item in snapshots.values() if item.inputs.canonical == inputs.canonical)
     return next(same, None) or revision_hash(inputs)
 
 
@@ -68,10 +69,6 @@ def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], lim
 
 def _numbers(model: Model) -> tuple[str | None, ...]:
     return model.uri, model.revision, model.quantization, model.dtype
-
-
-def _canonical(inputs: PodInputs) -> str:
-    return json.dumps(inputs_to_dict(inputs), sort_keys=True, separators=(",", ":"))
 
 
 def _digest(text: str) -> str:

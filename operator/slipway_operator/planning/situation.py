@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed, Workload
@@ -39,9 +40,9 @@ def rollout_of(course: Course) -> Rollout:
     return course.rollout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
-    """Everything that a decision may look at."""
+    """Everything that a decision may look at. What many of them ask is found out once."""
 
     spec: Spec
     wanted: str  # the revision to run
@@ -52,13 +53,13 @@ class Situation:
     uid: str = ""  # of the ModelDeployment
     sleep: Sleep | None = None  # as decided now
 
-    @property
+    @cached_property
     def asleep(self) -> bool:
         """Whether it goes without pods: decided now, and written down before."""
         written, decided = self.status.sleep, self.sleep
         return bool(written and decided and written.state is decided.state is SleepState.ASLEEP)
 
-    @property
+    @cached_property
     def replicas(self) -> int:
         """Pods that serve all traffic."""
         return 0 if self.asleep else self.spec.replicas
@@ -68,14 +69,14 @@ class Situation:
         """Whether the user asked for a former revision."""
         return self.wanted != self.current
 
-    @property
+    @cached_property
     def acknowledged(self) -> tuple[int, int]:
         """(ready gateways that route by the table in the status, ready gateways)."""
         generation = self.status.traffic.generation if self.status.traffic else 0
         ready = [gateway for gateway in self.observed.gateways if gateway.ready]
         return sum((gateway.generation or 0) >= generation for gateway in ready), len(ready)
 
-    @property
+    @cached_property
     def traffic_synced(self) -> bool:
         """Whether requests are routed by the table in the status, everywhere."""
         if self.status.traffic is None:
