@@ -25,7 +25,7 @@ def page() -> str:
     Raises:
         LookupError: when a promise names a test that does not exist.
     """
-    promises: Promises = yaml.safe_load(PROMISES.read_text())
+    promises: Promises = yaml.load(PROMISES.read_text(), yaml.CSafeLoader)
     return "\n".join([PROSE.read_text().rstrip(), "", *_transitions(), *_promises(promises, _tests())]).rstrip() + "\n"
 
 
@@ -72,6 +72,6 @@ def _tests() -> dict[str, str]:
 
 
 def _functions(path: Path) -> Iterator[Any]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             yield node

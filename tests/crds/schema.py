@@ -1,5 +1,6 @@
 """The CRD's schema as a flat walk: a path, and the schema found there."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ Node = dict[str, Any]
 TEMPLATE_FILE = CRD_FILES[1]
 
 
+@functools.cache
 def crd(path: Path = CRD_FILE) -> Node:
-    return yaml.safe_load(path.read_text())
+    return yaml.load(path.read_text(), yaml.CSafeLoader)
 
 
 def version(path: Path = CRD_FILE) -> Node:

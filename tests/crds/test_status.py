@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
+from tests.crds.schema import version
 from tests.operator.planning.test_analysis import BAD, analyzing
-from tests.support.api_server import ROOT
 
-CRD = yaml.safe_load((ROOT / "crds" / "modeldeployments.yaml").read_text())
-STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+STATUS = version()["schema"]["openAPIV3Schema"]["properties"]["status"]
 
 
 def dropped(value: Any, schema: dict[str, Any], path: str) -> Iterator[str]:

@@ -33,6 +33,22 @@ class Attempt:
 
 
 @dataclass
+class Nature:
+    """How a revision answers in this moment."""
+
+    fails: float  # how often an answer does
+    times: int  # slower than others
+    hangs: float  # how often an answer never ends
+    mute: bool  # no latency is counted
+
+    @classmethod
+    def of(cls, world: "World", revision: str) -> "Nature":
+        uri = world.uri(revision)
+        times = 3 if uri in world.slow or world.is_cold(revision) else 1
+        return cls(world.error_rate(revision), times, world.hangs.get(uri, 0.0), uri in world.mute)
+
+
+@dataclass
 class Tally:
     """Counters of one revision while requests come."""
 
@@ -40,11 +56,12 @@ class Tally:
     assigned: int
     errors: int
     slow: list[int]
+    nature: Nature
 
     @classmethod
-    def of(cls, side: Side) -> "Tally":
+    def of(cls, side: Side, nature: Nature) -> "Tally":
         buckets = [*side.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
-        return cls(side.requests, side.assigned, side.events.get("errors", 0), buckets)
+        return cls(side.requests, side.assigned, side.events.get("errors", 0), buckets, nature)
 
     def side(self) -> Side:
         slow = {"ttft": {STRATUM: tuple(self.slow)}}
@@ -97,23 +114,23 @@ class ModelGateway:
         """So many requests come, are split by weight, answered and counted."""
         weights = {backend.revision: backend.weight for backend in table.backends}
         sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+        sums = dict(zip(weights, accumulate(weights.values()), strict=True))
         tallies: dict[str, Tally] = {}
         for _ in range(requests):
-            chosen = _split(weights, chance.random() * 100)
+            chosen = _split(sums, chance.random() * 100)
             if chosen not in tallies:
-                tallies[chosen] = Tally.of(sample.revisions.get(chosen, Side()))
+                side = sample.revisions.get(chosen, Side())
+                tallies[chosen] = Tally.of(side, Nature.of(world, chosen))
             tally = tallies[chosen]
             tally.assigned += 1
-            failed = chance.random() < world.error_rate(chosen)
-            slow = world.is_among(chosen, world.slow) or world.is_cold(chosen)
-            seconds = chance.lognormvariate(-1.6, 0.5) * (3 if slow else 1)
-            hangs = chance.random() < world.hangs.get(world.uri(chosen), 0.0)
-            if hangs:
+            failed = chance.random() < tally.nature.fails
+            seconds = chance.lognormvariate(-1.6, 0.5) * tally.nature.times
+            if chance.random() < tally.nature.hangs:
                 self.open.append(Attempt(table.generation, chosen, world.now))
                 continue
             tally.requests += 1
             tally.errors += failed
-            tally.slow[bisect_left(BOUNDS["ttft"], seconds)] += not world.is_among(chosen, world.mute)
+            tally.slow[bisect_left(BOUNDS["ttft"], seconds)] += not tally.nature.mute
             for mirror in table.mirror_routes:
                 if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
                     self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
@@ -174,7 +191,6 @@ class ModelGateway:
         )
 
 
-def _split(weights: dict[str, int], position: float) -> str:
+def _split(sums: dict[str, int], position: float) -> str:
     """The first whose cumulative weight, in percent, exceeds the position."""
-    sums = zip(weights, accumulate(weights.values()), strict=True)
-    return next(name for name, upto in sums if position < upto)
+    return next(name for name, upto in sums.items() if position < upto)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from slipway_operator.model.measuring import Answer, Question
 from slipway_operator.model.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Mode, Status
-from slipway_operator.model.template import found
+from slipway_operator.model.template import Template, found
 from tests.support.model_gateway import START, ModelGateway
 
 
@@ -68,6 +69,7 @@ class World:
     values: dict[str, Any] = field(default_factory=dict)  # what providers answer by metric: a value, or an Answer
     measured: list[Question] = field(default_factory=list)  # questions put to them
     _parsed: Status | None = None
+    _written: Status | None = None  # what `status` says, unless somebody else wrote it
     _questions: dict[str, HookCall] = field(default_factory=dict)
     _answers: dict[str, HookAnswer] = field(default_factory=dict)
     _due: dict[str, Question] = field(default_factory=dict)
@@ -129,7 +131,7 @@ class World:
             gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
             hooks=dict(self._answers),
             measured=dict(self._measurements),
-            templates={name: found(name, spec) for name, spec in self.templates.items()},
+            templates={name: _template(name, msgspec.json.encode(spec)) for name, spec in self.templates.items()},
             autoscalers=tuple(self.autoscalers.values()),
         )
 
@@ -148,15 +150,11 @@ class World:
         }
 
     def _workload(self, name: str, item: Pods) -> Workload:
+        uri = self.uri(name)
         waiting = item.replicas - item.placed
-        broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
-        unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", self.queue_says)
-        fails = self.is_broken(name) or self.is_among(name, self.crashed)
-        troubles = (*((broken,) if fails else ()), *((unplaced,) if waiting else ()))
-        restarts = self.restarts.get(self.uri(name), 0)
-        pods = tuple(
-            Pod(f"chat-{name}-{n}", made, n < item.ready, 0 if n else restarts) for n, made in enumerate(item.made)
-        )
+        fails = uri in self.broken or uri in self.crashed
+        troubles = _troubles(name, fails, self.queue_says if waiting else None)
+        pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0))
         return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
 
     def _live(self) -> set[str | None]:
@@ -176,3 +174,24 @@ class World:
         ready = [gateway for gateway in self.gateways if gateway.ready]
         acked = traffic and ready and all((item.generation or 0) >= traffic.generation for item in ready)
         return traffic.weight(revision) if traffic and acked else -1
+
+
+# What a reconcile sees is mostly what the last one saw: it is made once.
+
+
+@lru_cache(256)
+def _template(name: str, written: bytes) -> Template:
+    return found(name, msgspec.json.decode(written))
+
+
+@lru_cache(256)
+def _troubles(name: str, fails: bool, queue_says: str | None) -> tuple[PodTrouble, ...]:
+    broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
+    unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", queue_says or "")
+    return (*((broken,) if fails else ()), *((unplaced,) if queue_says is not None else ()))
+
+
+@lru_cache(256)
+def _pods(name: str, made: tuple[datetime, ...], ready: int, restarts: int) -> tuple[Pod, ...]:
+    """The first one is the one that was started again."""
+    return tuple(Pod(f"chat-{name}-{n}", since, n < ready, 0 if n else restarts) for n, since in enumerate(made))

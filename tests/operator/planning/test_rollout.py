@@ -415,7 +415,7 @@ def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
     for _ in range(100):
         seen = replace(world.observed(), refusal="ReplicaSet chat-x cannot be created: exceeded quota")
         decided = plan(world.obj(), world.parsed(), seen, SETTINGS, world.now)
-        world.status, world._parsed = render(decided.status), None
+        world.keep(decided.status, render(decided.status))
         world.pass_time()
     assert world.state() == "Aborted"
     assert "exceeded quota; raise that ResourceQuota" in world.parsed().message
