@@ -1,5 +1,6 @@
 """Reading specs: typed values, and sentences for what makes no sense."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -22,6 +23,15 @@ def accepted(**spec: Any) -> Spec:
 def test_defaults() -> None:
     spec = accepted()
     assert (spec.replicas, spec.inputs.model.name, spec.strategy.steps, spec.paused) == (1, "chat", (), False)
+
+
+def test_what_is_written_is_read_once_and_what_is_edited_anew() -> None:
+    obj: dict[str, Any] = {"metadata": {"name": "chat"}, "spec": {"model": {"uri": "file:///m"}, "replicas": 1}}
+    first = parse(obj)
+    assert parse(copy.deepcopy(obj)) is first
+    assert parse({**obj, "metadata": {"name": "other"}}) != first
+    obj["spec"]["replicas"] = 2
+    assert parse(obj) == accepted(replicas=2) != first
 
 
 def test_canary_steps() -> None:
