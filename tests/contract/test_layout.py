@@ -42,6 +42,13 @@ def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in SOURCES}
 
 
+@functools.cache
+def definitions() -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    """Every function and class: one walk for all who ask."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [(path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
 def test_there_is_something_to_check() -> None:
     assert len(SOURCES) > 30
 
@@ -85,7 +92,7 @@ def test_files_are_named_after_what_they_own() -> None:
 
 
 def test_classes_are_named_after_what_they_are() -> None:
-    classes = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for _, node in definitions() if isinstance(node, ast.ClassDef)]
     # http.server's own word for what answers a request.
     found = [node.name for node in classes if "BaseHTTPRequestHandler" not in map(ast.unparse, node.bases)]
     assert not [name for name in found if name.lstrip("_").endswith(FORBIDDEN_CLASS_ENDS)]
@@ -118,10 +125,9 @@ def _name(path: Path) -> str:
 
 
 def _functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{_name(path)}:{node.name}", node
+    for path, node in definitions():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{_name(path)}:{node.name}", node
 
 
 def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
