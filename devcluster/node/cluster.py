@@ -24,7 +24,7 @@ from devcluster.errors import DevclusterError
 from devcluster.images import nodeimage
 from devcluster.images.pullable import can_pull
 from devcluster.keys import key_of
-from devcluster.node import host
+from devcluster.node import host, quiet
 from devcluster.node.config import GATEWAY_NODE_PORT as GATEWAY_NODE_PORT
 from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config
 from devcluster.node.network import own_networks
@@ -164,10 +164,13 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
         write_whole(places.state / "base-spec.json", base_spec_with_torch(base))
     if built:
         write_whole(places.state / "cni" / "10-bridge.conflist", cni_config())
+    for name, patch in quiet.patches().items():
+        write_whole(places.state / "patches" / name, patch)
     settings = NodeSettings(
         name=places.cluster,
         image=record.node_image,
         gateway_port=record.gateway_port,
+        patches_folder=str(places.state / "patches"),
         cni_folder=str(places.state / "cni") if built else None,
         torch_folder=str(torch) if record.mounts_torch else None,
         base_spec=str(places.state / "base-spec.json") if record.mounts_torch else None,
@@ -270,4 +273,5 @@ def free_port_near(wanted: int) -> int:
 
 def _settings_key() -> str:
     """Changes when a cluster made by the code of today would be another one."""
-    return key_of([pins.KUBERNETES, (PACKAGE / "node" / "config.py").read_bytes()])
+    code = [(PACKAGE / "node" / name).read_bytes() for name in ("config.py", "quiet.py")]
+    return key_of([pins.KUBERNETES, *code])

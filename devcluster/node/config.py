@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from devcluster.node import quiet
+
 POD_SUBNET = "10.245.0.0/16"
 SERVICE_SUBNET = "10.97.0.0/16"
 GATEWAY_NODE_PORT = 30080
@@ -25,6 +27,7 @@ class NodeSettings:
     name: str
     image: str
     gateway_port: int
+    patches_folder: str
     cni_folder: str | None  # None: the image brings kindnet
     torch_folder: str | None  # None: torch is a layer of the server image
     base_spec: str | None
@@ -60,6 +63,7 @@ def kind_config(node: NodeSettings) -> str:
 
 def _mounts(node: NodeSettings) -> list[dict[str, Any]]:
     pairs = (
+        (node.patches_folder, quiet.PATCHES),
         (node.cni_folder, "/etc/cni/net.d"),
         (node.torch_folder, TORCH_SETS),
         (node.base_spec, BASE_SPEC),
@@ -81,7 +85,8 @@ def _kubeadm_patches(node: NodeSettings) -> list[str]:
     kubelet: dict[str, Any] = {"kind": "KubeletConfiguration"}
     if node.cgroup_v1:
         kubelet["failCgroupV1"] = False
-    return [yaml.safe_dump(kubelet)] if len(kubelet) > 1 else []
+    init = {"kind": "InitConfiguration", "patches": {"directory": quiet.PATCHES}}
+    return [yaml.safe_dump(one) for one in (quiet.cluster_configuration(), init, kubelet)]
 
 
 def cni_config() -> str:

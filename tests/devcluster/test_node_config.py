@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from devcluster.node.config import BASE_SPEC, NodeSettings, base_spec_with_torch, cni_config, kind_config
+from devcluster.node.quiet import PATCHES, patches
 
 STOCK = NodeSettings(
-    name="slipway", image="kindest/node:v1", gateway_port=18080, cni_folder=None, torch_folder=None, base_spec=None,
-    cgroup_v1=False, can_raise_limits=True,
+    name="slipway", image="kindest/node:v1", gateway_port=18080, patches_folder="/s/patches",
+    cni_folder=None, torch_folder=None, base_spec=None, cgroup_v1=False, can_raise_limits=True,
 )  # fmt: skip
 
 
@@ -21,11 +22,36 @@ def rendered(node: NodeSettings) -> dict[str, Any]:
     return document
 
 
-def test_an_ordinary_host_gets_no_patches() -> None:
+def patched(node: NodeSettings) -> dict[str, Any]:
+    """Kind → the patch of kubeadm's document of this kind."""
+    documents = [yaml.safe_load(text) for text in rendered(node)["kubeadmConfigPatches"]]
+    return {document["kind"]: document for document in documents}
+
+
+def test_an_ordinary_host_gets_what_every_node_gets() -> None:
     config = rendered(STOCK)
-    assert config["containerdConfigPatches"] == [] and config["kubeadmConfigPatches"] == []
+    assert config["containerdConfigPatches"] == []
+    assert patched(STOCK)["KubeletConfiguration"] == {"kind": "KubeletConfiguration"}
     assert "disableDefaultCNI" not in config["networking"]
-    assert config["nodes"][0]["extraMounts"] == []
+    assert {mount["containerPath"] for mount in config["nodes"][0]["extraMounts"]} == {PATCHES}
+
+
+def test_nobody_is_elected_where_there_is_one_of_each() -> None:
+    cluster = patched(STOCK)["ClusterConfiguration"]
+    for part in ("controllerManager", "scheduler"):
+        assert {"name": "leader-elect", "value": "false"} in cluster[part]["extraArgs"]
+    # Lists of a patch replace kind's own: what kind says has to be said again.
+    assert {"name": "enable-hostpath-provisioner", "value": "true"} in cluster["controllerManager"]["extraArgs"]
+
+
+def test_kubeadm_finds_the_patches_where_they_are_mounted() -> None:
+    assert patched(STOCK)["InitConfiguration"]["patches"] == {"directory": PATCHES}
+    targets = {"kube-apiserver", "etcd", "kube-scheduler", "corednsdeployment"}
+    assert set(patches()) == {f"{name}.yaml" for name in targets}
+    for name in targets - {"corednsdeployment"}:
+        [container] = yaml.safe_load(patches()[f"{name}.yaml"])["spec"]["containers"]
+        # A patch finds its container by this name, and would add one for any other.
+        assert container["name"] == name and container["readinessProbe"]["periodSeconds"] > 1
 
 
 def test_the_gateway_port_is_on_loopback_only() -> None:
@@ -36,14 +62,15 @@ def test_the_gateway_port_is_on_loopback_only() -> None:
 def test_a_small_host_gets_its_limits_as_patches() -> None:
     config = rendered(replace(STOCK, cgroup_v1=True, can_raise_limits=False))
     assert "restrict_oom_score_adj = true" in config["containerdConfigPatches"][0]
-    assert yaml.safe_load(config["kubeadmConfigPatches"][0]) == {"kind": "KubeletConfiguration", "failCgroupV1": False}
+    limited = patched(replace(STOCK, cgroup_v1=True))["KubeletConfiguration"]
+    assert limited == {"kind": "KubeletConfiguration", "failCgroupV1": False}
 
 
 def test_a_built_image_gets_the_static_network_and_mounts() -> None:
     config = rendered(replace(STOCK, cni_folder="/s/cni", torch_folder="/c/torch", base_spec="/s/base.json"))
     assert config["networking"]["disableDefaultCNI"] is True
     mounts = {mount["containerPath"]: mount for mount in config["nodes"][0]["extraMounts"]}
-    assert set(mounts) == {"/etc/cni/net.d", "/opt/torch-sets", BASE_SPEC}
+    assert set(mounts) == {"/etc/cni/net.d", "/opt/torch-sets", BASE_SPEC, PATCHES}
     assert all(mount["readOnly"] for mount in mounts.values())
     assert BASE_SPEC in config["containerdConfigPatches"][0]
 
