@@ -57,6 +57,11 @@ class Places:
         return self.engine / "storage"
 
     @property
+    def layout(self) -> Path:
+        """Images on their way from the engine's store into nodes."""
+        return self.cache / "layout"
+
+    @property
     def run(self) -> Path:
         """What the own engine forgets at a reboot; on a tmpfs, so that a reboot does forget it."""
         if not os.access("/run", os.W_OK):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from devcluster.errors import DevclusterError
 
@@ -23,7 +24,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    stdin: str | None = None,
+    stdin: str | BinaryIO | None = None,
     timeout: float | None = None,
     may_outlive_us: bool = False,
 ) -> str:
@@ -32,10 +33,11 @@ def run(
     The program dies with this process unless it may outlive us, as one must that is better not interrupted.
     """
     arguments = [str(part) for part in command]
+    text, file = (stdin, None) if isinstance(stdin, str) else (None, stdin)
     try:
         done = subprocess.run(
-            arguments, env=merged(env), cwd=cwd, input=stdin, timeout=timeout, capture_output=True, text=True,
-            preexec_fn=None if may_outlive_us else dies_with_parent(),
+            arguments, env=merged(env), cwd=cwd, input=text, stdin=file, timeout=timeout, text=True,
+            capture_output=True, preexec_fn=None if may_outlive_us else dies_with_parent(),
         )  # fmt: skip
     except FileNotFoundError as error:
         raise DevclusterError(f"{arguments[0]} is not installed or not on PATH.") from error

@@ -54,8 +54,8 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
             steps += torch_steps(places)
         if load and record:
             in_node = access.node_images(places, engine).split()
-            if missing := [one for one in references.values() if one not in in_node]:
-                steps.append(_load_step(places, engine, missing))
+            if not set(references.values()) <= set(in_node):
+                steps.append(_load_step(places, engine, list(references.values())))
         run_steps(steps, console)
         _drop_old(engine, references)
     return references

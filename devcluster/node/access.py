@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,17 @@ from pathlib import Path
 from devcluster import pins
 from devcluster.engine.engine import Engine, find
 from devcluster.errors import DevclusterError
+from devcluster.images import layout
 from devcluster.node import cluster
+from devcluster.node.config import LAYOUT
 from devcluster.places import Places, appears_whole, exclusive
 from devcluster.processes import merged, run
 from devcluster.tools import tool
+
+_CTR = ("ctr", "-n", "k8s.io")
+# By ctr itself: through containerd's transfer service each byte goes over a stream of small messages, and that takes
+# four times as long.
+_IMPORT = (*_CTR, "images", "import", "--local")
 
 
 def describe(places: Places, say: Callable[[str], object]) -> bool:
@@ -54,28 +62,29 @@ def load(places: Places, what: str) -> None:
 
 
 def load_images(places: Places, engine: Engine, references: list[str]) -> None:
-    """In one archive, where a layer that they share is but once. The caller has the lock."""
+    """The caller has the lock. podman writes single layers, so only those travel that the node does not have."""
+    if engine.name == "podman":
+        layout.save(engine, references, places.layout)
+        present = set(engine.run("exec", node(places, engine), *_CTR, "content", "list", "-q").split())
+        files = shlex.join(layout.files(places.layout, present))
+        command = f"tar -C {LAYOUT} -c {files} | {shlex.join(_IMPORT)} -"
+        engine.run("exec", node(places, engine), "bash", "-o", "pipefail", "-c", command)
+        return
     with appears_whole(places.work / "load.tar") as archive:
-        _save(engine, references, archive)
+        engine.run("save", "-o", archive, *references)
         load_archive(places, engine, archive)
         archive.unlink()
 
 
-def _save(engine: Engine, references: list[str], target: Path) -> None:
-    """Writes images as an uncompressed archive: faster to make and to import than any other form."""
-    form = ["--format", "docker-archive", "--multi-image-archive"] if engine.name == "podman" else []
-    engine.run("save", *form, "-o", target, *references)
-
-
 def load_archive(places: Places, engine: Engine, archive: Path) -> None:
-    """`kind load docker-image` calls the docker program, so archives are the one way that works everywhere."""
-    kind = tool(places, "kind")
-    run([kind, "load", "image-archive", archive, "--name", places.cluster], env=engine.env)
+    """An archive of the docker or the OCI kind, from any folder."""
+    with archive.open("rb") as file:
+        run([engine.name, "exec", "-i", node(places, engine), *_IMPORT, "-"], env=engine.env, stdin=file)
 
 
 def node_images(places: Places, engine: Engine) -> str:
     """What the node has, one reference a line."""
-    return engine.run("exec", node(places, engine), "ctr", "-n", "k8s.io", "images", "list", "-q")
+    return engine.run("exec", node(places, engine), *_CTR, "images", "list", "-q")
 
 
 def export_logs(places: Places, folder: Path) -> None:

@@ -164,6 +164,7 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
         write_whole(places.state / "base-spec.json", base_spec_with_torch(base))
     if built:
         write_whole(places.state / "cni" / "10-bridge.conflist", cni_config())
+    places.layout.mkdir(parents=True, exist_ok=True)
     for name, patch in quiet.patches().items():
         write_whole(places.state / "patches" / name, patch)
     settings = NodeSettings(
@@ -171,6 +172,7 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
         image=record.node_image,
         gateway_port=record.gateway_port,
         patches_folder=str(places.state / "patches"),
+        layout_folder=str(places.layout),
         cni_folder=str(places.state / "cni") if built else None,
         torch_folder=str(torch) if record.mounts_torch else None,
         base_spec=str(places.state / "base-spec.json") if record.mounts_torch else None,

@@ -16,6 +16,7 @@ SERVICE_SUBNET = "10.97.0.0/16"
 GATEWAY_NODE_PORT = 30080
 TORCH_SETS = "/opt/torch-sets"  # in the node: every installed set, and `current`, a link to the one in use
 TORCH = "/opt/torch"  # in every container
+LAYOUT = "/kind/layout"  # in the node: images that wait to be loaded
 BASE_SPEC = "/etc/containerd/cri-slipway.json"
 _CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
@@ -28,6 +29,7 @@ class NodeSettings:
     image: str
     gateway_port: int
     patches_folder: str
+    layout_folder: str
     cni_folder: str | None  # None: the image brings kindnet
     torch_folder: str | None  # None: torch is a layer of the server image
     base_spec: str | None
@@ -64,6 +66,7 @@ def kind_config(node: NodeSettings) -> str:
 def _mounts(node: NodeSettings) -> list[dict[str, Any]]:
     pairs = (
         (node.patches_folder, quiet.PATCHES),
+        (node.layout_folder, LAYOUT),
         (node.cni_folder, "/etc/cni/net.d"),
         (node.torch_folder, TORCH_SETS),
         (node.base_spec, BASE_SPEC),

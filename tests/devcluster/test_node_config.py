@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from devcluster.node.config import BASE_SPEC, NodeSettings, base_spec_with_torch, cni_config, kind_config
+from devcluster.node.config import BASE_SPEC, LAYOUT, NodeSettings, base_spec_with_torch, cni_config, kind_config
 from devcluster.node.quiet import PATCHES, patches
 
 STOCK = NodeSettings(
-    name="slipway", image="kindest/node:v1", gateway_port=18080, patches_folder="/s/patches",
+    name="slipway", image="kindest/node:v1", gateway_port=18080, patches_folder="/s/patches", layout_folder="/c/layout",
     cni_folder=None, torch_folder=None, base_spec=None, cgroup_v1=False, can_raise_limits=True,
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_an_ordinary_host_gets_what_every_node_gets() -> None:
     assert config["containerdConfigPatches"] == []
     assert patched(STOCK)["KubeletConfiguration"] == {"kind": "KubeletConfiguration"}
     assert "disableDefaultCNI" not in config["networking"]
-    assert {mount["containerPath"] for mount in config["nodes"][0]["extraMounts"]} == {PATCHES}
+    assert {mount["containerPath"] for mount in config["nodes"][0]["extraMounts"]} == {PATCHES, LAYOUT}
 
 
 def test_nobody_is_elected_where_there_is_one_of_each() -> None:
@@ -70,7 +70,7 @@ def test_a_built_image_gets_the_static_network_and_mounts() -> None:
     config = rendered(replace(STOCK, cni_folder="/s/cni", torch_folder="/c/torch", base_spec="/s/base.json"))
     assert config["networking"]["disableDefaultCNI"] is True
     mounts = {mount["containerPath"]: mount for mount in config["nodes"][0]["extraMounts"]}
-    assert set(mounts) == {"/etc/cni/net.d", "/opt/torch-sets", BASE_SPEC, PATCHES}
+    assert set(mounts) == {"/etc/cni/net.d", "/opt/torch-sets", BASE_SPEC, PATCHES, LAYOUT}
     assert all(mount["readOnly"] for mount in mounts.values())
     assert BASE_SPEC in config["containerdConfigPatches"][0]
 
