@@ -100,7 +100,7 @@ def write_configuration(places: Places, *, can_raise_limits: bool) -> dict[str, 
     temporary.mkdir(parents=True, exist_ok=True)
     for path, text in (
         (containers, containers_conf(places, can_raise_limits=can_raise_limits)),
-        (storage, storage_conf(places)),
+        (storage, storage_conf(places, volatile=host_facts.knows_volatile())),
     ):
         if not path.exists() or path.read_text() != text:
             write_whole(path, text)
@@ -129,11 +129,13 @@ network_config_dir = "{places.engine}/networks"
 """
 
 
-def storage_conf(places: Places) -> str:
+def storage_conf(places: Places, *, volatile: bool) -> str:
     """The own image store, inside the cache, and the one that is lent (pure)."""
     lent = f'[storage.options]\nadditionalimagestores = ["{places.lent_images}"]\n' if places.lent_images else ""
+    # What a container writes goes with it: nobody has to wait until a gigabyte of images in a node is on disk.
+    options = '[storage.options.overlay]\nmountopt = "volatile"\n' if volatile else ""
     return f"""[storage]
 driver = "overlay"
 graphroot = "{places.images}"
 runroot = "{places.run}/storage"
-{lent}"""
+{lent}{options}"""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from devcluster.engine.choice import Facts
+from devcluster.keys import version_in
 from devcluster.processes import succeeds
 
 _CAP_SYS_RESOURCE = 24
@@ -37,6 +38,11 @@ def cgroup_v1() -> bool:
 
 def machine() -> str:
     return platform.machine()
+
+
+def knows_volatile() -> bool:
+    """Whether an overlay can be mounted without a promise about what a crash of the machine leaves (Linux 5.10)."""
+    return version_in(platform.release()) >= (5, 10)
 
 
 def _has_capability(number: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +57,15 @@ def test_limits_are_named_only_where_they_cannot_be_raised() -> None:
 
 
 def test_the_own_store_lies_in_the_cache() -> None:
-    assert 'graphroot = "/cache/engine/storage"' in storage_conf(PLACES)
-    assert "additionalimagestores" not in storage_conf(PLACES)
-    assert 'additionalimagestores = ["/lent"]' in storage_conf(replace(PLACES, lent_images=Path("/lent")))
+    assert 'graphroot = "/cache/engine/storage"' in storage_conf(PLACES, volatile=False)
+    assert "additionalimagestores" not in storage_conf(PLACES, volatile=False)
+    lending = replace(PLACES, lent_images=Path("/lent"))
+    assert 'additionalimagestores = ["/lent"]' in storage_conf(lending, volatile=False)
     assert 'network_config_dir = "/cache/engine/networks"' in containers_conf(PLACES, can_raise_limits=True)
+
+
+def test_containers_do_not_wait_for_the_disk_where_the_kernel_can_do_without() -> None:
+    assert "volatile" not in storage_conf(PLACES, volatile=False)
+    document = tomllib.loads(storage_conf(replace(PLACES, lent_images=Path("/lent")), volatile=True))
+    assert document["storage"]["options"]["overlay"] == {"mountopt": "volatile"}
+    assert document["storage"]["options"]["additionalimagestores"] == ["/lent"]
