@@ -132,7 +132,8 @@ def build(what: tuple[str, ...]) -> None:
         if not all(step.done() for step in steps):
             demand_space(where.cache, 9, "Compiling the Go modules")
         seconds = run_steps(steps, _console)
-        if what != ("control-plane",):
+        # What a node still needs is compiled from the same objects, in a tenth of the time.
+        if all(step.done() for step in nodeimage.binary_steps(where)):
             drop_build_caches(where)
     say(_console, f"{len(names)} binaries are there ({seconds:.0f} s)")
 

@@ -25,10 +25,17 @@ def all_binaries(*modules: str) -> tuple[str, ...]:
     return tuple(name for module in modules for name, _ in pins.MODULES[module].binaries)
 
 
+def has_build_caches(places: Places) -> bool:
+    return any(folder.exists() for folder in _build_caches(places))
+
+
 def drop_build_caches(places: Places) -> None:
     """Removes several gigabytes of modules and objects that nothing needs once the binaries exist."""
-    folders = [places.work / name for name in ("gomod", "gobuild", "go")]
-    run(["rm", "-rf", *folders])  # several times faster here than shutil.rmtree
+    run(["rm", "-rf", *_build_caches(places)])  # several times faster here than shutil.rmtree
+
+
+def _build_caches(places: Places) -> list[Path]:
+    return [places.work / name for name in ("gomod", "gobuild", "go")]
 
 
 def required_version(module: GoModule, path: str) -> str:

@@ -21,6 +21,7 @@ from devcluster.engine.choice import Facts
 from devcluster.engine.engine import ENGINE_PROGRAMS, Engine, find, install_packages, missing_packages
 from devcluster.engine.facts import cgroup_v1
 from devcluster.errors import DevclusterError
+from devcluster.gobuild import drop_build_caches, has_build_caches
 from devcluster.images import nodeimage
 from devcluster.images.pullable import can_pull
 from devcluster.keys import key_of
@@ -129,6 +130,7 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
             *tool_steps(places),
             Step(f"pull {pins.KIND_NODE_IMAGE.split('@')[0]}", lambda: engine.has_image(pins.KIND_NODE_IMAGE),
                  lambda: engine.run("pull", pins.KIND_NODE_IMAGE), "about 400 MB"),
+            Step("remove build caches", lambda: not has_build_caches(places), lambda: drop_build_caches(places)),
         ]  # fmt: skip
     packages = missing_packages(ENGINE_PROGRAMS)
     if packages and not (facts.apt_get and facts.root):
