@@ -97,12 +97,13 @@ def _build_step(places: Places, name: str) -> Step:
 
 
 def _build(places: Places, module: GoModule, name: str) -> None:
+    # Nothing for debuggers is linked (-s -w), so nothing is written for them either: a seventh of the time.
     variables = " ".join(f"-X {variable}={value}" for variable, value in module.variables)
     with appears_whole(places.binaries(module) / name) as target:
         run(
             [
                 *_nice(), go_command(places), "build", "-trimpath", "-ldflags", f"-s -w {variables}",
-                "-tags", ",".join(module.tags), "-o", target, module.package(name),
+                "-gcflags=all=-dwarf=false", "-tags", ",".join(module.tags), "-o", target, module.package(name),
             ],
             env=_environment(places),
             cwd=PACKAGE / "gomods" / module.name,

@@ -43,12 +43,16 @@ _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 MODULES: dict[str, GoModule] = {
     module.name: module
     for module in (
+        # One module for all that speaks to Kubernetes: with one version of each library, each is compiled once. As
+        # modules of their own, helm, coredns, crictl, kind and the provisioner take six times as long.
         GoModule(
             "kube",
             (
                 ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
                 ("etcd", "./etcd"),
                 ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+                ("helm", "helm.sh/helm/v4/cmd/helm"),
+                ("kind", "sigs.k8s.io/kind"),
                 ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
                 ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
                 ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
@@ -60,6 +64,9 @@ MODULES: dict[str, GoModule] = {
                 ("ptp", f"{_CNI}/main/ptp"),
                 ("host-local", f"{_CNI}/ipam/host-local"),
                 ("portmap", f"{_CNI}/meta/portmap"),
+                ("coredns", "./coredns"),
+                ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
+                ("local-path-provisioner", "github.com/rancher/local-path-provisioner"),
             ),
             variables=_kubernetes_variables(),
         ),
@@ -68,11 +75,6 @@ MODULES: dict[str, GoModule] = {
             tuple((name, f"{_CONTAINERD}/{name}") for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
             tags=("no_btrfs", "no_zfs", "no_devmapper"),
         ),
-        GoModule("coredns", (("coredns", "."),)),
-        GoModule("kind", (("kind", "sigs.k8s.io/kind"),)),
-        GoModule("crictl", (("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),)),
-        GoModule("localpath", (("local-path-provisioner", "github.com/rancher/local-path-provisioner"),)),
-        GoModule("helm", (("helm", "helm.sh/helm/v4/cmd/helm"),)),
         GoModule("kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),)),
     )
 }
@@ -80,7 +82,7 @@ MODULES: dict[str, GoModule] = {
 CONTROL_PLANE = ("kube-apiserver", "etcd", "kubectl")
 TOOLS = ("kubectl", "helm", "kind")
 CNI_PLUGINS = ("bridge", "loopback", "ptp", "host-local", "portmap")
-NODE_MODULES = ("kube", "containerd", "coredns", "crictl", "localpath", "kind")
+NODE_MODULES = ("kube", "containerd")
 
 ENGINE_PACKAGES = (
     "podman", "conmon", "netavark", "aardvark-dns", "uidmap", "catatonit", "buildah", "mmdebstrap", "runc", "zstd",

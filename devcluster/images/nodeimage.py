@@ -36,7 +36,7 @@ def reference(where: Places) -> str:
 
 
 def binary_steps(where: Places) -> list[Step]:
-    return build_steps(where, all_binaries(*pins.NODE_MODULES, "helm"))
+    return build_steps(where, all_binaries(*pins.NODE_MODULES))
 
 
 def steps(where: Places, engine: Engine) -> list[Step]:
@@ -60,13 +60,13 @@ def steps(where: Places, engine: Engine) -> list[Step]:
 
 
 def _saved(where: Places) -> Path:
-    return where.cache / "kind-files" / where.binaries(pins.MODULES["kind"]).name
+    return where.cache / "kind-files" / where.binaries(pins.MODULES["kube"]).name
 
 
 def _save_kind_sources(where: Places) -> None:
     """Keeps the few files of kind's module that the image needs, so that the module cache can go."""
-    kind = pins.MODULES["kind"]
-    module = module_folder(where, kind, "sigs.k8s.io/kind", required_version(kind, "sigs.k8s.io/kind"))
+    kube, kind = pins.MODULES["kube"], "sigs.k8s.io/kind"
+    module = module_folder(where, kube, kind, required_version(kube, kind))
     with appears_whole(_saved(where)) as target:
         for name in ("images/base/files", "pkg/build/nodeimage"):
             shutil.copytree(module / name, target / name, copy_function=shutil.copyfile)

@@ -36,7 +36,7 @@ def test_objects_stay_while_a_node_still_needs_to_be_compiled(here: Places) -> N
 
 
 def test_they_go_with_the_last_binary(here: Places) -> None:
-    built(here, *all_binaries(*NODE_MODULES), "helm")
+    built(here, *all_binaries(*NODE_MODULES))
     assert CliRunner().invoke(cli.main, ["build", *TEST_TOOLS]).exit_code == 0
     assert not has_build_caches(here)
     drop_build_caches(here)

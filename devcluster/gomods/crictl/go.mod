@@ -1,5 +1,0 @@
-module slipway.dev/devcluster/crictl
-
-go 1.26.2
-
-require sigs.k8s.io/cri-tools v1.36.0
