@@ -45,7 +45,7 @@ check: setup ## lint, types, import contracts
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster
+test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces
 	@$(PY) -m devcluster built || { $(PY) -m devcluster up && $(PY) -m devcluster images; }
 	@$(MAKE) --no-print-directory --jobs=2 components cluster
 
@@ -55,7 +55,7 @@ components:
 	@$(MAKE) MAKEFLAGS= integration 2>&1 | sed -u 's/^/components  /'
 
 cluster:
-	@$(MAKE) MAKEFLAGS= e2e 2>&1 | sed -u 's/^/cluster     /'
+	@$(MAKE) MAKEFLAGS= e2e traces 2>&1 | sed -u 's/^/cluster     /'
 
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm

@@ -139,9 +139,10 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
             f"Install them (`sudo apt-get install {' '.join(packages)}`) and try again."
         )
     install = Step("install packages", lambda: not packages, lambda: install_packages(packages), ", ".join(packages))
-    if not engine.has_image(nodeimage.reference(places)):
+    made = nodeimage.steps(places, engine)
+    if made:
         demand_space(places.cache, _GIGABYTES_TO_BUILD, "Building the node image")
-    return [install, *tool_steps(places), *nodeimage.steps(places, engine)]
+    return [install, *(made or tool_steps(places))]
 
 
 def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record) -> list[Step]:
