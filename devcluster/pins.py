@@ -44,7 +44,8 @@ MODULES: dict[str, GoModule] = {
     module.name: module
     for module in (
         # One module for all that speaks to Kubernetes: with one version of each library, each is compiled once. As
-        # modules of their own, helm, coredns, crictl, kind and the provisioner take six times as long.
+        # modules of their own, helm, coredns, crictl, kind and the provisioner take six times as long. Its go.mod holds
+        # etcd's libraries and bbolt at what etcd is tested with; coredns would raise them for a plugin it lacks here.
         GoModule(
             "kube",
             (
