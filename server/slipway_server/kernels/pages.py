@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -45,7 +46,7 @@ def populate(
     busy step. For `at_once_s` seconds all threads do it, then one thread that runs while a core is idle: it is given
     back where something is left. An older kernel does nothing, and pages come with the first write.
     """
-    pieces = deque(piece for tensor in tensors for piece in _pieces(tensor))
+    pieces = deque(in_order_of_use(tensors))
     madvise = ctypes.CDLL(None).madvise
     until_s = clock() + at_once_s
 
@@ -70,6 +71,11 @@ def populate(
     rest = threading.Thread(target=take_when_idle, name="pages", daemon=True)
     rest.start()
     return rest
+
+
+def in_order_of_use(caches: Iterable[torch.Tensor]) -> Iterator[Piece]:
+    """The first page of each, then the second: blocks are given out from the first on, and lie in all caches."""
+    return (piece for pages in zip_longest(*map(_pieces, caches)) for piece in pages if piece)
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[Piece]:

@@ -53,6 +53,16 @@ def test_what_is_left_when_the_time_is_over_comes_in_the_background() -> None:
     assert pages.populate([], threads=1, at_once_s=1.0) is None
 
 
+def test_what_is_used_first_is_taken_first() -> None:
+    page = pages.LARGE_PAGE_BYTES
+    keys, values, scales = (pages.in_large_pages((size,), torch.int8) for size in (2 * page + 1, 2 * page, 5))
+    at = [tensor.data_ptr() for tensor in (keys, values, scales)]
+    first = [(at[0], page), (at[1], page), (at[2], 5)]
+    assert list(pages.in_order_of_use([keys, values, scales])) == [
+        *first, (at[0] + page, page), (at[1] + page, page), (at[0] + 2 * page, 1)
+    ]  # fmt: skip
+
+
 def resident_mib(after: Callable[[], object] = lambda: None) -> float:
     after()
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE / 2**20
