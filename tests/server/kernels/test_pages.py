@@ -1,10 +1,7 @@
 """Memory for weights and caches: all zeros, in large pages."""
 
 import math
-import mmap
 import re
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,27 +26,26 @@ def test_it_is_zero_of_the_shape_and_begins_with_a_page() -> None:
     not ENABLED.is_file() or "[never]" in ENABLED.read_text(), reason="NOT RUN: this kernel has no large pages"
 )
 def test_it_lies_in_large_pages() -> None:
-    assert large_kib(pages.in_large_pages((8 << 20,), torch.int8).fill_(1).data_ptr()) > 0
+    assert kib("AnonHugePages", pages.in_large_pages((8 << 20,), torch.int8).fill_(1)) > 0
 
 
 def test_memory_is_taken_before_it_is_written_to() -> None:
     numbers = pages.in_large_pages((64 << 20,), torch.int8)
     numbers[5] = 7
-    assert resident_mib() + 50 < resident_mib(after=lambda: pages.populate([numbers], threads=2, at_once_s=math.inf))
+    before = kib("Rss", numbers)
+    pages.populate([numbers], threads=2, at_once_s=math.inf)
+    assert before + 50 * 1024 < kib("Rss", numbers)
     assert numbers[5] == 7 and numbers.sum() == 7
 
 
 def test_what_is_left_when_the_time_is_over_comes_in_the_background() -> None:
     times = iter([0.0, 0.5, *[1.5] * 1000])
-    rest: list[threading.Thread | None] = []
     numbers = pages.in_large_pages((64 << 20,), torch.int8)
-
-    def take() -> None:
-        rest.append(pages.populate([numbers], threads=1, at_once_s=1.0, clock=lambda: next(times)))
-        assert rest[0] is not None
-        rest[0].join()
-
-    assert resident_mib() + 50 < resident_mib(after=take)
+    before = kib("Rss", numbers)
+    rest = pages.populate([numbers], threads=1, at_once_s=1.0, clock=lambda: next(times))
+    assert rest is not None
+    rest.join()
+    assert before + 50 * 1024 < kib("Rss", numbers)
     assert pages.populate([], threads=1, at_once_s=1.0) is None
 
 
@@ -63,17 +59,12 @@ def test_what_is_used_first_is_taken_first() -> None:
     ]  # fmt: skip
 
 
-def resident_mib(after: Callable[[], object] = lambda: None) -> float:
-    after()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE / 2**20
-
-
-def large_kib(address: int) -> int:
-    """Of the mapping that this address is in."""
+def kib(field: str, of: torch.Tensor) -> int:
+    """Of the mapping that it is in, and not of the process: there, other memory comes and goes."""
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(bounds[1], 16) <= address < int(bounds[2], 16)
-        elif inside and line.startswith("AnonHugePages:"):
+            inside = int(bounds[1], 16) <= of.data_ptr() < int(bounds[2], 16)
+        elif inside and line.startswith(f"{field}:"):
             return int(line.split()[1])
     raise AssertionError("not mapped")
