@@ -113,10 +113,14 @@ def _run_folders() -> Iterable[Path]:
 def _unmount(places: Places, *, keep_netns: bool) -> None:
     ours = (str(places.engine), str(places.run))
     for point in sorted(mount_points(), reverse=True):
-        if point.startswith(ours) or (point.startswith("/run/netns") and not keep_netns):
+        if point.startswith(ours):
             succeeds(["umount", "-l", point])
-    if not keep_netns and Path("/run/netns").exists() and not any(Path("/run/netns").iterdir()):
-        remove_if_empty(Path("/run/netns"))
+    network.remove_unused_namespaces()
+    folder = Path("/run/netns")
+    if not keep_netns and folder.exists() and not any(folder.iterdir()):
+        if str(folder) in mount_points():
+            succeeds(["umount", "-l", str(folder)])
+        remove_if_empty(folder)
 
 
 def _strays(cluster: str) -> dict[int, str]:

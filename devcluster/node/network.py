@@ -15,6 +15,7 @@ from devcluster.places import Places
 from devcluster.processes import run, succeeds
 
 FIREWALLS = ("iptables", "ip6tables")
+_NAMESPACES = Path("/run/netns")
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _OF_ONE_NETWORK = re.compile(r"NETAVARK-(DN-)?[0-9A-F]{13}$")
 
@@ -112,10 +113,30 @@ def remove_links(network: Network) -> None:
     for link in json.loads(run(["ip", "-j", "link", "show", "master", network.bridge]) or "[]"):
         succeeds(["ip", "link", "del", link["ifname"]])
         if name := names.get(link.get("link_netnsid")):
-            succeeds(["umount", "-l", f"/run/netns/{name}"])
-            with suppress(OSError):
-                Path(f"/run/netns/{name}").unlink()
+            _remove_namespace(_NAMESPACES / name)
     succeeds(["ip", "link", "del", network.bridge])
+
+
+def remove_unused_namespaces() -> None:
+    """Those of podman in which nothing runs: of containers that died before they had a link to our bridge."""
+    inhabited = {inode for path in Path("/proc").glob("[0-9]*/ns/net") if (inode := _inode(path))}
+    for path in _NAMESPACES.glob("netns-*"):  # podman's name for them
+        if _inode(path) not in inhabited:
+            _remove_namespace(path)
+
+
+def _remove_namespace(path: Path) -> None:
+    succeeds(["umount", "-l", str(path)])
+    with suppress(OSError):
+        path.unlink()
+
+
+def _inode(path: Path) -> int:
+    """0 for what went away meanwhile."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def remove_rules(networks: list[Network], chains_before: set[str]) -> None:

@@ -52,9 +52,21 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     shutil.rmtree(home)
 
 
-def test_down_leaves_nothing(own: Places) -> None:
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """A network namespace as a container of another podman has it."""
+    name = "netns-slipway-elsewhere"
+    output("ip", "netns", "add", name)
+    with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "infinity"], env=as_administrator()) as inhabitant:
+        yield
+        inhabitant.kill()
+    output("ip", "netns", "delete", name)
+
+
+def test_down_leaves_nothing(own: Places, elsewhere: None) -> None:
     before = traces()
     killed_while(own, "start the node", after_s=4)
+    output("ip", "netns", "add", "netns-slipway-orphan")
     devcluster(own, "down")
     assert_same(before, traces(), "after kill -9 of `up` while the node started")
 
@@ -180,8 +192,11 @@ def environment(where: Places) -> dict[str, str]:
 
 
 def output(*program: str) -> str:
-    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    return subprocess.run(program, capture_output=True, text=True, env={**os.environ, "PATH": path}).stdout
+    return subprocess.run(program, capture_output=True, text=True, env=as_administrator()).stdout
+
+
+def as_administrator() -> dict[str, str]:
+    return os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
 
 def _link(source: str, target: str) -> None:
