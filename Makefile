@@ -47,15 +47,18 @@ check: setup ## lint, types, import contracts
 
 test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces
 	@$(PY) -m devcluster built || { $(PY) -m devcluster up && $(PY) -m devcluster images; }
-	@$(MAKE) --no-print-directory --jobs=2 components cluster
+	@$(MAKE) --no-print-directory --jobs=2 components cluster nothing-left
 
-# A cluster's tests wait where others compute; what compiles for minutes comes before both. A line says by its first word
-# which lane it is from.
+# A cluster's tests wait where others compute; what compiles for minutes comes before both. What is third begins when
+# one of the two lanes is done. A line says by its first word which lane it is from.
 components:
 	@$(MAKE) MAKEFLAGS= integration 2>&1 | sed -u 's/^/components  /'
 
 cluster:
-	@$(MAKE) MAKEFLAGS= e2e traces 2>&1 | sed -u 's/^/cluster     /'
+	@$(MAKE) MAKEFLAGS= e2e 2>&1 | sed -u 's/^/cluster     /'
+
+nothing-left:
+	@$(MAKE) MAKEFLAGS= traces 2>&1 | sed -u 's/^/traces      /'
 
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm
