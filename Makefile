@@ -63,14 +63,16 @@ nothing-left:
 tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kubectl, helm (once, cached)
 	$(PY) -m devcluster build control-plane helm
 
-unit: setup ## what needs no other process and no torch
-	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 2 --dist worksteal
-
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
+# Tests wait as much as they compute, so that three at a time fill two cores; in no order but chance's, because the files
+# that wait longest have the fewest tests, and xdist would put those last.
+unit: setup ## what needs no other process and no torch
+	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 3 --dist worksteal
+
 integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
-	$(VENV)/bin/pytest tests -m "integration and not extended" -n 2 --dist loadfile --durations=12
+	$(VENV)/bin/pytest tests -m "integration and not extended" -n 3 --dist loadfile --no-loadscope-reorder --durations=12
 
 extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
 	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12
