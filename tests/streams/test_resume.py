@@ -36,11 +36,16 @@ def client_at(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
 
 
-async def chat(client: openai.AsyncOpenAI, **options: Any) -> dict[str, Any]:
-    """What the client made of a stream, and that it was one: one id, one role, one finish, one usage at the end."""
+async def chat(client: openai.AsyncOpenAI, told: list[Any] | None = None, **options: Any) -> dict[str, Any]:
+    """What the client made of a stream, and that it was one: one id, one role, one finish, one usage at the end.
+
+    `told`: takes the chunks as they come.
+    """
     options = {"stream_options": {"include_usage": True}} | options
     stream = await client.chat.completions.create(model="chat", messages=MESSAGES, stream=True, **options)  # type: ignore[call-overload]
-    chunks = [chunk async for chunk in stream]
+    chunks = [] if told is None else told
+    async for chunk in stream:
+        chunks.append(chunk)
     deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
     assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
     assert [d.delta.role for d in deltas if d.delta.role] == ["assistant"]
@@ -176,16 +181,22 @@ async def test_another_revision_never_goes_on_with_a_stream(pods: list[ServerPro
         assert gate.backends.report()["default/chat"]["revisions"]["s"]["requests"] == 0
 
 
-def stop_when_running(pod: ServerProcess, requests: int) -> psutil.Process:
-    """The pod's engine, stopped with so many requests half answered: none ends before the pod's death."""
+FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"
+
+
+def stop_half_way(pod: ServerProcess, requests: int, before: float) -> psutil.Process:
+    """The pod's engine, stopped when all have their first token: none is asked again whole, and none ends in time.
+
+    `before`: what the pod had counted of FIRST_TOKENS.
+    """
     engine = pod.engine
 
     def stopped() -> bool:
-        if pod.running() == requests:
+        if (pod.metric(FIRST_TOKENS) - before, pod.running()) == (requests, requests):
             engine.suspend()
         return engine.status() == psutil.STATUS_STOPPED
 
-    until(stopped, f"{requests} running requests")
+    until(stopped, f"first tokens of {requests} requests")
     return engine
 
 
@@ -217,9 +228,11 @@ async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: 
         for index, death in enumerate((kill, kill_engine)):
             # The one that dies is the only endpoint when they begin: it gets them all.
             await route(pods[index].url)
-            streams = [asyncio.create_task(chat(client, **long)) for _ in range(6)]
+            before, told = pods[index].metric(FIRST_TOKENS), [list[Any]() for _ in range(6)]
+            streams = [asyncio.create_task(chat(client, chunks, **long)) for chunks in told]
             others = [asyncio.create_task(client.completions.create(**whole, extra_body=body)) for _ in range(2)]
-            engine = await asyncio.to_thread(stop_when_running, pods[index], 8)
+            engine = await asyncio.to_thread(stop_half_way, pods[index], 8, before)
+            await soon(lambda told=told: all(told), 30)
             await route(pods[index].url, pods[-1].url)
             death(pods[index], engine)
             assert await asyncio.gather(*streams) == [undisturbed] * 6
