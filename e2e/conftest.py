@@ -29,6 +29,9 @@ from examples.demo.kube import (
     pods,
 )
 from examples.demo.load import Load
+from tests.support import signals
+
+signals.reset()
 
 HERE = Path(__file__).resolve().parent
 LAST = "test_uninstall_clean.py"

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.support import signals
 from tests.support.api_server import api, api_server, namespace
 from tests.support.loop import PatientLoop
+
+signals.reset()
 
 # Triton's kernels run on the CPU, unless told otherwise; before anything imports Triton, which asks but once.
 os.environ.setdefault("TRITON_INTERPRET", "1")

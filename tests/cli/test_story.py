@@ -1,6 +1,7 @@
 """A day's work through the real console script on a real API server, operator and gateway; only pods are pretended."""
 
 import asyncio
+import contextlib
 import json
 import shlex
 import signal
@@ -138,5 +139,9 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_interrupted(canar
         assert all(one != next_ for one, next_ in pairwise(said)), "a line is printed only when something changed"
     finally:
         watching.send_signal(signal.SIGINT)
-        await asyncio.wait_for(watching.communicate(), 30)
+        try:
+            await asyncio.wait_for(watching.communicate(), 30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                watching.kill()
     assert watching.returncode == 130
