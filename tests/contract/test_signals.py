@@ -13,7 +13,8 @@ INTERRUPTED = """
 import signal, subprocess, sys
 from tests.support import signals
 {reset}
-child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(20)"], stdout=subprocess.PIPE,
+SLEEPS = "import time; print(flush=True); time.sleep(20)"
+child = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE,
                          stderr=subprocess.DEVNULL)
 child.stdout.readline()
 child.send_signal(signal.SIGINT)

@@ -7,7 +7,7 @@ SENT_BY_TESTS = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT}
 
 
 def reset() -> None:
-    """Undo what a background shell job inherits: ignored or blocked signals, which every child process inherits in turn.
+    """Undo what a background shell job inherits, and passes on to every child: ignored or blocked signals.
 
     A shell without job control starts background jobs with SIGINT and SIGQUIT ignored (POSIX, "Asynchronous Lists").
     """
