@@ -199,6 +199,8 @@ class Edge:
             preferred=preferred,
             stream=asked.stream is True,
             wants_json=asked.wants_json,
+            client=envelope.client(request.headers, request.remote),
+            excused=asked.excused,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call

@@ -37,9 +37,17 @@ class Lease:
     """One attempt at one endpoint: counted as in flight from creation to `release`."""
 
     def __init__(
-        self, owner: "Backends", target: Target, tally: Tally, *, first: bool, fate: Fate | None = None
+        self,
+        owner: "Backends",
+        target: Target,
+        tally: Tally,
+        *,
+        first: bool,
+        fate: Fate | None = None,
+        client: str = "",
     ) -> None:
         self.target = target
+        self.client = client
         self.fate = fate  # of a first attempt alone
         self._owner = owner
         self._tally = tally
@@ -51,7 +59,7 @@ class Lease:
     def began(self) -> None:
         """The endpoint answers; whether it also ends the answer is yet to be seen."""
         if not self._failed:
-            self._try = self._owner.began(self.target)
+            self._try = self._owner.began(self.target, self.client)
 
     def failed(self, body: bytes = b"") -> None:
         """`body`: of an answer whose status says so."""
@@ -61,7 +69,7 @@ class Lease:
         if not self._failed:
             self._failed = True
             self._tally.failures += self._first
-            self._owner.failed(self.target, self._try)
+            self._owner.failed(self.target, self._try, self.client)
 
     def release(self) -> None:
         if self._held:
@@ -228,11 +236,11 @@ class Backends:
             self._tell(route)
         return pick(self.table, in_force, key, self._inflight, excluded, avoided=avoided)
 
-    def began(self, target: Target) -> Try | None:
-        return self._watched(target, lambda watch: watch.began(target.revision))
+    def began(self, target: Target, client: str) -> Try | None:
+        return self._watched(target, lambda watch: watch.began(target.revision, client))
 
-    def failed(self, target: Target, one: Try | None) -> None:
-        self._watched(target, lambda watch: watch.failed(target.revision, one, self._clock()))
+    def failed(self, target: Target, one: Try | None, client: str) -> None:
+        self._watched(target, lambda watch: watch.failed(target.revision, one, self._clock(), client))
 
     def _watched(self, target: Target, note: Callable[[Watch], Try | None]) -> Try | None:
         watch = self._watches.get(target.route)
@@ -243,27 +251,36 @@ class Backends:
         return noted
 
     def fate(
-        self, target: Target, key: str, stratum: str, now_s: float, *, by_split: bool, stream: bool = False
+        self,
+        target: Target,
+        key: str,
+        stratum: str,
+        now_s: float,
+        *,
+        by_split: bool,
+        stream: bool = False,
+        client: str = "",
+        excused: frozenset[str] = frozenset(),
     ) -> Fate:
         """Of a first attempt that begins: its end is a metric, and a sample for the judge if the split chose it.
 
         `by_split` False: a header or a pin chose the revision. Weights that are not those that were published tell
         nothing. An endpoint elsewhere than the split wanted, for want of one there, tells whose request it was, and of
-        neither revision how it fares. `stream`: the client asked for one.
+        neither revision how it fares. `stream`: the client asked for one. `client`: who sent it; `excused`: kinds of
+        trouble that the request itself asks for.
         """
         route = self.table.routes.get(target.route) if self.table else None
         published = route is not None and not self._watches[route.name].cut and self._in_force(route) is route
         own = assigned(route, key) if by_split and route is not None and published else ""
-        epoch = self._samples.epoch(route) if route and own else None
-        if epoch:
-            epoch.assign(own)
+        epoch = self._samples.epoch(route, now_s) if route and own else None
+        counts = bool(epoch and epoch.assign(own, key, client, now_s))
         here = epoch if own == target.revision else None
-        attempt = here.begin(target.revision, key, stratum, stream=stream) if here else None
+        attempt = here.begin(target.revision, key, stratum, stream=stream, counts=counts) if here else None
 
         def tell(outcome: Outcome) -> None:
             self._metrics.first_attempt(target.model, target.revision, outcome)
             if here and attempt:
-                here.count(attempt, outcome)
+                here.count(attempt, outcome.without(excused))
 
         def close(waited: Mapping[str, float]) -> None:
             if here:
@@ -290,7 +307,7 @@ class Backends:
         if route is None or not route.mirror_routes or self._watches[route.name].cut or self._expired(route):
             return None
         one = mirror_of(route, target.revision, request_id, headers)
-        return (route, one, self._samples.epoch(route)) if one else None
+        return (route, one, self._samples.epoch(route, self._clock())) if one else None
 
     def mirrors(self, target: Target, one: MirrorRoute) -> bool:
         """Whether a mirror is still published."""
@@ -306,13 +323,13 @@ class Backends:
         """Requests of clients in flight at an endpoint."""
         return self._inflight.get(url, 0)
 
-    def lease(self, target: Target, *, first: bool, fate: Fate | None = None) -> Lease:
+    def lease(self, target: Target, *, first: bool, fate: Fate | None = None, client: str = "") -> Lease:
         tally = self._tallies.setdefault((target.route, target.revision), Tally())
         tally.inflight += 1
         tally.requests += first
         self._inflight[target.url] += 1
         self._metrics.inflight_changed(target.model, target.revision, 1)
-        return Lease(self, target, tally, first=first, fate=fate)
+        return Lease(self, target, tally, first=first, fate=fate, client=client)
 
     def give_back(self, target: Target, tally: Tally) -> None:
         tally.inflight -= 1

@@ -22,6 +22,7 @@ class Call:
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
     `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
+    `client`: who sent it, as far as that is known. `excused`: kinds of trouble that the request itself asks for.
     """
 
     model: str
@@ -35,6 +36,8 @@ class Call:
     wants_json: bool = False
     holder: str = ""
     tokens: bytes = b""
+    client: str = ""
+    excused: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:

@@ -4,12 +4,13 @@ A split that nobody renews falls back to the stable revision, when that is asked
 
 A revision under test is cut off when its last `failures` tries all failed, or four of five of its last
 `4 * failures`, and this holds for `after_s` (a pod that died is gone from the table before), while the others do not
-show the same. Its share goes to them. After a cool-down it is tried again, one request a second; three that succeed
-undo the cut, one that fails doubles the cool-down. A new generation of the route starts from nothing.
+show the same. Failures of one client alone do not count so while there are other clients. Its share goes to the other
+revisions. After a cool-down it is tried again, one request a second; three that succeed undo the cut, one that fails
+doubles the cool-down. A new generation of the route starts from nothing.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from .table import Backend, Route, what_runs
@@ -32,9 +33,10 @@ class Rule:
 
 @dataclass(slots=True)
 class Try:
-    """One request at one endpoint; it may begin well and still fail."""
+    """One request at one endpoint; it may begin well and still fail. `client`: who sent it."""
 
     failed: bool
+    client: str = ""
 
 
 @dataclass(slots=True)
@@ -59,9 +61,9 @@ class Watch:
     _tries: dict[str, deque[Try]] = field(default_factory=dict)
     _hard_since_s: dict[str, float] = field(default_factory=dict)
 
-    def began(self, revision: str) -> Try:
+    def began(self, revision: str, client: str = "") -> Try:
         """An endpoint answered."""
-        one = self._add(revision, failed=False)
+        one = self._add(revision, client, failed=False)
         if revision in self._hard_since_s and not self._hard(revision):
             del self._hard_since_s[revision]
         if self.cut and self.cut.revision == revision and self.cut.trying:
@@ -72,12 +74,12 @@ class Watch:
                 self._hard_since_s.clear()
         return one
 
-    def failed(self, revision: str, one: Try | None, now_s: float) -> None:
+    def failed(self, revision: str, one: Try | None, now_s: float, client: str = "") -> None:
         """An endpoint did not answer, or broke off the answer that it began with `one`."""
         if one:
             one.failed = True
         else:
-            self._add(revision, failed=True)
+            self._add(revision, client, failed=True)
         if self.cut is None:
             reason = self._hard(revision)
             if not reason:
@@ -98,9 +100,9 @@ class Watch:
         self.cut.until_s, self.cut.trying = now_s + TRIAL_GAP_S, True
         return False
 
-    def _add(self, revision: str, *, failed: bool) -> Try:
+    def _add(self, revision: str, client: str, *, failed: bool) -> Try:
         tries = self._tries.setdefault(revision, deque(maxlen=max(1, WINDOW * self.rule.failures)))
-        tries.append(Try(failed))
+        tries.append(Try(failed, client))
         return tries[-1]
 
     def _hard(self, revision: str) -> str:
@@ -111,12 +113,18 @@ class Watch:
             return ""
         tries = self._tries.get(revision, deque[Try](maxlen=1))
         last = list(tries)[-self.rule.failures :]
-        if len(last) == self.rule.failures and all(one.failed for one in last):
+        if len(last) == self.rule.failures and all(one.failed for one in last) and self._by_several(last):
             return f"its last {len(last)} tries failed"
-        bad = sum(one.failed for one in tries)
-        if len(tries) == tries.maxlen and bad >= HARD_SHARE * len(tries):
-            return f"{bad} of its last {len(tries)} tries failed"
+        bad = [one for one in tries if one.failed]
+        if len(tries) == tries.maxlen and len(bad) >= HARD_SHARE * len(tries) and self._by_several(bad):
+            return f"{len(bad)} of its last {len(tries)} tries failed"
         return ""
+
+    def _by_several(self, failed: Collection[Try]) -> bool:
+        """One client's failures may be its own doing: they cut nothing off while the route has other clients."""
+        if len({one.client for one in failed}) > 1:
+            return True
+        return len({one.client for tries in self._tries.values() for one in tries}) == 1
 
     def _sick(self, revision: str) -> bool:
         """The same trouble elsewhere: then the fault is not this revision's, and cutting it off helps nobody."""

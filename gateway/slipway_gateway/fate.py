@@ -24,6 +24,12 @@ class Outcome:
     bad: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    def without(self, excused: frozenset[str]) -> "Outcome":
+        """The same without the kinds of trouble that its request asked for."""
+        if excused.isdisjoint(self.bad):
+            return self
+        return Outcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
+
 
 def _nobody(waited: Mapping[str, float]) -> None:
     """Of an attempt that no judge looks at."""

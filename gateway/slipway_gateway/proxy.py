@@ -22,7 +22,7 @@ from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
 from .waiting import Waiting
-from .wire import errors
+from .wire import answers, errors
 from .wire.resume import Trail
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
@@ -123,8 +123,16 @@ class Proxy:
         )
 
     def _fate(self, call: Call, target: Target) -> Fate:
-        now_s = self._clock()
-        return self._backends.fate(target, call.key, call.stratum, now_s, by_split=call.by_split, stream=call.stream)
+        return self._backends.fate(
+            target,
+            call.key,
+            call.stratum,
+            self._clock(),
+            by_split=call.by_split,
+            stream=call.stream,
+            client=call.client,
+            excused=call.excused,
+        )
 
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
@@ -182,7 +190,7 @@ class Proxy:
 
     async def _attempt(self, call: Call, target: Target, fate: Fate | None) -> Answer | Fault:
         """`fate`: of the first attempt alone."""
-        lease = self._backends.lease(target, first=fate is not None, fate=fate)
+        lease = self._backends.lease(target, first=fate is not None, fate=fate, client=call.client)
         response: aiohttp.ClientResponse | None = None
         done = False
         try:
@@ -219,7 +227,7 @@ class Proxy:
         whole = response.content_length is not None or response.content_type == "application/json"
         start = await _read_at_least(response, _MAX_WHOLE_BYTES if whole or status in RETRIED_STATUSES else 1)
         answer = Answer(target, status, CIMultiDict(response.headers), start)
-        if status >= 500:
+        if status >= 500 and not answers.is_deadline(start):
             lease.failed(start)
         elif status != 200 and lease.fate:
             lease.fate.refused(self._clock())

@@ -6,22 +6,17 @@ ended is counted by what is known of it: that it was assigned, and how long it t
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .fate import E2E, ITL, MEASURES, TTFT, Fate, Outcome
 from .table import Route
+from .units import Units
 from .wire.answers import KINDS
-from .wire.envelope import ALONE
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
-# Pairs of session and kind that a generation remembers, some 60 bytes each.
-MAX_SEEN = 8192
-# Sessions of which a generation knows that their latencies were counted, some 80 bytes each.
-MAX_SESSIONS = 65_536
 _SMALL_BYTES, _MEDIUM_BYTES = 4 << 10, 32 << 10
 
 
@@ -75,10 +70,14 @@ def _trimmed(counts: list[int]) -> list[int]:
 
 @dataclass(slots=True)
 class Counts:
-    """Requests that were assigned to one revision, those whose first attempt ended, their bad events, and times."""
+    """Of one revision: sessions assigned to it, those of which a first attempt ended, their bad events, times.
+
+    `requests` are all first attempts that ended, also those that no other counter takes.
+    """
 
     assigned: int = 0
     requests: int = 0
+    units: int = 0
     events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     slow: Times = field(default_factory=Times)
     late: Times = field(default_factory=Times)  # of those that are over without a time: what they took at least
@@ -87,6 +86,7 @@ class Counts:
         return {
             "assigned": self.assigned,
             "requests": self.requests,
+            "units": self.units,
             "events": dict(self.events),
             "slow": self.slow.report(),
             "late": late.report(),
@@ -119,71 +119,46 @@ class Pairs:
 _OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
 
 
-class Sessions:
-    """Which latencies of a session are counted already: the first request that can have one is the one that counts.
-
-    A session sticks to a revision, so its requests are one throw of the judge's coin, not many. A full memory forgets
-    the session that came first: when that comes again, it counts once more.
-    """
-
-    __slots__ = ("_known", "_oldest_first")
-
-    def __init__(self) -> None:
-        self._known: dict[int, frozenset[str]] = {}
-        self._oldest_first: deque[int] = deque()
-
-    def first(self, key: str, *, stream: bool) -> frozenset[str]:
-        """Measures of which a request that begins is its session's first: all that it can have, where it is alone."""
-        possible = _OF_STREAM if stream else _OF_WHOLE
-        if key.startswith(ALONE):
-            return possible
-        # The process's own keyed hash: no client can choose sessions that collide.
-        session = hash(key)
-        known = self._known.get(session)
-        if known is None:
-            self._remember(session)
-        self._known[session] = possible | known if known else possible
-        return possible - known if known else possible
-
-    def _remember(self, session: int) -> None:
-        if len(self._oldest_first) >= MAX_SESSIONS:
-            del self._known[self._oldest_first.popleft()]
-        self._oldest_first.append(session)
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it."""
+    """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it.
+
+    `counts`: whether its session is one that the judge looks at.
+    """
 
     revision: str
     key: str
     stratum: str
     measures: frozenset[str]
+    counts: bool = True
 
 
 class Epoch:
     """One generation of a route's weights."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, begun_s: float = 0.0) -> None:
         self.generation = route.generation
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
-        self._seen: set[int] = set()
         self._shadow: dict[str, dict[str, Pairs]] = {}
-        self._sessions = Sessions()
+        self._units = Units(self._weights, begun_s)
         self._open: dict[Fate, Attempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
         self._shadow.setdefault(revision, {}).setdefault(by, Pairs()).count(canary, second)
 
-    def assign(self, revision: str) -> None:
-        """The split gave a request to this revision, whether it has an endpoint for it or not."""
-        self._revisions[revision].assigned += 1
+    def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
+        """The split gave a request to this revision, whether it has an endpoint for it or not: whether it may count."""
+        new, counts = self._units.assign(revision, key, client, now_s)
+        self._revisions[revision].assigned += new
+        return counts
 
-    def begin(self, revision: str, key: str, at: str, *, stream: bool) -> Attempt:
+    def begin(self, revision: str, key: str, at: str, *, stream: bool, counts: bool = True) -> Attempt:
         """A first attempt at the revision that the split chose; `key`: of the session; `at`: the stratum."""
-        return Attempt(revision, key, at, self._sessions.first(key, stream=stream))
+        possible = (_OF_STREAM if stream else _OF_WHOLE) if counts else frozenset[str]()
+        measures = frozenset(measure for measure in possible if self._units.first(key, measure))
+        return Attempt(revision, key, at, measures, counts)
 
     def open(self, attempt: Attempt, fate: Fate) -> None:
         """It began. Where there is nothing to compare with, nobody waits for what does not end."""
@@ -199,23 +174,13 @@ class Epoch:
         """It ended, or was silent for too long."""
         counts = self._revisions[attempt.revision]
         counts.requests += 1
+        if not attempt.counts:
+            return
+        counts.units += self._units.first_end(attempt.key)
         for kind in outcome.bad:
-            counts.events[kind] += self._first_of(attempt.key, kind)
+            counts.events[kind] += self._units.first(attempt.key, kind)
         for measure in attempt.measures & outcome.seconds.keys():
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
-
-    def _first_of(self, key: str, kind: str) -> bool:
-        """One session with a poisoned prompt is one event, not a hundred; it has one revision in a generation.
-
-        A full memory forgets nothing and takes nothing new: what it does not know counts each time.
-        """
-        # The process's own keyed hash: no client can choose sessions that collide.
-        event = hash((key, kind))
-        if event in self._seen:
-            return False
-        if len(self._seen) < MAX_SEEN:
-            self._seen.add(event)
-        return True
 
     def report(self, now_s: float) -> dict[str, Any]:
         """Counts as they are now, with what is known of attempts that have not ended."""
@@ -242,11 +207,11 @@ class Samples:
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, str], list[Epoch]] = {}
 
-    def epoch(self, route: Route) -> Epoch:
+    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch:
         """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more."""
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation != route.generation:
-            epochs.append(Epoch(route))
+            epochs.append(Epoch(route, now_s))
             del epochs[:-GENERATIONS]
         return epochs[-1]
 

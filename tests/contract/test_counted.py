@@ -6,8 +6,11 @@ from dataclasses import replace
 from slipway_gateway import samples as gateway_samples
 from slipway_gateway.fate import Outcome
 from slipway_gateway.table import Backend, Route
+from slipway_operator.judging.verdict import judge
 from slipway_operator.kube import samples
 from slipway_operator.kube.gateways import Answer
+from slipway_operator.model import analysis
+from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, Reading
 from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.wire import parse_time
@@ -20,6 +23,7 @@ ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aa
 SIDE = {
     "assigned": 125,
     "requests": 120,
+    "units": 120,
     "events": {"errors": 3, "empty": 0, "truncated": 1, "repetition": 0, "non_finite": 0, "invalid_json": 0, "hung": 0},
     "slow": {"ttft": {"b<4k,stream": [95, 20, 5]}, "itl": {}, "e2e": {}},
     "late": {"ttft": {"b<4k,stream": [0, 2, 0]}, "itl": {}, "e2e": {}},
@@ -30,6 +34,7 @@ def answer(requests: int, generation: int = 19) -> str:
     """As it comes over the wire, with this many requests more to canary, all of them errors and slow."""
     canary = json.loads(json.dumps(SIDE))
     canary["requests"] += requests
+    canary["units"] += requests
     canary["assigned"] += requests + (2 if requests else 0)
     canary["events"]["errors"] += requests
     canary["slow"]["ttft"]["b<4k,stream"][2] += requests
@@ -99,7 +104,8 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
     assert spec
 
     def count(revision: str, key: str, outcome: Outcome) -> None:
-        epoch.count(epoch.begin(revision, key, at, stream=True), outcome)
+        counts = epoch.assign(revision, key, key, 0.0)
+        epoch.count(epoch.begin(revision, key, at, stream=True, counts=counts), outcome)
 
     for number in range(200):
         count("bbb", f"session:{number}", Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
@@ -107,11 +113,64 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
     run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=5.0)
     for _ in range(7):
         count("aaa", "session:slow", Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
-    count("aaa", "session:failed", Outcome(("errors",)))
+    for _ in range(7):
+        count("aaa", "session:failed", Outcome(("errors",)))
     run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
-    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 8, 1)
+    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1), "sessions, not requests"
     assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1), "a session is one, and one of those that are compared"
+
+
+ERRORS_ONLY = AnalysisSpec(
+    metrics=(MetricSpec("errors", event="FirstAttemptError", share=1.0, ok_below=0.005),),
+    min_samples=MinSamples(canary_requests=1, warmup_seconds=0),
+)
+
+
+def judged(failing_sessions: int, requests_each: int, share_that_fails: float, sound_sessions: int) -> analysis.Outcome:
+    """The verdict on a canary of whose requests these failed, by all that lies between the gateway and the judge."""
+    counters = gateway_samples.Samples()
+    epoch = counters.epoch(ROUTE)
+    at = gateway_samples.stratum(100, stream=False)
+
+    def told() -> list:
+        routes = {
+            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
+        }
+        return heard(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
+
+    def request(revision: str, key: str, *, fails: bool) -> None:
+        counts = epoch.assign(revision, key, key, 0.0)
+        attempt = epoch.begin(revision, key, at, stream=False, counts=counts)
+        epoch.count(attempt, Outcome(("errors",) if fails else ()))
+
+    run = counting.begin(AnalysisRun("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, told(), PAIR)
+    request("bbb", "session:first", fails=False)
+    run = counting.add(run, ERRORS_ONLY, told(), PAIR, comparable=True, seconds=1.0)
+    for session in range(failing_sessions):
+        for number in range(requests_each):
+            request("aaa", f"key:{session}", fails=number < share_that_fails * requests_each)
+    for session in range(sound_sessions):
+        for _ in range(requests_each):
+            request("aaa", f"session:{session}", fails=False)
+    for session in range(9 * (failing_sessions + sound_sessions)):
+        request("bbb", f"session:stable-{session}", fails=False)
+    run = counting.add(run, ERRORS_ONLY, told(), PAIR, comparable=True, seconds=60.0)
+    return judge(ERRORS_ONLY, Reading(run.counts, 60.0, assigned=run.assigned)).outcome
+
+
+def test_a_key_of_which_a_third_fails_does_not_pass_as_one_event_of_many_requests() -> None:
+    """safety 27: events are counted by session, so they are a part of sessions and not of requests."""
+    assert judged(1, 2000, 0.3, sound_sessions=0) is not analysis.Outcome.PASS
+
+
+def test_sessions_that_share_a_fate_do_not_pass_at_the_limit_that_they_break() -> None:
+    """safety 27: 2 % of the sessions fail whole; by requests of six each that would be a third of a percent."""
+    assert judged(20, 6, 1.0, sound_sessions=980) is not analysis.Outcome.PASS
+
+
+def test_a_canary_without_errors_passes() -> None:
+    assert judged(0, 1, 0.0, sound_sessions=2000) is analysis.Outcome.PASS
 
 
 def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway import samples
+from slipway_gateway import samples, units
 from slipway_gateway.backends import WHOLE_PATIENCE, Backends
 from slipway_gateway.fate import Fate, Outcome
 from slipway_gateway.router import assigned
-from slipway_gateway.samples import BOUNDS, GENERATIONS, MAX_SEEN, MAX_SESSIONS, Samples, stratum
+from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, build
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire import answers
+from slipway_gateway.wire.envelope import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import ApiError
 from slipway_server.http.service import ENDS, Delta
@@ -82,8 +83,10 @@ async def test_the_report_has_them() -> None:
 def test_numbers_of_the_document_are_those_of_the_code() -> None:
     said = " ".join(TEXT.split())
     assert f"the last {GENERATIONS} generations under which" in said
-    assert f"remembers {MAX_SEEN} pairs" in said
-    assert f"remembers {MAX_SESSIONS:,} sessions" in said
+    assert f"remembers {units.MAX_SESSIONS:,} sessions and {units.MAX_CLIENTS:,} clients" in said
+    assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in said
+    assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in said
+    assert f"`max_tokens` below {SHORT_LIMIT_TOKENS}" in said and f"below {TINY_LIMIT_TOKENS}" in said
     assert f"last {answers.TAIL_BYTES >> 10} KiB of a stream" in said
     assert f"the last {answers.LOOP_BYTES >> 10} KiB of the text (at least {answers.LOOP_MIN_BYTES} bytes)" in said
     assert f"compresses {answers.LOOP_RATIO:g} times" in said
@@ -109,7 +112,7 @@ def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
         FinishReason.ERROR: broken,
         FinishReason.NON_FINITE: ("errors", "non_finite"),
         FinishReason.LOST: broken,
-        FinishReason.DEADLINE: broken,
+        FinishReason.DEADLINE: (),
     }
 
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from slipway_gateway.wire import answers
 from slipway_gateway.wire.answers import (
     EMPTY,
     ERRORS,
@@ -209,3 +210,12 @@ def test_pieces_of_a_stream_are_put_together() -> None:
     calls = piece(tool_calls=[call(0, '{"a":')]) + piece(tool_calls=[call(1, "{")]) + piece(tool_calls=[call(0, "1}")])
     assert of_stream(calls, complete=True) == (INVALID_JSON,)
     assert of_stream(calls + piece(tool_calls=[call(1, "}")]), complete=True) == ()
+
+
+def test_a_deadline_of_the_client_is_no_error() -> None:
+    """safety 18: a `timeout` that cannot be kept counted as an error of the version."""
+    late = b'{"error": {"type": "server_error", "code": "deadline_exceeded", "message": "m"}}'
+    assert answers.is_deadline(late) and answers.of_whole(late) == ()
+    other = late.replace(b"deadline_exceeded", b"internal_error")
+    assert not answers.is_deadline(other) and answers.of_whole(other) == ("errors",)
+    assert not answers.is_deadline(b"{") and not answers.is_deadline(b'{"error": "deadline_exceeded"}')

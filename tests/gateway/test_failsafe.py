@@ -29,6 +29,25 @@ def fail(one: Watch, revision: str, times: int, now_s: float = 0.0) -> None:
         one.failed(revision, None, now_s)
 
 
+def test_one_client_cuts_nothing_off_while_there_are_others() -> None:
+    """safety 18: ten bad requests in a row of one client took the canary away from everybody."""
+    one = watch(rule=Rule(failures=10, after_s=0.0))
+    one.began("s", "victim")
+    for now_s in range(40):
+        one.failed("c", None, float(now_s), "hostile")
+    assert one.cut is None
+    for now_s in range(40, 45):
+        one.failed("c", None, float(now_s), "victim")
+    assert one.cut is not None, "two clients see the same"
+
+
+def test_the_only_client_of_a_route_can_see_a_revision_cut_off() -> None:
+    one = watch(rule=Rule(failures=10, after_s=0.0))
+    for now_s in range(11):
+        one.failed("c", None, float(now_s), "the only one")
+    assert one.cut is not None
+
+
 def test_so_many_failures_in_a_row_cut_off() -> None:
     one = watch()
     fail(one, "c", 4)

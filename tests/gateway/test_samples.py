@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from slipway_gateway import samples
+from slipway_gateway import samples, units
 from slipway_gateway.backends import Backends, Failsafe
 from slipway_gateway.failsafe import Rule
 from slipway_gateway.fate import E2E, ITL, TTFT, Fate, Outcome
@@ -30,13 +30,14 @@ def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
 
 
 def count(epoch: samples.Epoch, revision: str, key: str, outcome: Outcome, *, stream: bool = True) -> None:
-    """One first attempt, from its beginning to its end."""
-    epoch.count(epoch.begin(revision, key, AT, stream=stream), outcome)
+    """One first attempt of a client of its own, from its beginning to its end."""
+    counts = epoch.assign(revision, key, key, 0.0)
+    epoch.count(epoch.begin(revision, key, AT, stream=stream, counts=counts), outcome)
 
 
 def opened(epoch: samples.Epoch, fate: Fate, key: str = "k") -> samples.Attempt:
     """An attempt at canary that begins."""
-    attempt = epoch.begin("c", key, AT, stream=True)
+    attempt = epoch.begin("c", key, AT, stream=True, counts=epoch.assign("c", key, key, 0.0))
     epoch.open(attempt, fate)
     return attempt
 
@@ -328,14 +329,6 @@ def test_another_generation_takes_an_event_of_the_same_session() -> None:
     assert [epoch["revisions"]["c"]["events"]["errors"] for epoch in counters.report(route(), 0.0)] == [1, 1]
 
 
-def test_a_full_memory_counts_unknown_sessions_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_SEEN", 2)
-    epoch = Samples().epoch(route())
-    for key in ("a", "b", "new", "new", "a", "b"):
-        count(epoch, "c", key, ERROR)
-    assert events(epoch) == {"errors": 4} and len(epoch._seen) == 2
-
-
 # -- one latency of a session
 
 
@@ -394,7 +387,7 @@ def test_requests_without_a_session_count_each_and_are_not_remembered() -> None:
     key = sticky_key({}, Envelope(), "one and the same", ("session", "user", "key"))
     for _ in range(3):
         count(epoch, "c", key, STREAMED)
-    assert times(epoch) == {TTFT: 3, ITL: 3, E2E: 3} and not epoch._sessions._known
+    assert times(epoch) == {TTFT: 3, ITL: 3, E2E: 3} and not epoch._units._sessions
 
 
 def test_a_session_counts_again_in_another_generation() -> None:
@@ -405,13 +398,13 @@ def test_a_session_counts_again_in_another_generation() -> None:
 
 
 def test_a_full_memory_forgets_the_session_that_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(units, "MAX_SESSIONS", 2)
     epoch = Samples().epoch(route())
     for key in ("a", "b", "a", "c", "b", "c", "a"):
         count(epoch, "c", f"session:{key}", STREAMED)
     # The third session pushed out the first, which counted again: of seven requests four.
     assert times(epoch) == {TTFT: 4, ITL: 4, E2E: 4}
-    assert len(epoch._sessions._known) == len(epoch._sessions._oldest_first) == 2
+    assert len(epoch._units._sessions) == len(epoch._units._oldest_first) == 2
 
 
 def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
@@ -583,7 +576,7 @@ async def test_nothing_counts_while_a_revision_is_cut_off(clock: Clock) -> None:
     backends = backends_of(clock, rule=Rule(failures=2, after_s=0.0))
     target = Target("default/chat", "chat", "c", URLS["c"])
     for _ in range(2):
-        backends.failed(target, None)
+        backends.failed(target, None, "")
     assert backends.report()["default/chat"]["failsafe"]["cut_off"] == "c"
     for n in range(20):
         ask(backends, f"k{n}").refused(0.0)

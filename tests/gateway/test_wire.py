@@ -141,3 +141,31 @@ def test_error_events() -> None:
     assert done == b"data: [DONE]"
     own = json.loads(error_event("/v1/generate", "upstream_died", "gone").removeprefix(b"data: "))
     assert own["type"] == "error" and own["error"]["code"] == "upstream_died"
+
+
+@pytest.mark.parametrize(
+    ("given", "excused"),
+    [
+        ({}, set()),
+        ({"max_tokens": 1}, {"truncated", "empty"}),
+        ({"max_completion_tokens": 255}, {"truncated"}),
+        ({"max_tokens": 256}, set()),
+        ({"max_tokens": "many"}, set()),
+        ({"stop": ["a"]}, {"empty", "invalid_json"}),
+        ({"stop": None, "stop_token_ids": [], "logit_bias": {}, "ignore_eos": False}, set()),
+        ({"logit_bias": {"5": -100}}, {"truncated", "empty", "repetition", "invalid_json"}),
+        ({"ignore_eos": True, "max_tokens": 4096}, {"truncated", "empty", "repetition", "invalid_json"}),
+    ],
+)
+def test_what_a_request_asks_for_is_no_trouble_of_a_version(given: dict[str, object], excused: set[str]) -> None:
+    """safety 18: `max_tokens: 1` counted as truncated."""
+    assert envelope.parse(json.dumps({"model": "m"} | given).encode()).excused == excused
+
+
+def test_a_client_is_its_key_else_its_address_and_never_what_it_says_of_its_sessions() -> None:
+    keyed = CIMultiDict({"Authorization": "Bearer k1", "X-Session-Id": "s1", "X-Forwarded-For": "10.0.0.9"})
+    assert envelope.client(keyed, "10.0.0.1") == envelope.client(
+        CIMultiDict({"Authorization": "Bearer k1"}), "10.0.0.2"
+    )
+    assert "k1" not in envelope.client(keyed, "10.0.0.1")
+    assert envelope.client(CIMultiDict({"X-Session-Id": "s1"}), "10.0.0.1") == "address:10.0.0.1"

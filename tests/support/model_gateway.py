@@ -50,7 +50,7 @@ class Nature:
 
 @dataclass
 class Tally:
-    """Counters of one revision while requests come."""
+    """Counters of one revision while requests come, each from a session of its own."""
 
     requests: int
     assigned: int
@@ -65,7 +65,7 @@ class Tally:
 
     def side(self) -> Side:
         slow = {"ttft": {STRATUM: tuple(self.slow)}}
-        return Side(self.requests, {"errors": self.errors}, slow, assigned=self.assigned)
+        return Side(self.requests, self.requests, {"errors": self.errors}, slow, assigned=self.assigned)
 
 
 @dataclass
@@ -156,7 +156,9 @@ class ModelGateway:
                 one.told = True
                 side = sample.revisions[one.revision]
                 events = side.events | {"errors": side.events.get("errors", 0) + 1}
-                sample.revisions[one.revision] = replace(side, requests=side.requests + 1, events=events)
+                sample.revisions[one.revision] = replace(
+                    side, requests=side.requests + 1, units=side.units + 1, events=events
+                )
 
     def _late(self, sample: Sample, now: datetime) -> Sample:
         """As it is now, with what is known of requests that have not ended."""

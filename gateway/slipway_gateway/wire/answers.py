@@ -5,7 +5,7 @@ compressed, says nothing: nobody is blamed for what cannot be read.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ JSON_CHARS = 64 << 10
 
 _DONE = b"[DONE]"
 _NOT_THE_SERVERS_FAULT = ("invalid_request_error", "rate_limit_error")
+# The client's own `timeout` was over: how long the answer takes is seen by its latency.
+DEADLINE_EXCEEDED = "deadline_exceeded"
 
 
 class _Said(msgspec.Struct):
@@ -131,7 +133,7 @@ def of_stream(tail: bytes, *, complete: bool, wants_json: bool = False) -> tuple
 
 def _of_parts(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
     for part in parts:
-        if isinstance(part.error, dict) and part.error.get("type") not in _NOT_THE_SERVERS_FAULT:
+        if isinstance(part.error, dict) and _is_servers_fault(part.error):
             return (ERRORS, NON_FINITE) if part.error.get("code") == NON_FINITE else (ERRORS,)
     if not any(part.known for part in parts) or any(part.error for part in parts):
         return ()
@@ -144,6 +146,19 @@ def _of_parts(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[
         (INVALID_JSON, complete and any(one.breaks_json(asked=wants_json) for one in told)),
     )
     return tuple(kind for kind, holds in found if holds)
+
+
+def _is_servers_fault(error: Mapping[str, Any]) -> bool:
+    return error.get("type") not in _NOT_THE_SERVERS_FAULT and error.get("code") != DEADLINE_EXCEEDED
+
+
+def is_deadline(body: bytes) -> bool:
+    """Whether an error says that the deadline which the client set is over."""
+    try:
+        error = _WHOLE.decode(body).error
+    except _UNREADABLE:
+        return False
+    return isinstance(error, dict) and error.get("code") == DEADLINE_EXCEEDED
 
 
 def _read(parts: list[_Part]) -> dict[int, _Told]:

@@ -2,11 +2,13 @@
 
 import hashlib
 import hmac
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from .answers import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
 from .errors import invalid
 
 # Session headers that agents and routers already send, the most specific first.
@@ -28,6 +30,9 @@ STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
 JSON_FORMATS = ("json_object", "json_schema")
+# A limit below this is expected to cut answers short; one below the other may leave no text at all.
+SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
+_NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
 
 class Envelope(msgspec.Struct):
@@ -40,6 +45,16 @@ class Envelope(msgspec.Struct):
     conversation: Any = None
     # As it was written: the schema in it may be long, and only its type is looked at.
     response_format: msgspec.Raw = msgspec.Raw(b"{}")
+    # What a client decides of its answer: only whether it is there, and a number of tokens, is looked at.
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    stop: msgspec.Raw = msgspec.Raw()
+    stop_token_ids: msgspec.Raw = msgspec.Raw()
+    logit_bias: msgspec.Raw = msgspec.Raw()
+    allowed_token_ids: msgspec.Raw = msgspec.Raw()
+    bad_words: msgspec.Raw = msgspec.Raw()
+    ignore_eos: msgspec.Raw = msgspec.Raw()
+    min_tokens: msgspec.Raw = msgspec.Raw()
 
     @property
     def wants_json(self) -> bool:
@@ -48,6 +63,30 @@ class Envelope(msgspec.Struct):
             return _FORMAT.decode(self.response_format).type in JSON_FORMATS
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
+
+    @property
+    def excused(self) -> frozenset[str]:
+        """Kinds of trouble that the request itself asks for: they say nothing about a version.
+
+        Who asks for a short answer gets one that is cut short, or has no text; who forbids, forces or ends on tokens
+        may get no text, a loop, or text that is no JSON.
+        """
+        limits = (self.max_tokens, self.max_completion_tokens)
+        limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
+        ends = _given(self.stop, self.stop_token_ids)
+        steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
+        found = (
+            (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers),
+            (EMPTY, limit < TINY_LIMIT_TOKENS or ends or steers),
+            (REPETITION, steers),
+            (INVALID_JSON, ends or steers),
+        )
+        return frozenset(kind for kind, holds in found if holds)
+
+
+def _given(*fields: msgspec.Raw) -> bool:
+    """Whether any of these fields has a value that does something."""
+    return any(bytes(field).strip() not in _NOTHING for field in fields)
 
 
 class _Format(msgspec.Struct):
@@ -77,9 +116,9 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
         for value in (envelope.user, envelope.prompt_cache_key, _conversation(envelope)):
             if isinstance(value, str) and value:
                 return f"user:{value}"
-    if "key" in sources and (key := _api_key(headers)):
+    if "key" in sources and _api_key(headers):
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
-        return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        return client(headers, None)
     return f"{ALONE}{request_id}"
 
 
@@ -93,6 +132,13 @@ def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[s
     if "user" in sources and isinstance(envelope.user, str) and envelope.user:
         return _pseudonym(f"user:{envelope.user}", salt)
     return ""
+
+
+def client(headers: Mapping[str, str], address: str | None) -> str:
+    """Who sends a request, for what is bounded by client: the digest of its API key, else its address."""
+    if key := _api_key(headers):
+        return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"address:{address or ''}"
 
 
 def _pseudonym(name: str, salt: str) -> str:

@@ -53,11 +53,12 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
 def _side(side: Json, known: Bounds) -> Side:
     return Side(
         requests=_count(side["requests"]),
+        # A gateway of a former release counts no units: its events are a part of nothing, and so no data.
+        units=_count(side.get("units", 0)),
         events={_name(name): _count(count) for name, count in _few(side.get("events") or {}, MOST_EVENTS).items()},
         slow=_times(side.get("slow") or {}, known),
         late=_times(side.get("late") or {}, known),
-        # A gateway of a former release knows those that ended and no others.
-        assigned=_count(side.get("assigned", side["requests"])),
+        assigned=_count(side.get("assigned", 0)),
     )
 
 

@@ -14,13 +14,14 @@ class Side:
     """
 
     requests: int = 0  # first attempts that ended
-    events: dict[str, int] = field(default_factory=dict)  # bad ones by kind: errors, empty, truncated, ...
+    units: int = 0  # sessions of which a first attempt ended: what events are a part of
+    events: dict[str, int] = field(default_factory=dict)  # units with a bad one, by kind: errors, empty, truncated, ...
     # Latencies in seconds, by kind (ttft, itl, e2e) and stratum, of each session's first request that can have one; not
     # cumulated, one count more than the kind has bounds.
     slow: dict[str, dict[str, Buckets]] = field(default_factory=dict)
     # The same of those that have no value, or not yet: what they took at least.
     late: dict[str, dict[str, Buckets]] = field(default_factory=dict)
-    assigned: int = 0  # requests that the split gave it
+    assigned: int = 0  # units that the split gave it
 
 
 @dataclass(frozen=True, slots=True)

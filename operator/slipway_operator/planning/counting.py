@@ -26,7 +26,7 @@ MOST_GONE = 32  # counters of processes that do not answer any more, kept in cas
 Thresholds = tuple[Threshold, ...]
 Totals = tuple[int, ...]
 Sides = tuple[Side, ...]  # canary's, and that of whom it is compared with
-SPLIT = 2  # counters before those of the metrics: requests assigned to canary and to stable
+SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
 PER_METRIC = 4
 HALF = 50  # weight of a canary beside a baseline with the same one
 PAIRED = 50  # and of what canary and a second stable pod both answer
@@ -220,14 +220,14 @@ def _drift(column: Column, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, 
 
 
 def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
-    """Requests that the metric compares, and bad ones among them.
+    """Units that the metric compares, and bad ones among them: sessions, each counted once.
 
     One that has not ended is bad as soon as it takes longer than its limit, and none of both before: each request
     counts when it is known on which side of the limit it is.
     """
     latency = slower(metric.event)
     if latency is None:
-        return side.requests, side.events.get(BAD_EVENTS[metric.event], 0)
+        return side.units, side.events.get(BAD_EVENTS[metric.event], 0)
     bounds, kind = gateway.bounds.get(latency.kind, ()), latency.kind
     known = bad = 0
     for limit in (item for item in thresholds if item.metric == metric.name):

@@ -21,6 +21,7 @@ from tests.support.told import as_told
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
 SIDE = {
     "requests": 120,
+    "units": 90,
     "events": {"errors": 3, "empty": 0},
     "slow": {"ttft": {"b<4k,stream": [100, 15, 5]}, "itl": {}, "e2e": {}},
     "late": {"ttft": {"b<4k,stream": [0, 0, 2]}, "itl": {}, "e2e": {}},
@@ -43,7 +44,7 @@ def side(**fields: Any) -> dict[str, Any]:
 def test_a_sample_is_read() -> None:
     slow = {"ttft": {"b<4k,stream": (100, 15, 5)}, "itl": {}, "e2e": {}}
     late = {"ttft": {"b<4k,stream": (0, 0, 2)}, "itl": {}, "e2e": {}}
-    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, {"errors": 3, "empty": 0}, slow, late, 122)})
+    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, 90, {"errors": 3, "empty": 0}, slow, late, 122)})
     assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
 
 
@@ -57,10 +58,11 @@ def test_comparisons_are_read() -> None:
     assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), Pairs(40, 3, 1, 2, 5, 4))}
 
 
-def test_a_gateway_of_a_former_release_knows_those_that_ended_and_no_others() -> None:
-    former = {name: value for name, value in SIDE.items() if name not in ("late", "assigned")}
+def test_a_gateway_of_a_former_release_that_counts_no_units_gives_no_data() -> None:
+    former = {name: value for name, value in SIDE.items() if name not in ("late", "assigned", "units")}
     (found,) = samples([changed(revisions={"aaa": former})], bounds(BOUNDS))
-    assert (found.revisions["aaa"].assigned, found.revisions["aaa"].late["ttft"]) == (120, {})
+    read = found.revisions["aaa"]
+    assert (read.assigned, read.units, read.late["ttft"]) == (0, 0, {})
 
 
 @pytest.mark.parametrize("told", [None, 7, "many", {}, {"generation": 1}])
@@ -77,6 +79,7 @@ def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
         *(changed(revisions=value) for value in (None, [], {"aaa": None}, {"aaa": {}})),
         *(side(requests=value) for value in (None, -1, "120", 1e9)),
         *(side(events=value) for value in ([1], {"errors": None}, {"errors": -3})),
+        *(side(units=value) for value in (None, -1, "9")),
         *(side(assigned=value) for value in (None, -1, 1.5)),
         *(side(late=value) for value in ([1], {"ttft": {"s": 1}}, {"ttft": {"s": [1, 2, -3]}})),
         *(side(slow=value) for value in ([1], {"ttft": [1]}, {"ttft": {"s": [1] * 4}}, {"ttft": {"s": [1, 2, -3]}})),

@@ -334,7 +334,11 @@ def test_a_wrong_split_is_told_once_and_decides_nothing() -> None:
                 for name, side in sample.revisions.items():
                     if name == world.parsed().canary_revision:
                         errors = {"errors": side.events.get("errors", 0) + 20}
-                        more = {"requests": side.requests + 30, "assigned": side.assigned + 30}
+                        more = {
+                            "requests": side.requests + 30,
+                            "units": side.units + 30,
+                            "assigned": side.assigned + 30,
+                        }
                         sample.revisions[name] = replace(side, events=errors, **more)
         world.pass_time()
     assert world.state() == "Paused"
