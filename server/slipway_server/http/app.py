@@ -15,6 +15,7 @@ from ..settings import Settings
 from .debug import profiles
 from .errors import ApiError
 from .openai import OpenAI
+from .openapi import document
 from .probes import Health, ProbeServer
 from .replay import Bounds, Replays
 from .service import Service
@@ -26,6 +27,7 @@ log = logging.getLogger("slipway.http")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOP_BEAT_S = 1.0
+IDLE_S = 75.0  # for a connection without a request, or with the beginning of one; longer than a gateway keeps its own
 FAREWELL_S = 2.0  # for error events to reach clients after the engine died
 
 
@@ -103,9 +105,13 @@ def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def openapi(_: web.Request) -> web.Response:
+        return web.Response(body=document(), content_type="application/json")
+
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
     app.add_routes([web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)])
+    app.add_routes([web.get("/openapi.json", openapi)])
     app.add_routes([*OpenAI(service, replays).routes(), *Slipway(service, replays).routes()])
     return app, guard
 
@@ -116,7 +122,9 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
     replays = Replays(bounds, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
     # aiohttp does not cancel handlers of clients that went away unless it is told to.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S
+    )
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)
     await site.start()

@@ -2,6 +2,8 @@
 
 import msgspec
 
+MAX_MESSAGE_CHARACTERS = 500  # an error may quote what a client sent
+
 
 class ApiError(Exception):
     """An answer that is not a success. `outcome` is its label in slipway_server_requests_total.
@@ -20,8 +22,8 @@ class ApiError(Exception):
         outcome: str = "invalid",
         elsewhere: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param = status, code, param
+        super().__init__(_printable(message))
+        self.status, self.code, self.param = status, code, None if param is None else _printable(param)
         self.retry_after_s, self.outcome = retry_after_s, outcome
         self.elsewhere = elsewhere
 
@@ -32,6 +34,12 @@ class ApiError(Exception):
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self.body)
+
+
+def _printable(text: str) -> str:
+    """What can be sent, whatever a client put into a path or a name."""
+    short = text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + "…"
+    return short.encode("utf-8", "replace").decode()
 
 
 def _kind(status: int) -> str:

@@ -4,24 +4,18 @@ import asyncio
 import base64
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
-from ..text.chat_template import ChatTemplateError
+from .bodies import body_of, checked, decoded, parse, prompts_of
 from .errors import ApiError, invalid
+from .fields import MAX_PROMPTS
 from .replay import Replays
 from .resume import Asked, Identity, Progress, asked
-from .schemas import (
-    MAX_PROMPTS,
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    FullSampling,
-    parse,
-    prompts_of,
-)
-from .service import Delta, Prompt, Service
+from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
+from .service import Delta, Generation, Prompt, Service
 from .shadow import priority_of
 from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
 from .sse import json_response, stream_events
@@ -43,16 +37,11 @@ class OpenAI:
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         ask = await asked(http)
-        body = parse(ask.body, ChatRequest)
+        fields = decoded(ask.body)
+        body = checked(fields, ChatRequest)
         body.check()
         check_model(self._service, body.model)
-        messages = [message.render() for message in body.messages]
-        try:
-            text = self._service.model.template.render(messages)
-        except ChatTemplateError as error:
-            raise invalid(str(error), "messages") from None
-        # The template has written the special tokens already.
-        prompt = await self._service.prompt(text, param="messages", special_tokens=False)
+        prompt = await self._service.chat(body, fields["messages"])
         return await self._answer(http, ask, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
@@ -60,15 +49,17 @@ class OpenAI:
         body = parse(ask.body, CompletionRequest)
         body.check()
         check_model(self._service, body.model)
-        prompts = [await self._service.prompt(prompt, param="prompt") for prompt in prompts_of(body.prompt, "prompt")]
+        given = prompts_of(body.prompt, "prompt")
+        check_answers(len(given) * body.candidates)
+        prompts = await self._service.prompts(given, param="prompt", special_tokens=body.add_special_tokens)
         return await self._answer(http, ask, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
-        body = parse(await http.read(), EmbeddingRequest)
+        body = parse(await body_of(http), EmbeddingRequest)
         check_model(self._service, body.model)
-        if body.encoding_format not in ("float", "base64"):
-            raise invalid("encoding_format must be float or base64.", "encoding_format")
-        prompts = [await self._service.encode(text, param="input") for text in prompts_of(body.input, "input")]
+        given = prompts_of(body.input, "input")
+        texts = await self._service.prompts(given, param="input", special_tokens=body.add_special_tokens)
+        prompts = [prompt.tokens for prompt in texts]
         vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
         as_text = body.encoding_format == "base64"
         data = [
@@ -104,10 +95,10 @@ class OpenAI:
     async def _answer(
         self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
     ) -> web.StreamResponse:
-        body.priority = priority_of(http.headers, body.priority)
         wanted = len(prompts) * body.candidates
-        if wanted > MAX_PROMPTS:
-            raise invalid(f"{wanted} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
+        check_answers(wanted)
+        priority = priority_of(http.headers, body.priority)
+        generation = await self._service.generation(body, priority=priority, tenant=ask.tenant)
         identity = ask.identity(body)
         # An answer without tokens has nothing to be taken up after.
         progress = ask.progress(identity, streamed=bool(body.stream) and body.limit != 0, prompts=wanted)
@@ -119,11 +110,11 @@ class OpenAI:
         )
         texts = [prompt.tokens for prompt in prompts]
         if body.use_beam_search:
-            answers = beams_all(self._service, texts, body, ask.tenant)
+            answers = beams_all(self._service, texts, generation, body)
         elif progress:
-            answers = self._kept(texts[0], body, ask, identity, progress)
+            answers = self._kept(texts[0], generation, ask, identity, progress)
         else:
-            answers = generate_all(self._service, texts, body, ask)
+            answers = generate_all(self._service, texts, generation, body)
         async with aclosing(answers) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -135,16 +126,18 @@ class OpenAI:
         return json_response(shape.whole(chosen(choices, body), sum(choice.tokens for choice in choices)))
 
     async def _kept(
-        self, prompt: tuple[int, ...], body: FullSampling, ask: Asked, identity: Identity, progress: Progress
+        self, prompt: tuple[int, ...], generation: Generation, ask: Asked, identity: Identity, progress: Progress
     ) -> AsyncGenerator[Indexed, None]:
         """The deltas of one answer that its client may come back for."""
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
             # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-            priority = (body.priority or 0) - bool(resumed)
-            return self._service.generate(prompt, body, priority=priority, resumed=resumed, tenant=ask.tenant)
+            asked = replace(generation, priority=generation.priority - bool(resumed))
+            return self._service.generate(prompt, asked, resumed=resumed)
 
-        known = ask.resumed if body.told_logprobs < 0 else ask.told
+        sampling = generation.sampling
+        tells = isinstance(sampling, FullSampling) and sampling.told_logprobs >= 0
+        known = ask.told if tells else ask.resumed
         answer = self._replays.answer(ask, identity, source, progress=progress, known=known)
         async with aclosing(answer) as deltas:
             async for delta in deltas:
@@ -160,7 +153,7 @@ def chosen(choices: list[Choice], body: FullSampling) -> list[Choice]:
 
 
 async def generate_all(
-    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, ask: Asked
+    service: Service, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
 ) -> AsyncGenerator[Indexed, None]:
     """The deltas of all choices of all prompts as they come. One failure ends all, as does closing the iterator."""
     turns = service.turns()
@@ -168,7 +161,7 @@ async def generate_all(
 
     async def follow(index: int, prompt: tuple[int, ...]) -> None:
         choice = index % sampling.candidates
-        answer = service.generate(prompt, sampling, choice=choice, priority=sampling.priority or 0, tenant=ask.tenant)
+        answer = service.generate(prompt, generation, choice=choice)
         try:
             async with turns, aclosing(answer) as deltas:
                 async for delta in deltas:
@@ -193,13 +186,18 @@ async def generate_all(
 
 
 async def beams_all(
-    service: Service, prompts: list[tuple[int, ...]], sampling: FullSampling, tenant: str
+    service: Service, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
 ) -> AsyncGenerator[Indexed, None]:
     """The answers of a beam search for each prompt, each as one delta; one search after the other."""
     for number, prompt in enumerate(prompts):
-        answers = await service.beams(prompt, sampling, priority=sampling.priority or 0, tenant=tenant)
+        answers = await service.beams(prompt, generation)
         for index, (beam, text) in enumerate(answers):
             yield number * sampling.choices + index, Delta(text, len(beam.tokens), beam.tokens[-1], beam.finish)
+
+
+def check_answers(wanted: int) -> None:
+    if wanted > MAX_PROMPTS:
+        raise invalid(f"{wanted} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
 
 
 def check_model(service: Service, name: str) -> None:

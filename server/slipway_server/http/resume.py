@@ -13,6 +13,7 @@ from zlib import crc32
 
 from aiohttp import web
 
+from .bodies import body_of
 from .errors import ApiError, invalid
 from .schemas import Sampling
 from .tenant import tenant_of
@@ -24,6 +25,8 @@ RESUME_BYTES = "X-Slipway-Resume-Bytes"
 RETURNS = "X-Slipway-Returns"
 
 _RESUME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{32})\.([0-9]{1,9})\.([0-9a-f]{8})")
+_SIZE = re.compile(r"[0-9]{1,10}")
+_TOKENS = re.compile(rb"(?:[0-9]{1,10}(?:,[0-9]{1,10})*)?,?")
 _SEEDS = 1 << 64
 
 
@@ -96,7 +99,7 @@ class Asked:
 
 
 async def asked(http: web.Request) -> Asked:
-    return read(http.headers, await http.read(), http.path)
+    return read(http.headers, await body_of(http), http.path)
 
 
 def read(headers: Mapping[str, str], body: bytes, path: str = "") -> Asked:
@@ -105,7 +108,7 @@ def read(headers: Mapping[str, str], body: bytes, path: str = "") -> Asked:
         return Asked(body, RESUMABLE in headers, tenant=tenant, path=path, returns=returns)
     found = _RESUME.fullmatch(where)
     size = headers.get(RESUME_BYTES, "0")
-    if not found or not size.isdigit() or int(size) > len(body):
+    if not found or not _SIZE.fullmatch(size) or int(size) > len(body):
         raise invalid(f"{RESUME} and {RESUME_BYTES} do not name a place in a stream.")
     seed, created, name, position, check = found.groups()
     cut = len(body) - int(size)
@@ -114,10 +117,9 @@ def read(headers: Mapping[str, str], body: bytes, path: str = "") -> Asked:
 
 
 def _tokens(text: bytes) -> tuple[int, ...]:
-    try:
-        tokens = tuple(int(token) for token in text.split(b",") if token)
-    except ValueError:
-        raise invalid("The tokens to go on from are not numbers.") from None
+    if not _TOKENS.fullmatch(text):
+        raise invalid("The tokens to go on from are not numbers.")
+    tokens = tuple(int(token) for token in text.split(b",") if token)
     if any(not 0 <= token < 1 << 32 for token in tokens):
         raise invalid("The tokens to go on from are not token ids.")
     return tokens

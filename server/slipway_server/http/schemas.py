@@ -1,19 +1,44 @@
-"""The bodies that clients send: decoded, checked, and refused by the name of the field."""
+"""The bodies that clients send, for all protocols: this is what is checked, and what GET /openapi.json shows."""
 
-import re
 import secrets
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from ..engine.beams import EarlyStopping
 from ..engine.request import SamplingParams
-from .errors import ApiError, invalid
+from .bodies import unsupported
+from .errors import invalid
+from .fields import (
+    AllowedTokens,
+    Alternatives,
+    BadWords,
+    BestOf,
+    Choices,
+    Count,
+    LengthPenalty,
+    LogitBias,
+    MinP,
+    ModelName,
+    Objects,
+    Penalty,
+    Positive,
+    Priority,
+    Prompts,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    StopTokens,
+    Temperature,
+    TemplateVariables,
+    Texts,
+    Timeout,
+    TopK,
+    TopP,
+)
+from .messages import Messages
 
-MAX_STOPS, MAX_CHOICES, MAX_LOGPROBS = 16, 64, 20
-MAX_BEST_OF = 20  # OpenAI's own limit
 MAX_BEAMS = 20
 # Fields that change which tokens are likely, or end answers by their text, with the values that do not.
 WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
@@ -23,23 +48,11 @@ WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
         *("frequency_penalty", "presence_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
     )
 }
-MAX_PROMPTS = 2048  # OpenAI's own limit for embeddings
-
-Positive = Annotated[int, Meta(ge=1)]
-Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
-TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
-TopK = Annotated[int, Meta(ge=-1)]
-Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Stop = str | list[str] | None
-TokenId = Annotated[int, Meta(ge=0)]
-Tokens = list[TokenId]
-# A text, several, the token ids of one, or of several. msgspec knows one kind of list in a union: see `prompts_of`.
-Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class StreamOptions(Struct):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 class Sampling(Struct, kw_only=True):
@@ -62,12 +75,7 @@ class Sampling(Struct, kw_only=True):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        if len(stops) > MAX_STOPS:
-            raise invalid(f"At most {MAX_STOPS} stop strings are allowed.", "stop")
-        if "" in stops:
-            raise invalid("A stop string must not be empty.", "stop")
-        return stops
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def settle_seed(self) -> int:
         """The client's seed, or one that is drawn once and kept: whoever goes on with the answer needs it."""
@@ -91,20 +99,23 @@ class Sampling(Struct, kw_only=True):
 class FullSampling(Sampling, kw_only=True):
     """OpenAI's further fields, and vLLM's."""
 
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]], Meta(max_length=1024)] | None = None
-    allowed_token_ids: Annotated[Tokens, Meta(min_length=1)] | None = None
-    bad_words: Annotated[list[str], Meta(max_length=256)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    stop_token_ids: Annotated[Tokens, Meta(max_length=256)] | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
-    timeout: Annotated[float, Meta(gt=0.0)] | None = None  # seconds to the end of the answer
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    n: Choices | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: LogitBias | None = None
+    allowed_token_ids: AllowedTokens | None = None
+    bad_words: BadWords | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: StopTokens | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    priority: Priority | None = None
+    timeout: Timeout | None = None
+    prompt_logprobs: Alternatives | None = None
     use_beam_search: bool | None = None
-    length_penalty: Annotated[float, Meta(ge=-10.0, le=10.0)] | None = None
+    length_penalty: LengthPenalty | None = None
     early_stopping: EarlyStopping | None = None
+    stream_options: StreamOptions | None = None
 
     @property
     def choices(self) -> int:
@@ -134,11 +145,21 @@ class FullSampling(Sampling, kw_only=True):
         """Raises ApiError for fields that do not go together."""
         if self.stream and self.prompt_logprobs is not None:
             raise invalid("prompt_logprobs are not told in streams.", "prompt_logprobs")
+        if self.stream_options is not None:
+            self._check_stream_options(self.stream_options)
+        if self.min_tokens and self.limit is not None and self.min_tokens > self.limit:
+            raise invalid(f"min_tokens must be at most max_tokens, which is {self.limit}.", "min_tokens")
         if self.use_beam_search:
             self._check_beams()
         elif self.length_penalty not in (None, 1.0) or self.early_stopping:
             param = "early_stopping" if self.early_stopping else "length_penalty"
             raise invalid(f"{param} is for beam search: set use_beam_search.", param)
+
+    def _check_stream_options(self, options: StreamOptions) -> None:
+        if not self.stream:
+            raise invalid("stream_options are for streams: set stream.", "stream_options")
+        if options.continuous_usage_stats:
+            raise unsupported("stream_options", "continuous_usage_stats is not supported by this server.")
 
     def _check_beams(self) -> None:
         """Refuses what a beam search would have to pass over: it draws nothing and follows the model alone."""
@@ -159,7 +180,7 @@ class FullSampling(Sampling, kw_only=True):
             params,
             min_p=self.min_p or 0.0,
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            logit_bias=tuple((_token_id(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
             allowed_token_ids=tuple(self.allowed_token_ids or ()),
             min_tokens=self.min_tokens or 0,
             stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
@@ -169,28 +190,22 @@ class FullSampling(Sampling, kw_only=True):
         )
 
 
-def _token_id(text: str) -> int:
-    if not text.isdecimal():
-        raise invalid(f"logit_bias names {text!r}, which is not a token id.", "logit_bias")
-    return int(text)
-
-
-class Message(Struct):
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-
-    def render(self) -> dict[str, str]:
-        return {"role": self.role, "content": _text_of(self.content)}
-
-
 class ChatRequest(FullSampling, kw_only=True):
-    model: str
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    """POST /v1/chat/completions."""
+
+    model: ModelName
+    messages: Messages
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Alternatives | None = None
     max_completion_tokens: Positive | None = None
-    stream_options: StreamOptions | None = None
+    tools: Objects | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    documents: Objects | None = None
+    reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
     @property
     def limit(self) -> int | None:
@@ -198,19 +213,33 @@ class ChatRequest(FullSampling, kw_only=True):
 
     @property
     def told_logprobs(self) -> int:
+        return self.top_logprobs or 0 if self.logprobs else -1
+
+    def check(self) -> None:
+        super().check()
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
-        return self.top_logprobs or 0 if self.logprobs else -1
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "continue_final_message does not go with add_generation_prompt: set that one to false."
+            raise invalid(message, "continue_final_message")
+        if self.tools and self.tool_choice != "none":
+            raise unsupported(
+                "tools",
+                "Calls of tools are not read out of answers: with tool_choice none the model's template gets the "
+                "tools, and the answer's text is all that the model writes.",
+            )
 
 
 class CompletionRequest(FullSampling, kw_only=True):
-    model: str
+    """POST /v1/completions."""
+
+    model: ModelName
     prompt: Prompts
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_tokens: Count | None = None
+    logprobs: Alternatives | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
-    stream_options: StreamOptions | None = None
+    best_of: BestOf | None = None
+    add_special_tokens: bool = True
 
     @property
     def limit(self) -> int | None:
@@ -247,23 +276,26 @@ class CompletionRequest(FullSampling, kw_only=True):
 
 
 class EmbeddingRequest(Struct, kw_only=True):
-    model: str
+    """POST /v1/embeddings."""
+
+    model: ModelName
     input: Prompts
-    encoding_format: str = "float"
+    encoding_format: Literal["float", "base64"] = "float"
+    add_special_tokens: bool = True
 
 
 class GenerateRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/generate."""
 
-    model: str
+    model: ModelName
     prompt: str
-    priority: int = 0
+    priority: Priority = 0
 
 
 class ApiGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/generate."""
 
-    model: str
+    model: ModelName
     prompt: str
     max_tokens: Positive | None = None
     temperature: Temperature | None = None
@@ -282,90 +314,5 @@ class NamedGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/embed."""
 
-    model: str
-    inputs: Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]
-
-
-# Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
-# values that ask for nothing. A kind of request that has the field itself takes it. Everything else that is unknown
-# changes no output, and is accepted.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
-    "echo": (False,),
-    "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "truncate_prompt_tokens": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "dimensions": (),
-}
-
-S = TypeVar("S", bound=Struct)
-
-
-def parse(body: bytes, kind: type[S]) -> S:
-    """The body as `kind`; on OpenAI's endpoints (those that allow unknown fields) also checks UNSUPPORTED."""
-    try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid(f"The body is not JSON: {error}.") from None
-    if not isinstance(fields, dict):
-        raise invalid("The body must be a JSON object.")
-    if not kind.__struct_config__.forbid_unknown_fields:
-        _refuse_unsupported(fields, kind)
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
-
-
-def prompts_of(given: Prompts, param: str) -> list[str | Tokens]:
-    if isinstance(given, str):
-        return [given]
-    ids = [item for item in given if isinstance(item, int)]
-    if ids and len(ids) < len(given):
-        raise invalid(f"{param} mixes token ids with other things.", param)
-    return [ids] if ids else [item for item in given if not isinstance(item, int)]
-
-
-def _refuse_unsupported(fields: dict[str, Any], kind: type[Struct]) -> None:
-    for name, neutral in UNSUPPORTED.items():
-        value = None if name in kind.__struct_fields__ else fields.get(name)
-        if value is not None and not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
-            # 1.0 for 1 asks for nothing either; True for 1 is a mistake.
-            if isinstance(value, float) and value in neutral:
-                continue
-            raise ApiError(400, f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
-
-
-def _named(message: str) -> ApiError:
-    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients want the name of the field beside it."""
-    quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
-    path = re.search(r"at `\$\.?([^`\[.]*)", message)
-    param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None
-    return invalid(f"{message}.", param)
-
-
-def _text_of(content: str | list[dict[str, Any]] | None) -> str:
-    if not isinstance(content, list):
-        return content or ""
-    texts = []
-    for part in content:
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise invalid(f"Content of type {part.get('type')!r} is not supported: text only.", "messages")
-        texts.append(part["text"])
-    return "\n".join(texts)
+    model: ModelName
+    inputs: Texts

@@ -6,23 +6,22 @@ import uuid
 from array import array
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, EngineError, QueueFull
 from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
-from ..models.checkpoint import Checkpoint
 from ..telemetry.metrics import Metrics, Timing
 from ..telemetry.tracing import Tracing
-from ..text.chat_template import ChatTemplate
-from ..text.detokenizer import Detokenizer
+from ..text.detokenizer import detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
 from .errors import ApiError, failed, invalid, lost, non_finite, queue_full, too_late, too_long, unavailable
 from .probes import Health
+from .prompts import Limits, Model, Prompt, Prompts, check_tokens
 from .resume import gone
-from .schemas import FullSampling, Sampling
+from .schemas import ChatRequest, FullSampling, Sampling
 
 # Not numpy's: importing that would be a third of this process's start.
 Vector: TypeAlias = "array[float]"
@@ -51,20 +50,13 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    text: str
-    tokens: tuple[int, ...]
+class Generation:
+    """What a request asks of the engine for each of its answers; made by `Service.generation`, which checks it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    name: str
-    version: str
-    checkpoint: Checkpoint
-    context_tokens: int
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    loaded_at: int = field(default_factory=lambda: int(time.time()))
+    sampling: Sampling
+    priority: int = 0
+    tenant: str = ""
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class Service:
@@ -72,7 +64,7 @@ class Service:
         self, model: Model, engine: EngineClient, metrics: Metrics, health: Health, tracing: Tracing | None = None
     ) -> None:
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
-        self._engine = engine
+        self._engine, self._prompts = engine, Prompts(model)
 
     def check_open(self) -> None:
         if self.health.draining:
@@ -90,43 +82,42 @@ class Service:
         """Lets the prompts of one HTTP request take no more than all slots: the queue is for other requests."""
         return asyncio.Semaphore(self._engine.slots)
 
-    async def encode(self, prompt: str | Sequence[int], *, param: str, special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a prompt that fits into the context; ids that a client sends must be in the vocabulary."""
-        model = self.model
-        if isinstance(prompt, str):
-            tokens = await model.tokenizer.encode(prompt, special_tokens=special_tokens)
-        else:
-            tokens = tuple(prompt)
-            if max(tokens, default=0) >= model.tokenizer.vocabulary_size:
-                raise invalid(f"Token ids must be below {model.tokenizer.vocabulary_size}.", param)
-        if not tokens:
-            raise invalid("The prompt is empty.", param)
-        if len(tokens) + (model.checkpoint.task == "generate") > self.room_tokens:
-            raise too_long(
-                f"The prompt has {len(tokens)} tokens; this server's {self.room_tokens} tokens of context "
-                "must hold it and the answer.",
-                param,
-            )
-        return tokens
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are below: the rows of the model's embedding, of which the engine knows best."""
+        return getattr(self._engine.ready, "vocab_size", 0) or self.model.embedding_rows
 
-    async def prompt(self, given: str | Sequence[int], *, param: str, special_tokens: bool = True) -> Prompt:
-        """As `encode`, with the text as the client wrote it."""
-        tokens = await self.encode(given, param=param, special_tokens=special_tokens)
-        return Prompt(given if isinstance(given, str) else self.model.tokenizer.decode(list(given)), tokens)
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.room_tokens, self.vocabulary_size)
+
+    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
+        """The prompt of a chat, whose messages are as they came."""
+        return await self._prompts.chat(body, messages, self._limits)
+
+    async def prompts(
+        self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
+    ) -> list[Prompt]:
+        """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
+        return await self._prompts.all_of(given, self._limits, param=param, special_tokens=special_tokens)
+
+    async def generation(self, sampling: Sampling, *, priority: int = 0, tenant: str = "") -> Generation:
+        """Raises ApiError for token ids that the model does not have, by the name of the field."""
+        if not isinstance(sampling, FullSampling):
+            return Generation(sampling, priority, tenant)
+        biased = [int(token) for token in sampling.logit_bias or ()]
+        allowed, stops = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
+        named = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stops}
+        for param, tokens in named.items():
+            check_tokens(tokens, param, self.vocabulary_size)
+        return Generation(sampling, priority, tenant, await self._prompts.spellings(sampling.bad_words or []))
 
     async def generate(
-        self,
-        prompt: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        choice: int = 0,
-        priority: int = 0,
-        resumed: tuple[int, ...] = (),
-        tenant: str = "",
+        self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
-        request = self._request(prompt, sampling, choice=choice, priority=priority, resumed=resumed, tenant=tenant)
-        text = _TextOf(request, sampling, self.model.tokenizer)
+        request = self._request(prompt, generation, choice=choice, resumed=resumed)
+        text = _TextOf(request, generation.sampling, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
             delta = text.add(Event(request.id, token, finish=request.sampling.finish_after(token, count)))
@@ -146,19 +137,12 @@ class Service:
                     return
 
     def _request(
-        self,
-        prompt: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        choice: int = 0,
-        priority: int = 0,
-        resumed: tuple[int, ...] = (),
-        tenant: str = "",
+        self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> Request:
         """Raises ApiError for one that this model or its context cannot answer."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
-        room = self.room_tokens - len(prompt)
+        sampling, room = generation.sampling, self.room_tokens - len(prompt)
         limit = room if sampling.limit is None else sampling.limit
         if limit > room:
             raise too_long(
@@ -166,46 +150,29 @@ class Service:
                 f"{self.room_tokens} tokens, so that {room} are left.",
                 "max_tokens",
             )
-        params = self._params(sampling, max(1, limit), choice)
+        params = self._params(generation, max(1, limit), choice)
         if resumed:
             params = replace(params, prompt_logprobs=-1)  # the client has them
-        if max(resumed, default=0) >= self.model.tokenizer.vocabulary_size:
+        if max(resumed, default=0) >= self.vocabulary_size:
             raise gone()
         timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
         name = f"gen-{uuid.uuid4().hex}"
-        return Request(name, prompt, params, priority, resumed, tenant, timeout_s=timeout_s)
+        return Request(name, prompt, params, generation.priority, resumed, generation.tenant, timeout_s=timeout_s)
 
-    def _params(self, sampling: Sampling, limit: int, choice: int) -> SamplingParams:
-        """With token ids that the model has; each choice draws with a seed of its own."""
-        params = sampling.params(limit, self.model.checkpoint.stop_token_ids)
-        if isinstance(sampling, FullSampling):
-            biased = [token for token, _ in params.logit_bias]
-            for param, tokens in (("logit_bias", biased), ("allowed_token_ids", params.allowed_token_ids)):
-                self._check_tokens(tokens, param)
-            self._check_tokens(sampling.stop_token_ids or (), "stop_token_ids")
-            params = replace(params, bad_words=self._spellings(sampling.bad_words or []))
-        return replace(params, seed=(params.seed + choice * SEED_STRIDE) % 2**63) if choice else params
+    def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
+        """Each choice draws with a seed of its own."""
+        params = generation.sampling.params(limit, self.model.checkpoint.stop_token_ids)
+        seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
+        return replace(params, bad_words=generation.bad_words, seed=seed)
 
-    def _check_tokens(self, tokens: Sequence[int], param: str) -> None:
-        if max(tokens, default=0) >= self.model.tokenizer.vocabulary_size:
-            raise invalid(f"Token ids must be below {self.model.tokenizer.vocabulary_size}.", param)
-
-    def _spellings(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it is written at a beginning and after a space."""
-        variants = (variant for word in words for variant in (word, f" {word}"))
-        tokens = (self.model.tokenizer.encode_now(variant, special_tokens=False) for variant in variants)
-        return tuple(spelling for spelling in tokens if spelling)
-
-    async def beams(
-        self, prompt: tuple[int, ...], sampling: FullSampling, *, priority: int = 0, tenant: str = ""
-    ) -> list[tuple[Beam, str]]:
+    async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
         """The best answers of a beam search and their texts. Each step asks for one token after each beam.
 
         All that the beams have in common the engine knows from the steps before, by its prefix cache.
         """
-        request = self._request(prompt, sampling, priority=priority, tenant=tenant)
+        request, sampling = self._request(prompt, generation), generation.sampling
         params = request.sampling
-        assert params is not None, "it is to generate"
+        assert params is not None and isinstance(sampling, FullSampling), "it is to generate, with beams"
         rules = BeamRules(
             sampling.beams,
             params.max_tokens,
@@ -314,8 +281,12 @@ class _TextOf:
 
     def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"
-        self._detokenizer = Detokenizer(tokenizer, request.prompt)
-        self._stops, self._stop_token_ids = StopMatcher(sampling.stops), request.sampling.stop_token_ids
+        full = sampling if isinstance(sampling, FullSampling) else None
+        self._tells_stop = full is not None and full.include_stop_str_in_output
+        skips = full is None or full.skip_special_tokens
+        self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips)
+        self._stops = StopMatcher(sampling.stops, include=self._tells_stop)
+        self._stop_token_ids, self._least = request.sampling.stop_token_ids, request.sampling.min_tokens
         self._tokens, self._silent = 0, sampling.limit == 0
         self.of_prompt: tuple[Logprobs, ...] = ()  # to go with the next delta
 
@@ -331,11 +302,11 @@ class _TextOf:
         return Delta(text, self._tokens, event.token, finish, event.logprobs, of_prompt)
 
     def _text(self, token: int, *, last: bool) -> str:
-        text = ""
-        if token not in self._stop_token_ids:
-            text = self._stops.push(self._detokenizer.push(token))
+        text, may_end = "", self._tokens > self._least
+        if self._tells_stop or token not in self._stop_token_ids:
+            text = self._stops.push(self._detokenizer.push(token), may_end=may_end)
         if last and not self._stops.matched:
-            text += self._stops.push(self._detokenizer.flush())
+            text += self._stops.push(self._detokenizer.flush(), may_end=may_end)
         if last and not self._stops.matched:
             text += self._stops.flush()
         return text

@@ -7,10 +7,11 @@ from typing import Any
 
 from aiohttp import web
 
+from .bodies import body_of, parse
 from .openai import check_model
 from .replay import Replays
 from .resume import Asked, Progress, asked
-from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling, parse
+from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
 from .service import Delta, Service
 from .shadow import priority_of
 from .shapes import Choice
@@ -34,13 +35,14 @@ class Slipway:
         ask = await asked(http)
         body = parse(ask.body, GenerateRequest)
         check_model(self._service, body.model)
-        body.priority = priority_of(http.headers, body.priority)
-        prompt = await self._service.encode(body.prompt, param="prompt")
+        priority = priority_of(http.headers, body.priority)
+        prompt = await self._prompt(body.prompt)
+        generation = await self._service.generation(body, priority=priority, tenant=ask.tenant)
         identity = ask.identity(body)
         progress = ask.progress(identity, streamed=bool(body.stream))
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            return self._service.generate(prompt, body, priority=body.priority, resumed=resumed, tenant=ask.tenant)
+            return self._service.generate(prompt, generation, resumed=resumed)
 
         answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
         async with aclosing(answer) as deltas:
@@ -73,9 +75,9 @@ class Slipway:
         return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
 
     async def api_embed(self, http: web.Request) -> web.Response:
-        body = parse(await http.read(), EmbedRequest)
+        body = parse(await body_of(http), EmbedRequest)
         check_model(self._service, body.model)
-        prompts = [await self._service.encode(text, param="inputs") for text in body.inputs]
+        prompts = [prompt.tokens for prompt in await self._service.prompts(body.inputs, param="inputs")]
         vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
         return json_response(
             {
@@ -86,17 +88,22 @@ class Slipway:
             }
         )
 
+    async def _prompt(self, text: str) -> tuple[int, ...]:
+        (prompt,) = await self._service.prompts([text], param="prompt")
+        return prompt.tokens
+
     async def _api_answer(
         self, http: web.Request, ask: Asked, text: str, sampling: Sampling, *, stream: bool
     ) -> web.StreamResponse:
         began = time.monotonic()
-        prompt = await self._service.encode(text, param="prompt")
+        prompt = await self._prompt(text)
+        priority = priority_of(http.headers)
+        generation = await self._service.generation(sampling, priority=priority, tenant=ask.tenant)
         identity = ask.identity(sampling)
         progress = ask.progress(identity, streamed=stream)
-        priority = priority_of(http.headers)
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            return self._service.generate(prompt, sampling, priority=priority, resumed=resumed, tenant=ask.tenant)
+            return self._service.generate(prompt, generation, resumed=resumed)
 
         answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
         async with aclosing(answer) as deltas:

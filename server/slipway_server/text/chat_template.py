@@ -1,69 +1,171 @@
-"""Chat messages to a prompt, by the model's own Jinja template in a sandbox."""
+"""Chat messages to a prompt, by the model's own Jinja template in a sandbox.
 
-import datetime
+The language is that of transformers' apply_chat_template: tags, functions, filters and variables are the same.
+"""
+
 import json
+import logging
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, meta
+
+from .template_language import TooLarge, environment
+
+log = logging.getLogger("slipway.text")
+
+MAX_RENDERED_CHARACTERS = 16 << 20
+MAX_REASON_CHARACTERS = 300  # of what a template says, that a client is told
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing; templates read one of them
+# What the server itself gives to a template.
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
 class ChatTemplateError(Exception):
-    """The template refused the messages, or there is none."""
+    """The template refused the messages, or cannot be used: one sentence for a client."""
 
 
 class ChatTemplate:
-    """Renders as transformers' apply_chat_template does: same environment, same functions, same variables."""
+    """Renders as transformers' apply_chat_template does."""
 
-    def __init__(self, source: str | None, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-        try:
-            self._template = environment.from_string(source) if source else None
-        except TemplateError as error:
-            raise ChatTemplateError(f"The model's chat template is not valid: {error}.") from error
+    def __init__(self, source: str | None, special_tokens: dict[str, str], *, for_tools: str | None = None) -> None:
+        """`for_tools`: another template, for conversations with tools. One that does not parse is told by `render`."""
         self._special_tokens = special_tokens
+        self.problem = "This model has no chat template: use /v1/completions." if source is None else ""
+        self._plain = self._compiled(source)
+        self._for_tools = self._compiled(for_tools) or self._plain
 
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate":
+        """Never fails: a model whose template cannot be used still completes texts."""
+        try:
+            found = cls._read(folder)
+        except (OSError, ValueError) as error:
+            found = cls(None, {})
+            found.problem = f"The model's chat template cannot be read: {_short(error)}."
+        if found.problem:
+            log.warning("no chat completions", extra={"reason": found.problem})
+        return found
+
+    @classmethod
+    def _read(cls, folder: Path) -> "ChatTemplate":
         path = folder / "tokenizer_config.json"
         config: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+        if not isinstance(config, dict):
+            raise ValueError("tokenizer_config.json is no object")
+        named = _named(config.get("chat_template"))
         beside = folder / "chat_template.jinja"
-        source = beside.read_text() if beside.is_file() else _default(config.get("chat_template"))
-        return cls(source, {name: text for name in config if (text := _token_text(config, name))})
+        if beside.is_file():
+            named = {"default": beside.read_text(encoding="utf-8")}
+        special_tokens = {name: text for name in config if (text := _token_text(config, name)) is not None}
+        return cls(named.get("default"), special_tokens, for_tools=named.get("tool_use"))
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
-        if self._template is None:
-            raise ChatTemplateError("This model has no chat template: use /v1/completions.")
+    def names(self, variable: str, *, tools: bool = False) -> bool:
+        """Whether the template asks for a variable at all: what it does not ask for would be passed over."""
+        template = self._for_tools if tools else self._plain
+        return template is not None and variable in template.variables
+
+    def mentions(self, text: str) -> bool:
+        """Whether the template's source has a text."""
+        return self._plain is not None and text in self._plain.source
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt. May take long: `TextPool` runs it.
+
+        Raises:
+            ChatTemplateError: there is no template, or it refused the messages.
+        """
+        template = self._for_tools if tools else self._plain
+        if template is None or self.problem:
+            raise ChatTemplateError(self.problem)
+        messages = [_with_reasoning(message) for message in messages]
+        mark = secrets.token_hex(16) + " " if continue_final_message else ""
+        if mark:
+            messages[-1] = messages[-1] | {"content": messages[-1]["content"] + mark}
+        given = {
+            "messages": messages,
+            "tools": tools or None,
+            "documents": documents or None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = template.render(self._special_tokens | dict(variables or {}) | given)
+        return _up_to(text, mark) if mark else text
+
+    def _compiled(self, source: str | None) -> "_Compiled | None":
+        if source is None:
+            return None
         try:
-            return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
-            )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise ChatTemplateError(f"The model's chat template refused the messages: {error}") from error
+            return _Compiled(source)
+        except Exception as error:  # Jinja raises Python's own errors too
+            self.problem = f"The model's chat template is not valid: {_short(error)}. Use /v1/completions."
+            return None
 
 
-def _default(template: Any) -> str | None:
+class _Compiled:
+    def __init__(self, source: str) -> None:
+        language = environment()
+        self.source = source
+        self.variables = frozenset(meta.find_undeclared_variables(language.parse(source)))
+        self._template: Template = language.from_string(source)
+
+    def render(self, variables: dict[str, Any]) -> str:
+        """Piece by piece, so that an answer without end is cut off."""
+        pieces, size = [], 0
+        try:
+            for piece in self._template.generate(variables):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_RENDERED_CHARACTERS:
+                    raise TooLarge(f"it writes more than {MAX_RENDERED_CHARACTERS} characters")
+        except Exception as error:  # whatever a template does with a client's messages is no failure of the server
+            raise ChatTemplateError(f"The model's chat template refused the messages: {_short(error)}") from error
+        return "".join(pieces)
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """Templates read a message's reasoning under one of several names."""
+    found = next((message[name] for name in REASONING if message.get(name) is not None), None)
+    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+
+
+def _up_to(text: str, mark: str) -> str:
+    """The prompt up to the end of the final message, which the answer goes on with."""
+    at = text.rfind(mark.strip())
+    if at < 0:
+        raise ChatTemplateError("The model's chat template does not write the final message, so it cannot go on.")
+    # A template that strips messages took the blank of the mark away, and would have taken those before it.
+    return text[:at] if text[at : at + len(mark)] == mark else text[:at].rstrip()
+
+
+def _short(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS] + "…"
+
+
+def _named(template: Any) -> dict[str, str]:
     """Older folders keep several templates in a list."""
-    if isinstance(template, list):
-        return next((entry["template"] for entry in template if entry.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+    if isinstance(template, str):
+        return {"default": template}
+    if not isinstance(template, list):
+        return {}
+    pairs = [(entry.get("name"), entry.get("template")) for entry in template if isinstance(entry, dict)]
+    return {name: source for name, source in pairs if isinstance(name, str) and isinstance(source, str)}
 
 
 def _token_text(config: dict[str, Any], name: str) -> str | None:
     value = config[name]
     if not name.endswith("_token"):
         return None
-    return value.get("content") if isinstance(value, dict) else value if isinstance(value, str) else None
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None

@@ -1,33 +1,103 @@
 """Token ids to text as they come: only whole characters, and the joined deltas are the text of all tokens."""
 
-from .tokenizer import Tokenizer
+import codecs
+from typing import Protocol
+
+from .tokenizer import BYTE_FALLBACK, OTHER, Tokenizer, without_leading
 
 BROKEN = "\ufffd"
 CONTEXT_TOKENS = 6
+MAX_HELD_TOKENS = 16  # a character has four bytes at most: what is broken for so long stays broken
 
 
-class Detokenizer:
-    """Decodes a short window twice, with and without the new tokens: what a token means depends on those before it."""
+def _each_byte(error: UnicodeError) -> tuple[str, int]:
+    """Byte-fallback decoders put a replacement character in the place of each byte, UTF-8 decoders of each sequence."""
+    assert isinstance(error, UnicodeDecodeError), "it is for decoding"
+    return BROKEN * (error.end - error.start), error.end
 
-    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...]) -> None:
-        self._tokenizer = tokenizer
-        self._window = list(prompt[-CONTEXT_TOKENS:])
-        self._known = tokenizer.decode(self._window)
+
+codecs.register_error("slipway_each_byte", _each_byte)
+_Utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer(Protocol):
+    """One answer's tokens to text."""
 
     def push(self, token: int) -> str:
-        self._window.append(token)
-        text = self._tokenizer.decode(self._window)
+        """The text that this token makes certain; empty in the middle of a character."""
+
+    def flush(self) -> str:
+        """What is still held back when no token will come any more."""
+
+
+def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True) -> Detokenizer:
+    """For an answer that follows a prompt: at the beginning of a text some tokens read otherwise than inside it."""
+    kind = ByWindow if tokenizer.kind is OTHER else ByBytes
+    return kind(tokenizer, prompt, skip_special_tokens)
+
+
+class ByBytes:
+    """Joins the bytes of tokens, and tells a character when its last byte is there.
+
+    Equal to the library's decoder for everything that an encoder makes. Where a model writes bytes that are no UTF-8, a
+    byte-fallback decoder takes back whole characters that stand right before them, which a stream cannot: here only the
+    broken bytes become replacement characters.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skip_special_tokens: bool) -> None:
+        self._bytes_of = tokenizer.bytes_of
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        errors = "slipway_each_byte" if tokenizer.kind is BYTE_FALLBACK else "replace"
+        self._decode = _Utf8(errors).decode
+        self._leading = tokenizer.leading
+        says = (token not in self._skipped and self._bytes_of(token) for token in reversed(prompt))
+        self._begun = not self._leading.count or any(says)
+
+    def push(self, token: int) -> str:
+        return self._tell("" if token in self._skipped else self._decode(self._bytes_of(token)))
+
+    def flush(self) -> str:
+        return self._tell(self._decode(b"", final=True))
+
+    def _tell(self, text: str) -> str:
+        if self._begun or not text:
+            return text
+        self._begun = True
+        return without_leading(text, self._leading)
+
+
+class ByWindow:
+    """Decodes a short window twice, with and without the new tokens: what a token means depends on those before it."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skip_special_tokens: bool) -> None:
+        self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._known_tokens = list(prompt[-CONTEXT_TOKENS:])
+        self._held: list[int] = []
+        self._known = self._decode(self._known_tokens)
+
+    def push(self, token: int) -> str:
+        if token in self._skipped:
+            return ""
+        self._held.append(token)
+        text = self._decode(self._known_tokens + self._held)
         # A character of several bytes may span tokens: it is whole when no replacement character ends the text.
-        if text.endswith(BROKEN) or len(text) <= len(self._known):
+        if len(self._held) < MAX_HELD_TOKENS and text.endswith(BROKEN):
             return ""
         return self._accept(text)
 
     def flush(self) -> str:
-        """What is still held back when no token will come any more."""
-        return self._accept(self._tokenizer.decode(self._window))
+        return self._accept(self._decode(self._known_tokens + self._held))
 
     def _accept(self, text: str) -> str:
         delta = text[len(self._known) :]
-        self._window = self._window[-CONTEXT_TOKENS:]
-        self._known = self._tokenizer.decode(self._window)
+        # Where the last piece began, a character began: cut anywhere else, the window could begin inside of one.
+        if delta:
+            self._known_tokens, self._held = self._held, []
+            self._known = self._decode(self._known_tokens)
+        elif len(self._held) >= MAX_HELD_TOKENS:
+            self._held.clear()  # ids that the tokenizer does not know
         return delta
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=self._skips)

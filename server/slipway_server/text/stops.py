@@ -1,32 +1,68 @@
-"""Stop strings across token borders: nothing that could become one is sent before it is known not to."""
+"""Stop strings across token borders: nothing that could become one is sent before it is known not to.
+
+One pass over the text for each stop string, however they repeat themselves: Knuth, Morris and Pratt's matcher.
+"""
+
+from functools import lru_cache
 
 
 class StopMatcher:
-    def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = stops
+    """Finds the stop string that is complete first; of several that end at the same place, the longest."""
+
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
+        """`include`: the stop string that ends an answer is a part of it."""
+        self._stops = [_Matching(stop) for stop in sorted(stops, key=len, reverse=True)]
+        self._include = include
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """The text that can be sent; after a match everything from the stop string on is dropped."""
+    def push(self, text: str, *, may_end: bool = True) -> str:
+        """The text that can be sent; after a match everything from the stop string on is dropped.
+
+        Without `may_end` a stop string that is complete within this text is passed over.
+        """
+        if not self._stops:
+            return text
         held = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
-        if found:
-            at, self.matched = min(found)
-            self._held = ""
-            return held[:at]
-        keep = self._possible_start(held)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
+        for end, character in enumerate(text, len(self._held) + 1):
+            complete = [matching.stop for matching in self._stops if matching.step(character)]
+            if complete and may_end:
+                self.matched, self._held = complete[0], ""
+                return held[: end if self._include else end - len(complete[0])]
+        sent = len(held) - max(matching.length for matching in self._stops)
+        self._held = held[sent:]
+        return held[:sent]
 
     def flush(self) -> str:
         held, self._held = self._held, ""
         return held
 
-    def _possible_start(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+
+class _Matching:
+    """How much of one stop string the text ends with."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop, self.length = stop, 0
+        self._shorter = _shorter(stop)
+
+    def step(self, character: str) -> bool:
+        """Whether the stop string is complete with this character."""
+        while self.length and self.stop[self.length] != character:
+            self.length = self._shorter[self.length - 1]
+        self.length += self.stop[self.length] == character
+        if self.length < len(self.stop):
+            return False
+        self.length = self._shorter[-1]
+        return True
+
+
+@lru_cache(maxsize=256)
+def _shorter(stop: str) -> tuple[int, ...]:
+    """For each beginning of a stop string the longest shorter one that it ends with."""
+    found, length = [0], 0
+    for character in stop[1:]:
+        while length and stop[length] != character:
+            length = found[length - 1]
+        length += stop[length] == character
+        found.append(length)
+    return tuple(found)

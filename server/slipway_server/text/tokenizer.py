@@ -1,18 +1,36 @@
 """The model's own tokenizer, read from tokenizer.json without torch or transformers."""
 
-import asyncio
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-LONG_TEXT_CHARACTERS = 2048
+BYTE_LEVEL, BYTE_FALLBACK, OTHER = "byte-level", "byte-fallback", "other"
+# Encoded and decoded at start: the bytes of single tokens must join to what the library makes of all of them.
+SAMPLE = "A ship, 2 ports.\n\tÜñí 漢字 🚢⚓ \u0301 end"
 
 
 class TokenizerError(Exception):
     """Why a tokenizer cannot be used: one sentence for a person."""
 
 
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """A decoder takes so many of this character away where a text begins."""
+
+    character: str = " "
+    count: int = 0
+
+
 class Tokenizer:
+    """Text to token ids and back.
+
+    `kind` says how tokens become text. In BYTE_LEVEL and BYTE_FALLBACK tokenizers each token stands for bytes of its
+    own, whatever is around it: `bytes_of`. Of OTHER ones only the library knows, and only with the tokens before them.
+    """
+
     def __init__(self, folder: Path) -> None:
         try:
             self._backend = Backend.from_file(str(folder / "tokenizer.json"))
@@ -21,23 +39,109 @@ class Tokenizer:
         # Files carry what their training script last set; here nothing is cut and nothing is padded.
         self._backend.no_truncation()
         self._backend.no_padding()
+        added = self._backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token for token, what in added.items() if what.special)
+        self._bytes: dict[int, bytes] = {}
+        self._anchor: tuple[int, str] | None = None
+        self.kind, self.leading = _kind(self._backend)
+        if self.kind is not OTHER and not self._joins():
+            self.kind, self.leading, self._bytes = OTHER, Leading(), {}
 
     @property
     def vocabulary_size(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    async def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        if len(text) < LONG_TEXT_CHARACTERS:
-            return self.encode_now(text, special_tokens=special_tokens)
-        # The backend releases the interpreter lock: long texts leave the event loop to the others.
-        return await asyncio.to_thread(self.encode_now, text, special_tokens=special_tokens)
-
     def encode_now(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """Takes long for long texts: `Texts` does it beside the event loop. Without the interpreter's lock."""
         return tuple(self._backend.encode(text, add_special_tokens=special_tokens).ids)
 
-    def decode(self, tokens: list[int]) -> str:
-        return self._backend.decode(tokens, skip_special_tokens=True)
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool = True) -> str:
+        return self._backend.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token adds to a text that has begun; special ones by their names; nothing for unknown ids."""
+        if (known := self._bytes.get(token)) is None:
+            known = self._bytes[token] = self._spell(token)
+        return known
 
     def text_of(self, token: int) -> str:
-        """One token alone, special ones by their names."""
-        return self._backend.decode([token], skip_special_tokens=False)
+        """One token inside a text, special ones by their names; a part of a character is a replacement character."""
+        return self.bytes_of(token).decode("utf-8", "replace")
+
+    def _spell(self, token: int) -> bytes:
+        if self.kind is OTHER:
+            return self._backend.decode([token], skip_special_tokens=False).encode()
+        name = self._backend.id_to_token(token)
+        if name is None:
+            return b""
+        if self.kind is BYTE_LEVEL:
+            return bytes(map(BYTES.__getitem__, name)) if set(name) <= BYTES.keys() else name.encode()
+        byte = _named_byte(name)
+        return self._after_text(token) if byte is None else bytes([byte])
+
+    def _after_text(self, token: int) -> bytes:
+        """What it adds after a token that is text for sure: only where a text begins, spaces may be taken away."""
+        if self._anchor is None:
+            self._anchor = next(
+                (id, text) for id in range(self.vocabulary_size) if (text := self._plain(id)) and text.isalnum()
+            )
+        id, text = self._anchor
+        return self._backend.decode([id, token], skip_special_tokens=False)[len(text) :].encode()
+
+    def _plain(self, token: int) -> str:
+        name = self._backend.id_to_token(token)
+        if name is None or token in self.special_ids or _named_byte(name) is not None:
+            return ""
+        return self._backend.decode([token])
+
+    def _joins(self) -> bool:
+        """Whether the bytes of tokens join to the library's own text, on a sample."""
+        try:
+            tokens = self._backend.encode(SAMPLE, add_special_tokens=False).ids
+            text = b"".join(map(self.bytes_of, tokens)).decode("utf-8", "replace")
+        except (StopIteration, ValueError):
+            return False
+        return without_leading(text, self.leading) == self._backend.decode(tokens)
+
+
+def without_leading(text: str, leading: Leading) -> str:
+    """What a decoder leaves of a text's beginning."""
+    shown = text.lstrip(leading.character)
+    return text[min(leading.count, len(text) - len(shown)) :]
+
+
+def _kind(backend: Backend) -> tuple[str, Leading]:
+    decoder = getattr(backend, "decoder", None)
+    parts = _parts(json.loads(decoder.__getstate__())) if decoder else []
+    names = [part.get("type") for part in parts]
+    if names == ["ByteLevel"]:
+        return BYTE_LEVEL, Leading()
+    if names[:3] == ["Replace", "ByteFallback", "Fuse"] and names[3:] in ([], ["Strip"]):
+        strip = parts[3] if parts[3:] else {"content": " ", "start": 0, "stop": 0}
+        if not strip["stop"]:
+            return BYTE_FALLBACK, Leading(strip["content"], strip["start"])
+    return OTHER, Leading()
+
+
+def _parts(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    return decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
+
+
+def _named_byte(name: str) -> int | None:
+    """Byte-fallback tokenizers have a token for each byte: <0x0A>."""
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+        try:
+            return int(name[3:5], 16)
+        except ValueError:
+            return None
+    return None
+
+
+def _byte_characters() -> dict[str, int]:
+    """Byte-level tokenizers write each byte as a printable character: itself where it is one, else from 256 on."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+
+
+BYTES = _byte_characters()

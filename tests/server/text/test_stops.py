@@ -1,33 +1,72 @@
 """Stop strings: nothing of one is ever sent, and nothing else is ever lost."""
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_server.text.stops import StopMatcher
 
 letters = st.text("ab", min_size=1, max_size=4)
+pieces_of_text = st.lists(st.text("abc", max_size=5), max_size=12)
 
 
-@given(st.lists(st.text("abc", max_size=5), max_size=12), st.lists(letters, max_size=4))
-def test_what_is_sent_is_the_text_up_to_the_first_stop(pieces: list[str], stops: list[str]) -> None:
-    matcher = StopMatcher(tuple(stops))
-    sent = ""
+def first_match(text: str, stops: list[str], least: int = 0) -> tuple[int, int] | None:
+    """Where the stop string that is complete first begins and ends, by trying all; the longest where several end."""
+    for end in range(least + 1, len(text) + 1):
+        found = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if found:
+            return min(found), end
+    return None
+
+
+def sent(matcher: StopMatcher, pieces: list[str], least: int = 0) -> str:
+    text, seen = "", 0
     for piece in pieces:
-        sent += matcher.push(piece)
+        seen += len(piece)
+        text += matcher.push(piece, may_end=seen > least)
         if matcher.matched:
-            break
-    sent += matcher.flush()
-    text = "".join(pieces)
-    first = min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
-    if matcher.matched:
-        # A stop that began earlier may have been completed by a piece that never came.
-        assert first is not None and sent == text[: len(sent)] and text[len(sent) :].startswith(matcher.matched)
-        assert not any(stop in sent for stop in stops)
-    else:
-        assert first is None and sent == text
+            return text
+    return text + matcher.flush()
+
+
+@given(pieces_of_text, st.lists(letters, max_size=4), st.booleans())
+def test_what_is_sent_is_the_text_up_to_the_first_stop(pieces: list[str], stops: list[str], include: bool) -> None:
+    matcher, text = StopMatcher(tuple(stops), include=include), "".join(pieces)
+    told, found = sent(matcher, pieces), first_match(text, stops)
+    assert (matcher.matched is None) == (found is None)
+    assert told == (text if found is None else text[: found[1] if include else found[0]])
+
+
+@given(pieces_of_text, st.lists(letters, max_size=4), st.integers(0, 20))
+def test_safety_11_before_the_least_length_no_stop_string_ends_a_text(
+    pieces: list[str], stops: list[str], least: int
+) -> None:
+    """A stop string counts when its last character comes behind the least length, as in vLLM."""
+    pieces = list("".join(pieces))  # one character each: the border is then the same for both
+    matcher, text = StopMatcher(tuple(stops)), "".join(pieces)
+    told, found = sent(matcher, pieces, least), first_match(text, stops, least)
+    assert told == (text if found is None else text[: found[0]])
 
 
 def test_only_what_may_become_a_stop_is_held_back() -> None:
     matcher = StopMatcher(("END",))
     assert [matcher.push(text) for text in ("abc", "dE", "N", "x", "EN", "D more")] == ["abc", "d", "", "ENx", "", ""]
     assert matcher.matched == "END"
+
+
+@pytest.mark.attack_class(17, 18)
+def test_safety_5_stop_strings_are_looked_for_in_linear_time() -> None:
+    """Long stop strings that nearly match everywhere were compared with every end of the text, for each token."""
+    stops = tuple("a" * 1000 + str(number) for number in range(16))
+
+    def seconds(tokens: int) -> float:
+        matcher, began = StopMatcher(stops), time.process_time()
+        for _ in range(tokens):
+            matcher.push("aaaa")
+        return time.process_time() - began
+
+    seconds(300)
+    assert seconds(4000) < 25 * seconds(400)
+    assert seconds(500) < 1.0

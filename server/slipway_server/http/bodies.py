@@ -1,0 +1,146 @@
+"""Bodies of requests: read within a time, decoded, checked, and refused by the name of the field."""
+
+import asyncio
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from .errors import ApiError, invalid
+from .fields import MAX_PROMPTS, Prompts, Tokens
+
+BODY_S = 120.0  # for a whole body
+BODY_IDLE_S = 30.0  # between two pieces of one
+
+# Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
+# values that ask for nothing. A kind of request that has the field itself takes it. Everything else that is unknown
+# changes no output, and is accepted.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "truncate_prompt_tokens": (),
+    "chat_template": (),
+    "structured_outputs": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "kv_transfer_params": ({},),
+    "vllm_xargs": ({},),
+    "thinking_token_budget": (),
+    "include_reasoning": (True,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "spaces_between_special_tokens": (True,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "prompt_embeds": (),
+    "dimensions": (),
+    "normalize": (True,),
+    "use_activation": (True,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "cache_salt": (),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "documents": ([],),
+    "reasoning_effort": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_special_tokens": (True,),
+}
+
+S = TypeVar("S", bound=Struct)
+
+
+async def body_of(http: web.Request) -> bytes:
+    """The body, which must come without long pauses. Raises ApiError 408 when it does not."""
+    pieces, size = [], 0
+    limit = http.client_max_size
+    try:
+        async with asyncio.timeout(BODY_S):
+            while not http.content.at_eof():
+                async with asyncio.timeout(BODY_IDLE_S):
+                    piece = await http.content.readany()
+                pieces.append(piece)
+                size += len(piece)
+                if size > limit:
+                    raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
+    except TimeoutError:
+        raise ApiError(408, "The body of the request did not come in time.", code="body_timeout") from None
+    return b"".join(pieces)
+
+
+def parse(body: bytes, kind: type[S]) -> S:
+    return checked(decoded(body), kind)
+
+
+def decoded(body: bytes) -> dict[str, Any]:
+    """A JSON object. Of a name that it has twice the last value counts, here as in the gateway."""
+    try:
+        fields = msgspec.json.decode(body)
+    except RecursionError:
+        raise invalid("The body is nested too deeply.") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise invalid(f"The body is not JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise invalid("The body must be a JSON object.")
+    return fields
+
+
+def checked(fields: dict[str, Any], kind: type[S]) -> S:
+    """A body as `kind`; on OpenAI's endpoints (those that allow unknown fields) also checks UNSUPPORTED."""
+    if not kind.__struct_config__.forbid_unknown_fields:
+        _refuse_unsupported(fields, kind)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _naming(str(error)) from None
+
+
+def prompts_of(given: Prompts, param: str) -> list[str | Tokens]:
+    """The prompts that a field holds: one text, one list of token ids, or several of these."""
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if ids and len(ids) < len(given):
+        raise invalid(f"{param} mixes token ids with other things.", param)
+    if not ids and len(given) > MAX_PROMPTS:
+        raise invalid(f"{param} has {len(given)} prompts; {MAX_PROMPTS} is the limit.", param)
+    return [ids] if ids else [item for item in given if not isinstance(item, int)]
+
+
+def _refuse_unsupported(fields: dict[str, Any], kind: type[Struct]) -> None:
+    for name, neutral in UNSUPPORTED.items():
+        value = None if name in kind.__struct_fields__ else fields.get(name)
+        if value is not None and not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
+            # 1.0 for 1 asks for nothing either; True for 1 is a mistake.
+            if isinstance(value, float) and value in neutral:
+                continue
+            raise unsupported(name, f"{name} is not supported by this server.")
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def _naming(message: str) -> ApiError:
+    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients want the name of the field beside it."""
+    quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
+    path = re.search(r"`\$\.?([^`\[.]*)", message)
+    param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None
+    return invalid(f"{message}.", param)

@@ -1,0 +1,156 @@
+"""What clients send to what a model reads: texts, token ids and chats to prompts that fit, beside the event loop."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from ..models.checkpoint import Checkpoint
+from ..text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
+from ..text.pool import TextBusy, TextPool, TextTimeout
+from ..text.tokenizer import Tokenizer
+from .bodies import unsupported
+from .errors import ApiError, invalid, queue_full, too_long
+from .messages import conversation
+from .schemas import ChatRequest
+
+T = TypeVar("T")
+
+INLINE_CHARACTERS = 2048  # that are encoded at once: a thread would cost as much
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    version: str
+    checkpoint: Checkpoint
+    context_tokens: int
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    loaded_at: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def embedding_rows(self) -> int:
+        """Token ids that the model knows, as its config.json says; a tokenizer may know more."""
+        config = self.checkpoint.config
+        text = config.get("text_config")
+        rows = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
+        return rows if isinstance(rows, int) and rows > 0 else self.tokenizer.vocabulary_size
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`room_tokens`: for a prompt and its answer. `vocabulary`: token ids are below."""
+
+    room_tokens: int
+    vocabulary: int
+
+
+class Prompts:
+    """Raises ApiError for what is no prompt of this model's, by the name of the field."""
+
+    def __init__(self, model: Model, pool: TextPool | None = None) -> None:
+        self._model, self._pool = model, pool or TextPool()
+
+    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: Limits) -> Prompt:
+        """`messages` as they came: `body.messages` has only what every message has."""
+        template = self._model.template
+        if template.problem:
+            raise ApiError(400, template.problem, param="messages", code="no_chat_template")
+        variables = self._variables(body)
+        developer = "developer" if template.mentions("developer") else "system"
+        render = partial(
+            template.render,
+            conversation(messages, developer=developer),
+            tools=body.tools,
+            documents=body.documents,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            variables=variables,
+        )
+
+        def work() -> Prompt:
+            text = render()
+            return Prompt(text, self._model.tokenizer.encode_now(text, special_tokens=body.add_special_tokens))
+
+        try:
+            prompt = await self._beside(work, "messages")
+        except ChatTemplateError as error:
+            raise invalid(str(error), "messages") from None
+        self._check(prompt.tokens, "messages", limits)
+        return prompt
+
+    def _variables(self, body: ChatRequest) -> dict[str, Any]:
+        """For the template. What it does not ask for would be passed over in silence."""
+        template, given = self._model.template, dict(body.chat_template_kwargs or {})
+        for name in given:
+            if name in OWN_VARIABLES or not template.names(name, tools=bool(body.tools)):
+                sentence = f"The chat template of {self._model.name} has no variable {name!r} to be set."
+                raise unsupported("chat_template_kwargs", sentence)
+        if body.reasoning_effort is not None:
+            given.setdefault("reasoning_effort", body.reasoning_effort)
+        for name in ("tools", "documents", "reasoning_effort"):
+            if getattr(body, name) and not template.names(name, tools=bool(body.tools)):
+                raise unsupported(name, f"{name} is not supported: the chat template of {self._model.name} has none.")
+        return given
+
+    async def all_of(
+        self, given: Sequence[str | Sequence[int]], limits: Limits, *, param: str, special_tokens: bool = True
+    ) -> list[Prompt]:
+        """Prompts that fit into the context, each with the text as the client wrote it."""
+
+        def work() -> list[Prompt]:
+            return [self._prompt(item, limits, param, special_tokens) for item in given]
+
+        return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._beside(work, param)
+
+    async def spellings(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is written at a beginning and after a space."""
+
+        def work() -> tuple[tuple[int, ...], ...]:
+            variants = (variant for word in words for variant in (word, f" {word}"))
+            tokens = (self._model.tokenizer.encode_now(variant, special_tokens=False) for variant in variants)
+            return tuple(dict.fromkeys(spelling for spelling in tokens if spelling))
+
+        return await self._beside(work, "bad_words") if words else ()
+
+    def _prompt(self, given: str | Sequence[int], limits: Limits, param: str, special_tokens: bool) -> Prompt:
+        tokenizer = self._model.tokenizer
+        if isinstance(given, str):
+            prompt = Prompt(given, tokenizer.encode_now(given, special_tokens=special_tokens))
+            self._check(prompt.tokens, param, limits)
+            return prompt
+        self._check(given, param, limits)
+        return Prompt(tokenizer.decode(list(given)), tuple(given))
+
+    def _check(self, tokens: Sequence[int], param: str, limits: Limits) -> None:
+        if not tokens:
+            raise invalid("The prompt is empty.", param)
+        check_tokens(tokens, param, limits.vocabulary)
+        if len(tokens) + (self._model.checkpoint.task == "generate") > limits.room_tokens:
+            raise too_long(
+                f"The prompt has {len(tokens)} tokens; this server's {limits.room_tokens} tokens of context "
+                "must hold it and the answer.",
+                param,
+            )
+
+    async def _beside(self, work: Callable[[], T], param: str) -> T:
+        try:
+            return await self._pool.run(work)
+        except TextBusy as error:
+            raise queue_full(str(error)) from None
+        except TextTimeout:
+            raise ApiError(400, "Its tokens took too long to be made.", param=param, code="prompt_timeout") from None
+
+
+def check_tokens(tokens: Sequence[int], param: str, vocabulary: int) -> None:
+    """A model has no row for other ids: what it would read there is nobody's, or another's."""
+    if (highest := max(tokens, default=0)) >= vocabulary:
+        raise invalid(f"Token ids must be below {vocabulary}; {highest} is not.", param)

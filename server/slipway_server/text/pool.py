@@ -1,0 +1,90 @@
+"""Threads for texts that would hold up the event loop: few of them, few that wait, and none for longer than allowed."""
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+THREADS = 2
+MAX_WAITING = 128  # works; what comes beyond is refused
+LIMIT_S = 10.0  # of one work, from its start
+
+
+class TextBusy(Exception):
+    """Too many texts wait: waiting would help, and nothing was started."""
+
+
+class TextTimeout(Exception):
+    """A work took longer than it may, and was ended."""
+
+
+class TextPool:
+    """Runs works one after the other in each of a few threads."""
+
+    def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING, limit_s: float = LIMIT_S) -> None:
+        self._threads = ThreadPoolExecutor(threads, "text")
+        self._room, self._limit_s = threads + waiting, limit_s
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The work's result, or what it raised.
+
+        Raises:
+            TextBusy: too many wait.
+            TextTimeout: it took too long.
+        """
+        if not self._room:
+            raise TextBusy("Too many prompts wait for their tokens.")
+        self._room -= 1
+        job = _Job(work)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, job.run)
+        future.add_done_callback(self._leave)
+        try:
+            while not future.done():
+                await asyncio.wait([future], timeout=self._limit_s)
+                if not future.done() and job.seconds >= self._limit_s:
+                    raise TextTimeout(f"It took longer than {self._limit_s:g} s.")
+            return future.result()
+        finally:
+            if not future.done():
+                future.cancel()  # where it has not begun
+                job.interrupt()
+
+    def _leave(self, future: "asyncio.Future[T]") -> None:
+        self._room += 1
+        if not future.cancelled():
+            future.exception()  # may have nobody left to hear of it
+
+
+class _Job(Generic[T]):
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._began_s = float("inf")
+
+    @property
+    def seconds(self) -> float:
+        """Since its start; negative before it."""
+        return time.monotonic() - self._began_s
+
+    def run(self) -> T:
+        with self._lock:
+            self._began_s, self._thread = time.monotonic(), threading.get_ident()
+        try:
+            return self._work()
+        finally:
+            with self._lock:
+                self._thread = None
+            for _ in range(2):  # an interrupt that came before the lock is raised here at the latest
+                pass
+
+    def interrupt(self) -> None:
+        """Raises TextTimeout in its thread, at the next bytecode: what runs outside of Python goes on to its end."""
+        with self._lock:
+            if self._thread is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TextTimeout))

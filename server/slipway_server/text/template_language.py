@@ -1,0 +1,109 @@
+"""The language of chat templates: Jinja in a sandbox, with what transformers adds to it and nothing else.
+
+A template comes from a model repository, and what it renders from a client: neither is trusted.
+"""
+
+import datetime
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from jinja2 import Environment, TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_REPEATED = 1 << 20  # characters or items that a template may make by "text" * number
+
+
+class TooLarge(TemplateError):
+    """A template makes more than it may."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Two operators make a large thing out of small ones in one step, which no limit of time can end."""
+        sized = [len(side) for side in (left, right) if isinstance(side, str | list | tuple | bytes)]
+        counts = [side for side in (left, right) if isinstance(side, int)]
+        if operator == "*" and sized and counts and sized[0] * counts[0] > MAX_REPEATED:
+            raise TooLarge(f"it repeats something to more than {MAX_REPEATED} characters")
+        if operator == "**" or (operator == "*" and any(abs(count) > 2**64 for count in counts)):
+            self._check_power(left, right, operator)
+        return super().call_binop(context, operator, left, right)
+
+    @staticmethod
+    def _check_power(left: Any, right: Any, operator: str) -> None:
+        bits = [side.bit_length() for side in (left, right) if isinstance(side, int)]
+        size = bits[0] * right if operator == "**" and bits and isinstance(right, int | float) else sum(bits)
+        if size > 4096:
+            raise TooLarge("it computes a number of more than 4096 bits")
+
+
+class Generation(Extension):
+    """{% generation %} marks what an assistant wrote, for training: here its body is rendered as it is."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class TemplateNamespace(Namespace):
+    """Jinja's namespace without names of Python's own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        # Jinja's own signature, by which namespace(self=...) is allowed.
+        attributes = dict(*args[1:], **kwargs)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(args[0], attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+class TemplateDict:
+    """Python's dict as a function: its class is out of reach."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def environment() -> Environment:
+    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made.filters["tojson"] = _to_json
+    made.globals |= {
+        "raise_exception": _raise,
+        "strftime_now": lambda form: datetime.datetime.now().strftime(form),
+        "dict": TemplateDict(),
+        "namespace": TemplateNamespace,
+    }
+    return made
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no {name!r}: names must not begin with an underscore")
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)

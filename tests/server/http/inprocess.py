@@ -1,0 +1,114 @@
+"""The HTTP half of a server in this process, with an engine that says what a test tells it: no torch."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp.test_utils import TestServer
+
+from slipway_server.engine.client import EngineClient, QueueLimits
+from slipway_server.engine.messages import Commands, Ready, encode
+from slipway_server.engine.request import Event, FinishReason, Request
+from slipway_server.http.app import build
+from slipway_server.http.probes import Health
+from slipway_server.http.prompts import Model
+from slipway_server.http.replay import Bounds, Replays
+from slipway_server.http.service import Service
+from slipway_server.models.checkpoint import Checkpoint, read
+from slipway_server.telemetry.metrics import Metrics
+from slipway_server.text.chat_template import ChatTemplate
+from slipway_server.text.tokenizer import Tokenizer
+
+from ..conftest import MODELS
+
+CONTEXT_TOKENS = 512
+CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+
+
+class Scripted(EngineClient):
+    """Says `tokens` over and over, and remembers what it was asked. What cannot be sent to an engine fails here too."""
+
+    def __init__(self) -> None:
+        super().__init__(QueueLimits(256, 1 << 18), slots=32, on_step=lambda _: None)
+        self.ready = Ready(
+            kv_tokens=CONTEXT_TOKENS, block_tokens=16, load_seconds=0.0, dtype="float32", device="cpu", kernels="torch"
+        )
+        self.tokens: tuple[int, ...] = (5, 6, 7)
+        self.asked: list[Request] = []
+
+    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+        encode(Commands([request], []))
+        self.asked.append(request)
+        yield Event(request.id)
+        if request.sampling is None:
+            yield Event(request.id, embedding=bytes(16), finish=FinishReason.STOP)
+            return
+        told = len(request.resumed)
+        for count in range(told + 1, request.sampling.max_tokens + 1):
+            token = self.tokens[(count - 1) % len(self.tokens)]
+            finish = request.sampling.finish_after(token, count)
+            yield Event(request.id, token, finish=finish)
+            if finish:
+                return
+            await asyncio.sleep(0)
+
+
+class InProcess:
+    """One server. `post` gives status and JSON (or text) of an answer."""
+
+    def __init__(self, model: Model, max_body_bytes: int = 8 << 20) -> None:
+        self.engine, self.metrics = Scripted(), Metrics(model.name)
+        health = Health(self.engine.heartbeat, 60.0)
+        health.loaded = True
+        self.service = Service(model, self.engine, self.metrics, health)
+        self._max_body_bytes = max_body_bytes
+
+    async def __aenter__(self) -> "InProcess":
+        self.app, _ = build(self.service, Replays(Bounds(window_s=0.0), self.metrics), self._max_body_bytes)
+        self.server = TestServer(self.app)
+        await self.server.start_server()
+        self.client = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.client.close()
+        await self.server.close()
+
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.client.post(self.server.make_url(path), data=data, headers=headers) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self.client.get(self.server.make_url(path)) as answer:
+            return answer.status, await answer.json()
+
+    def outcomes(self) -> dict[str, float]:
+        """Requests by how they ended."""
+        found = [
+            (sample.labels["outcome"], sample.value)
+            for metric in self.metrics.registry.collect()
+            for sample in metric.samples
+            if sample.name == "slipway_server_requests_total" and sample.value
+        ]
+        return dict(found)
+
+
+def model_of(
+    folder: Path = MODELS / "tiny-v1", *, template: str | None = CHAT, task: str = "generate", **config: Any
+) -> Model:
+    """The tokenizer of a folder, and a config.json that says what a test wants."""
+    checkpoint: Checkpoint = read(folder, task=task)
+    return Model(
+        name="chat",
+        version="v1",
+        checkpoint=replace(checkpoint, config=checkpoint.config | config),
+        context_tokens=CONTEXT_TOKENS,
+        tokenizer=Tokenizer(folder),
+        template=ChatTemplate(template, {}),
+    )

@@ -1,0 +1,71 @@
+"""Works beside the event loop: bounded in number and time."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from slipway_server.text.pool import TextBusy, TextPool, TextTimeout
+
+pytestmark = pytest.mark.attack_class(17, 18)
+
+
+def endless() -> None:
+    while True:
+        pass
+
+
+async def test_safety_5_a_work_without_end_is_ended_and_leaves_its_thread() -> None:
+    pool = TextPool(threads=1, limit_s=0.1)
+    with pytest.raises(TextTimeout):
+        await pool.run(endless)
+    assert await pool.run(lambda: 5) == 5
+
+
+async def test_the_event_loop_goes_on_meanwhile() -> None:
+    pool, turns = TextPool(threads=1, limit_s=0.5), 0
+    work = asyncio.create_task(pool.run(endless))
+    while not work.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    assert turns > 5
+    with pytest.raises(TextTimeout):
+        await work
+
+
+async def test_time_counts_from_the_start_of_a_work() -> None:
+    """One that waited its turn is not ended for it."""
+    pool = TextPool(threads=1, limit_s=0.3)
+    works = [asyncio.create_task(pool.run(lambda: time.sleep(0.2))) for _ in range(4)]
+    assert await asyncio.gather(*works) == [None] * 4
+
+
+async def test_too_many_works_are_refused() -> None:
+    pool, may = TextPool(threads=1, waiting=2), threading.Event()
+    works = [asyncio.create_task(pool.run(may.wait)) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(TextBusy):
+        await pool.run(lambda: None)
+    may.set()
+    await asyncio.gather(*works)
+    assert await pool.run(lambda: 1) == 1
+
+
+async def test_who_leaves_takes_its_work_along() -> None:
+    pool = TextPool(threads=1)
+    for _ in range(20):
+        work = asyncio.create_task(pool.run(endless))
+        await asyncio.sleep(0.005)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert await pool.run(lambda: 5) == 5
+
+
+async def test_what_a_work_raises_is_told() -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await TextPool().run(fails)
