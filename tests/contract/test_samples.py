@@ -109,6 +109,8 @@ def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
         FinishReason.ERROR: broken,
         FinishReason.NON_FINITE: ("errors", "non_finite"),
         FinishReason.LOST: broken,
+        FinishReason.CRASHED: broken,
+        FinishReason.INVALID: (),  # the client's own mistake says nothing of a version
         FinishReason.DEADLINE: broken,
     }
 

@@ -1,4 +1,4 @@
-"""What a request may hold before the engine computes with it: token ids that the model has, and numbers that are numbers.
+"""What the engine computes with: token ids that the model has, and numbers that are numbers.
 
 The HTTP process checks the same with better sentences. This is the last check before kernels, which index memory by
 token ids, and before the scheduler, which every request shares. Pure.

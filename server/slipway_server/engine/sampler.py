@@ -30,8 +30,8 @@ class Sampler:
         self._pool: ThreadPoolExecutor | None = None
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
-        """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite, or where the
-        request's own rules leave none. A token that the rules forbid is never the result, whatever the other numbers are.
+        """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite, or where
+        the request's own rules leave none. A token that these forbid is never the result, whatever the other numbers.
 
         Log probabilities are those of the model, before any rule, as in OpenAI's and vLLM's APIs.
         """

@@ -15,8 +15,8 @@ from .layers import Layer
 from .pages import in_large_pages, populate
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
-# Who computes on a CPU: "native" is these kernels or nothing, "torch" is never these. The flag --kernels sets it for the
-# engine process; tests set it to run as on a CPU without AVX512.
+# Who computes on a CPU: "native" is these kernels or nothing, "torch" is never these. The flag --kernels sets it for
+# the engine process; tests set it to run as on a CPU without AVX512.
 CHOICE = "SLIPWAY_KERNELS"
 CHOICES = ("auto", "native", "torch")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
