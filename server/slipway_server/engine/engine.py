@@ -134,7 +134,7 @@ class Engine:
         self._told = counts
         errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, *news, errors)
+        return Step(started, events, running, waiting, usage, tokens, seconds, *news, errors=errors)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -146,5 +146,5 @@ def is_out_of_memory(error: Exception) -> bool:
 def _let_go(error: Exception) -> None:
     """Frees what the failed step still holds: frames keep its tensors alive, and torch keeps memory for others."""
     traceback.clear_frames(error.__traceback__)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -179,7 +179,8 @@ def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
     runner = EncoderRunner(model, Path(start.model))
     runner.self_test()
     limits = limits_for(start, model.device, 0)
-    known = model.get_input_embeddings().weight.shape[0]
+    embeddings: Any = model.get_input_embeddings()
+    known = int(embeddings.weight.shape[0])
     told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers", known)
     return Engine(Scheduler(limits), runner, vocab_size=known), told
 
