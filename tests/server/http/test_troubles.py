@@ -135,8 +135,7 @@ RESUMABLE = {"X-Slipway-Resumable": "1"}
 
 
 def test_what_was_being_computed_at_a_crash_is_named(server: ServerProcess) -> None:
-    """Safety 1: a gateway counts who was in flight at a crash, by a code before the first byte, in a stream by a comment
-    before it breaks off."""
+    """Safety 1: a gateway counts who was in flight at a crash: by a code, or in a stream by a comment at its break."""
     body = LONG | {"model": "chat"}
     stream = send(server, json.dumps(body | {"stream": True}).encode(), RESUMABLE)
     try:
