@@ -53,7 +53,7 @@ test: check tools unit ## everything: checks, unit; then in two lanes integratio
 # What compiles for minutes comes before both lanes; what is third begins when one of them is done. A line says by its
 # first word which lane it is from.
 components:
-	@nice -n 5 $(MAKE) MAKEFLAGS= integration 2>&1 | sed -u 's/^/components  /'
+	@nice -n 5 $(MAKE) MAKEFLAGS= integration masked 2>&1 | sed -u 's/^/components  /'
 
 cluster:
 	@$(MAKE) MAKEFLAGS= e2e 2>&1 | sed -u 's/^/cluster     /'
@@ -74,6 +74,12 @@ unit: setup ## what needs no other process and no torch
 
 integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
 	$(VENV)/bin/pytest tests -m "integration and not extended" -n 3 --dist loadfile --no-loadscope-reorder --durations=12
+
+# Not by what this machine has: no C kernels, and torch and oneDNN take only what a CPU with AVX2 knows.
+masked: setup ## the engine as on a CPU with AVX2 and without AVX512: kernels, the same tokens as transformers (a minute)
+	SLIPWAY_KERNELS=torch ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(VENV)/bin/pytest \
+	  tests/server/kernels tests/server/engine/test_equality.py tests/server/engine/test_quantization.py \
+	  tests/server/engine/test_sampler.py -m "not extended" -n 2 --dist loadfile
 
 extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
 	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12

@@ -52,24 +52,30 @@ def context_of(settings: Settings, checkpoint: Checkpoint) -> int:
 class Lives:
     """What the server knows of its engine from one life of that process to the next."""
 
-    def __init__(self, name: str, health: Health, metrics: Metrics) -> None:
+    def __init__(self, name: str, health: Health, metrics: Metrics, most: int) -> None:
+        """`most`: restarts within a while."""
         self._name, self._health, self._metrics = name, health, metrics
-        self._restarts = Restarts()
+        self._restarts = Restarts(most)
         self._began_s = time.monotonic()
 
     def ready(self, engine: Ready) -> None:
-        self._health.loaded = True
+        self._health.engine_is_ready()
         seconds = round(time.monotonic() - self._began_s, 2)
         self._metrics.loaded(seconds, engine)
         told = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
         log.info("ready", extra=told | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
 
-    def may_restart(self, _: EngineCrashed) -> bool:
-        """Not ready until it is back. In a drain nobody waits for it any more."""
-        self._health.loaded = False
+    def crashed(self) -> None:
+        """At once, while its process may still be ending: no new request is to be sent to it."""
+        self._health.engine_has_crashed()
         self._metrics.crashed()
+
+    def restart_in_s(self, _: EngineCrashed) -> float | None:
+        """In a drain nobody waits for it any more."""
+        if self._health.draining:
+            return None
         self._began_s = time.monotonic()
-        return not self._health.draining and self._restarts.allow(self._began_s)
+        return self._restarts.delay_s(self._began_s)
 
 
 async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -> None:
@@ -77,7 +83,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
     queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
     engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
-    lives = Lives(settings.served_model_name, health, metrics)
+    lives = Lives(settings.served_model_name, health, metrics, settings.max_engine_restarts)
     start = Start(
         model=str(checkpoint.folder),
         task=checkpoint.task,
@@ -94,10 +100,15 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         kv_cache_dtype=settings.kv_cache_dtype,
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
+        kernels=settings.kernels,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_life = asyncio.create_task(
-        keep_running(lambda: engine.run(start, machine.cores(), lives.ready), lives.may_restart)
+        keep_running(
+            lambda: engine.run(start, machine.cores(), lives.ready, lives.crashed),
+            lives.restart_in_s,
+            metrics.restarted,
+        )
     )
     await asyncio.sleep(0)
     model = Model(

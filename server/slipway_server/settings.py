@@ -12,6 +12,7 @@ TASKS = ("auto", "generate", "embed")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8")
 KV_CACHE_DTYPES = ("auto", "int8")
+KERNELS = ("auto", "native", "torch")  # as in kernels/native.py, which this process does without
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class Settings:
     quantization: str
     kv_cache_dtype: str
     device: str
+    kernels: str
     max_model_len: int | None
     host: str
     port: int
     probe_port: int
     drain_timeout_s: float
     stall_timeout_s: float
+    max_engine_restarts: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_step_s: float
@@ -108,16 +111,29 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--max-queue-requests", 256, "requests that may wait; more get 429", type=_at_least(0))
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
+    _add_endurance(add)
+    add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
+    add("--enable-debug", "off", "GET /debug/profile on the probe port", choices=("on", "off"), nargs="?", const="on")
+    add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parser
+
+
+def _add_endurance(add: Callable[..., None]) -> None:
+    """What outlives the ordinary: other CPUs, crashes, broken connections."""
+    add(
+        "--kernels", "auto", "on a CPU: the C kernels where they can run, else torch; native: the C kernels or "
+        "nothing; torch: never the C kernels", choices=KERNELS,
+    )  # fmt: skip
+    add(
+        "--max-engine-restarts", 5, "times that a crashed engine is started again within ten minutes; one more crash "
+        "ends the server; 0: the first one does", type=_at_least(0),
+    )  # fmt: skip
     add(
         "--replay-window", 60, "seconds that a stream is kept for a client that lost it; 0: none is",
         type=_seconds, dest="replay_window_s",
     )  # fmt: skip
     add("--max-replay-bytes", 64 * 2**20, "of all streams that are kept; beyond it the oldest goes", type=_at_least(0))
     add("--max-replay-streams", 256, "that are kept without a client; beyond it the oldest goes", type=_at_least(1))
-    add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
-    add("--enable-debug", "off", "GET /debug/profile on the probe port", choices=("on", "off"), nargs="?", const="on")
-    add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    return parser
 
 
 def _at_least(least: int) -> Callable[[str], int]:

@@ -16,7 +16,7 @@ from slipway_server.http import resume as ours
 from slipway_server.http.errors import ApiError
 from slipway_server.http.service import Delta
 from slipway_server.http.slipway import typed_events
-from slipway_server.http.sse import _frames
+from slipway_server.http.sse import CRASHED, _frames
 from tests.contract.documented import TEXT
 
 BODY = b'{"model":"chat","stream":true}'
@@ -189,3 +189,18 @@ def test_headers_are_the_same_words_on_both_sides() -> None:
         assert getattr(ours, name) == getattr(theirs, name)
         assert f"`{getattr(ours, name)}" in TEXT
     assert f"`{theirs.LAST_EVENT_ID}`" in TEXT
+
+
+def test_a_crash_that_is_said_in_a_comment_is_no_place_to_go_on_from() -> None:
+    headers, whole = served(asked_first(), BODY)
+    trail = theirs.Trail.begin(headers, "rev", "00aa")
+    assert trail
+    events = whole.split(b"\n\n")
+    came = trail.pass_on(b"\n\n".join(events[:3]) + b"\n\n")
+    before = trail.ask(CIMultiDict(), b"")
+    assert trail.pass_on(CRASHED) == CRASHED, "clients pass comments over"
+    assert trail.ask(CIMultiDict(), b"") == before
+    asked, tokens = trail.ask(asked_first(), b"")
+    _, rest = served(asked, BODY + tokens)
+    at_once_whole = theirs.Trail.begin(headers, "rev", "00aa")
+    assert at_once_whole and came + trail.pass_on(rest) == at_once_whole.pass_on(whole)

@@ -112,6 +112,9 @@ def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
         FinishReason.ERROR: broken,
         FinishReason.NON_FINITE: ("errors", "non_finite"),
         FinishReason.LOST: broken,
+        FinishReason.CRASHED: broken,
+        # What a client asks for itself says nothing of a version.
+        FinishReason.INVALID: (),
         FinishReason.DEADLINE: (),
     }
 

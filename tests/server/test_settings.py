@@ -36,6 +36,7 @@ def test_debugging_is_switched_on_by_its_name_alone() -> None:
         (["--gpu-memory-utilization", "nan"], "not a share above 0 and up to 1"),
         (["--task", "paint"], "invalid choice"),
         (["--kv-cache-dtype", "fp8"], "invalid choice"),
+        (["--kernels", "avx2"], "invalid choice"),
         (["--replay-window", "-1"], "not a number of seconds"),
         (["--max-model", "5"], "unrecognized arguments"),
     ],

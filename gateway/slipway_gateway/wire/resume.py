@@ -97,7 +97,8 @@ class Trail:
         return asking, self.tokens
 
     def _event(self, event: bytes) -> bytes:
-        if not event.startswith(_MARK):
+        # Other comments, such as that of a crash, are no place to go on from.
+        if not event.startswith(_MARK) or not event[2:3].isdigit():
             return event
         end = event.find(b"\n")
         self._last, _, tokens = event[2:end].partition(b" ")

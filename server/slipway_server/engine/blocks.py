@@ -5,10 +5,11 @@ Pure bookkeeping. A full block is known by a digest of all tokens up to its end,
 
 import hashlib
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 DIGEST_BYTES = 16
+MAX_ROOTS = 10_000  # of tenants, that are remembered
 
 
 class Digests:
@@ -43,6 +44,21 @@ def _bytes(item: tuple[str, str]) -> tuple[bytes, bytes]:
     return item[0].encode(), item[1].encode()
 
 
+class Roots:
+    """What the digests of each tenant's blocks begin with. `scope`: revision, dtype and adapter of the model."""
+
+    def __init__(self, digests: Digests, scope: str) -> None:
+        self._digests, self._scope = digests, scope
+        self._known: dict[str, bytes] = {}
+
+    def of(self, tenant: str) -> bytes:
+        if tenant not in self._known:
+            if len(self._known) >= MAX_ROOTS:
+                self._known.clear()
+            self._known[tenant] = self._digests.root(scope=self._scope, tenant=tenant)
+        return self._known[tenant]
+
+
 class Blocks:
     """A fixed number of blocks, each free, held by one or more sequences, or kept for whoever begins alike."""
 
@@ -53,6 +69,8 @@ class Blocks:
         self._digests: list[bytes | None] = [None] * count
         self._known: dict[bytes, int] = {}
         self._kept: OrderedDict[int, None] = OrderedDict()  # without a holder, oldest use first
+        self._suspect: set[int] = set()  # held, and perhaps with numbers that are not finite
+        self._spoiled: list[int] = []  # free, and to be cleared before they are taken
 
     @property
     def available(self) -> int:
@@ -99,7 +117,7 @@ class Blocks:
 
     def name(self, block: int, digest: bytes) -> None:
         """The block is full: whoever begins alike may share it. One that is known by the same name already stays it."""
-        if digest not in self._known and self._digests[block] is None:
+        if digest not in self._known and self._digests[block] is None and block not in self._suspect:
             self._known[digest] = block
             self._digests[block] = digest
 
@@ -108,10 +126,30 @@ class Blocks:
         for block in reversed(blocks):
             self._holders[block] -= 1
             if self._holders[block] == 0:
+                if block in self._suspect:
+                    self._suspect.remove(block)
+                    self._spoiled.append(block)
                 if self._digests[block] is None:
                     self._free.append(block)
                 else:
                     self._kept[block] = None
+
+    def suspect(self, blocks: Iterable[int]) -> None:
+        """They may hold numbers that are not finite: nobody else shares them from now on, and when their last holder is
+        gone they are to be cleared. Until then they stay as they are: others may be reading them."""
+        blocks = list(blocks)
+        self.forget(blocks)
+        self._suspect.update(blocks)
+
+    def take_spoiled(self) -> list[int]:
+        """Suspect blocks that nobody holds any more, each once: to be cleared before any other block is taken."""
+        spoiled, self._spoiled = self._spoiled, []
+        return spoiled
+
+    def freed_without(self, holders: Iterable[Sequence[int]]) -> set[int]:
+        """The blocks that nobody else than these would hold."""
+        counts = Counter(block for blocks in holders for block in blocks)
+        return {block for block, count in counts.items() if count == self._holders[block]}
 
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError when the books do not balance. For tests, and for an engine that is idle."""
@@ -123,6 +161,7 @@ class Blocks:
         free, kept = set(self._free), set(self._kept)
         assert len(free) == len(self._free) and not free & kept, "a block is free twice"
         assert free | kept == {block for block, held in enumerate(counts) if held == 0}, "a block is lost"
+        assert all(counts[block] and self._digests[block] is None for block in self._suspect), "a suspect is shared"
         assert all(self._digests[block] is not None for block in kept), "a block without a name is kept"
         assert all(self._digests[block] == digest for digest, block in self._known.items()), "a name is wrong"
 

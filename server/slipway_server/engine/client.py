@@ -9,13 +9,30 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ..telemetry.heartbeat import Heartbeat
-from .messages import LENGTH_BYTES, Commands, Failed, Profile, Profiled, Ready, Start, Step, encode, from_engine
+from .messages import (
+    LENGTH_BYTES,
+    Begun,
+    Encoded,
+    Failed,
+    Profile,
+    Profiled,
+    Ready,
+    Start,
+    Step,
+    encode,
+    from_engine,
+    request_bytes,
+)
 from .request import Event, FinishReason, Request
 
 log = logging.getLogger("slipway.engine")
 
 DIED = "The engine process ended while it worked on this request."
+DIED_BEFORE = "The engine process ended while this request waited for it."
+RESTARTING = "The engine process ended and is being started again."
 # A second start finds the model's files in memory and is faster than the first one; what takes much longer hangs.
 RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
 EXIT_S = 10.0  # for a process that hung up to end, before it is ended
@@ -31,6 +48,10 @@ class EngineCrashed(EngineError):
 
 class ModelRefused(EngineError):
     """The engine process cannot load the model here, and said why."""
+
+
+class RequestRefused(ValueError):
+    """The request cannot be handed to the engine, and why."""
 
 
 class QueueFull(Exception):
@@ -55,7 +76,7 @@ class EngineClient:
         self._queue, self._on_step = queue, on_step
         self._streams: dict[str, asyncio.Queue[Event]] = {}
         self._unstarted: dict[str, int] = {}
-        self._commands = Commands([], [])
+        self._commands = Encoded([], [])
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._profile: asyncio.Future[str] | None = None
@@ -65,8 +86,16 @@ class EngineClient:
     def in_flight(self) -> int:
         return len(self._streams)
 
-    async def run(self, start: Start, threads: int, on_ready: Callable[[Ready], None]) -> None:
+    async def run(
+        self,
+        start: Start,
+        threads: int,
+        on_ready: Callable[[Ready], None],
+        on_crash: Callable[[], None] = lambda: None,
+    ) -> None:
         """One life of the engine process; when that one has ended it can be called again.
+
+        `on_crash` is called as soon as an engine that served is gone, which is before its process has ended.
 
         Raises:
             EngineCrashed: it served before it ended.
@@ -91,18 +120,22 @@ class EngineClient:
                         on_ready(message)
                     elif isinstance(message, Profiled):
                         self._tell_profile(message.table)
+                    elif isinstance(message, Begun):
+                        self._begin(message.started)
                     else:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
-            self.end_streams(DIED)  # at once: the process may take its time to end
+            if served:
+                on_crash()
+            self._end_crashed()  # at once: the process may take its time to end
             kind = EngineCrashed if served else EngineError if reason == DIED else ModelRefused
             raise kind(await self._epitaph(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:
             self.ready = None
-            self.end_streams(DIED)
+            self._end_crashed()
             self._tell_profile(EngineError(DIED))
             self.stop()
 
@@ -115,10 +148,19 @@ class EngineClient:
 
         `admitted`: it goes on with what has run before, and is not refused because many others wait.
         Closing the iterator early cancels the request within one step.
+
+        Raises:
+            EngineError: there is no engine now.
+            QueueFull: too many wait.
+            RequestRefused: it has numbers or texts that no engine can be given. Nothing was sent of it.
         """
+        try:
+            encoded = request_bytes(request)
+        except ValueError as error:
+            raise RequestRefused(f"The request cannot be computed: {error}.") from None
         self._admit(request, admitted=admitted)
         events = self._streams[request.id] = asyncio.Queue()
-        self._send(submit=request)
+        self._send(submit=encoded)
         ended = False
         try:
             while not ended:
@@ -139,7 +181,7 @@ class EngineClient:
             ProfileRuns: somebody else has asked.
         """
         if self.ready is None or self._writer is None:
-            raise EngineError("The engine is not ready.")
+            raise EngineError(self._unready())
         if self._profile:
             raise ProfileRuns("Another profile is being taken.")
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -170,9 +212,25 @@ class EngineClient:
         if self._process and self._process.returncode is None:
             self._process.kill()
 
+    def _end_crashed(self) -> None:
+        """Who was being computed may be the cause; who only waited is not."""
+        for request_id in self._streams:
+            if request_id in self._unstarted:
+                self._put(Event(request_id, finish=FinishReason.LOST, error=DIED_BEFORE))
+            else:
+                self._put(Event(request_id, finish=FinishReason.CRASHED, error=DIED))
+
+    def _unready(self) -> str:
+        return RESTARTING if self.served else "The engine is not ready."
+
+    @property
+    def served(self) -> bool:
+        """Whether there was an engine that served, now or before."""
+        return self._load_limit_s is not None
+
     def _admit(self, request: Request, *, admitted: bool) -> None:
         if self.ready is None:
-            raise EngineError("The engine is not ready.")
+            raise EngineError(self._unready())
         if not admitted:
             self._check_queue(request)
         self._unstarted[request.id] = request.known_tokens
@@ -184,27 +242,31 @@ class EngineClient:
         if waiting_tokens and waiting_tokens + request.known_tokens > self._queue.tokens:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
 
-    def _send(self, *, submit: Request | None = None, cancel: str | None = None) -> None:
+    def _send(self, *, submit: bytes | None = None, cancel: str | None = None) -> None:
         """Collects what one turn of the event loop has to say into one message."""
         if not (self._commands.submit or self._commands.cancel):
             asyncio.get_running_loop().call_soon(self._flush)
         if submit:
-            self._commands.submit.append(submit)
+            self._commands.submit.append(msgspec.Raw(submit))
         if cancel:
             self._commands.cancel.append(cancel)
 
     def _flush(self) -> None:
-        commands, self._commands = self._commands, Commands([], [])
+        # Each request was encoded when it came, alone: nothing here can fail for one of them.
+        commands, self._commands = self._commands, Encoded([], [])
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))
 
     def _publish(self, step: Step) -> None:
-        for request_id in step.started:
-            self._unstarted.pop(request_id, None)
-            self._put(Event(request_id))
+        self._begin(step.started)
         for event in step.events:
             self._put(event)
         self._on_step(step)
+
+    def _begin(self, started: list[str]) -> None:
+        for request_id in started:
+            self._unstarted.pop(request_id, None)
+            self._put(Event(request_id))
 
     def _put(self, event: Event) -> None:
         # A stream may be gone: its cancel is on the way while the step that still ran it reports.
@@ -219,7 +281,7 @@ class EngineClient:
                 *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
                 pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=engine_environment(threads),
+                env=engine_environment(threads, start.kernels),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._writer.write(encode(start))
@@ -239,9 +301,10 @@ class EngineClient:
         return f"The engine process {how}."
 
 
-def engine_environment(threads: int) -> dict[str, str]:
+def engine_environment(threads: int, kernels: str = "auto") -> dict[str, str]:
     """The HTTP process shares the cores with the engine: threads that spin while they wait would starve it."""
     defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
     package_root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-    return defaults | dict(os.environ) | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    chosen = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths, "SLIPWAY_KERNELS": kernels}
+    return defaults | dict(os.environ) | chosen

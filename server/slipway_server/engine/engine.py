@@ -2,11 +2,13 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 
+from .border import check
 from .budget import Budget
 from .messages import Step
 from .request import Event, FinishReason, Request, Sampled, Work
@@ -15,6 +17,9 @@ from .scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = "The server ran out of memory on this request."
+FAILED = "The engine failed on this request."
+# What torch says in a RuntimeError where a CPU has no memory left; of GPUs it raises OutOfMemoryError.
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
 
 
 class Runner(Protocol):
@@ -24,6 +29,17 @@ class Runner(Protocol):
 
     def clear(self, blocks: list[int]) -> None: ...
 
+    def probe(self) -> None:
+        """Computes one token that nobody asked for. Raises whatever it meets: then no request is to blame."""
+        ...
+
+
+class EngineBroken(Exception):
+    """Nothing can be computed any more, whatever is asked: only another process can go on."""
+
+
+Outcome = tuple[list[Work], list[Sampled], list[Event]]
+
 
 class Engine:
     def __init__(
@@ -32,59 +48,103 @@ class Engine:
         runner: Runner,
         budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        vocab_size: int = 0,
+        announce: Callable[[list[str]], None] | None = None,
     ) -> None:
+        """`vocab_size`: token ids that the model has are below it; 0: not known.
+
+        `announce` gets the ids of requests that run for the first time before they run; without it, steps tell them.
+        """
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
+        self.announce = announce
         self._runner = runner
         self._budget = budget or Budget(least=limit, most=limit, target_s=0.0)
         self._clock = clock
+        self._vocab_size = vocab_size
         self._told = (0, 0, 0)
         self._refused: list[Event] = []
+        self._errors = 0
 
     def submit(self, request: Request) -> None:
         """One that can never run is ended by the next step; the HTTP process knows the limits and asks for none."""
         try:
+            check(request, self._vocab_size)
             self.scheduler.submit(request, self._clock())
         except ValueError as error:
-            self._refused.append(Event(request.id, finish=FinishReason.ERROR, error=f"{error}."))
+            self._refused.append(Event(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
 
     def step(self) -> Step:
+        """Raises EngineBroken."""
         began = self._clock()
         events, self._refused = self._refused + self.scheduler.expire(began), []
         batch = self.scheduler.schedule(began, self._budget.tokens())
-        started = self.scheduler.take_started()
-        batch, results, failed = self._run(batch)
-        events += failed + self.scheduler.complete(batch, results)
+        started = self._announced(self.scheduler.take_started())
+        # Before anything is written to them by whoever has them now.
         if spoiled := self.scheduler.take_spoiled():
             self._runner.clear(spoiled)
+        batch, results, failed = self._run(batch) if batch else ([], [], [])
+        events += failed + self.scheduler.complete(batch, results)
         tokens, seconds = sum(work.tokens for work in batch), self._clock() - began
-        if batch:
+        if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
 
-    def _run(self, batch: list[Work]) -> tuple[list[Work], list[Sampled], list[Event]]:
-        """A step is repeatable, its writes to the cache are by position: running out of memory costs one request."""
-        failed: list[Event] = []
-        while batch:
-            try:
-                return batch, list(self._runner.run(batch)), failed
-            except torch.OutOfMemoryError:
-                largest = max(batch, key=lambda work: (work.tokens, work.end))
-                log.error(
-                    "out of memory: the largest request of the step ends", extra={"id": largest.sequence.request.id}
-                )
-                failed.append(self.scheduler.fail(largest.sequence, OUT_OF_MEMORY))
-                batch = [work for work in batch if work is not largest]
-                torch.cuda.empty_cache()
-        return [], [], failed
+    def _announced(self, started: list[str]) -> list[str]:
+        if self.announce is None or not started:
+            return started
+        self.announce(started)
+        return []
+
+    def _run(self, batch: list[Work]) -> Outcome:
+        """What fails is tried again in halves: a step is repeatable, as its writes to the cache are by position.
+
+        A request that fails alone, while the engine computes others, is the one to blame, and the only one that ends.
+        """
+        try:
+            return batch, list(self._runner.run(batch)), []
+        except Exception as error:
+            log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
+            _let_go(error)
+            if len(batch) == 1:
+                return [], [], [self._blame(batch[0], error)]
+        middle = len(batch) // 2
+        first, second = self._run(batch[:middle]), self._run(batch[middle:])
+        return first[0] + second[0], first[1] + second[1], first[2] + second[2]
+
+    def _blame(self, work: Work, error: Exception) -> Event:
+        """Raises EngineBroken when it is not the request's fault."""
+        try:
+            self._runner.probe()
+        except Exception as broken:
+            raise EngineBroken(f"the engine computes nothing any more: {broken!r}") from error
+        self._errors += 1
+        sequence = work.sequence
+        log.error("the engine failed on a request, which ends", extra={"id": sequence.request.id}, exc_info=error)
+        return self.scheduler.fail(sequence, OUT_OF_MEMORY if is_out_of_memory(error) else FAILED)
 
     def _report(self, started: list[str], events: list[Event], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
         news = [now - before for now, before in zip(counts, self._told, strict=True)]
         self._told = counts
+        errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, *news)
+        return Step(started, events, running, waiting, usage, tokens, seconds, *news, errors=errors)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+
+
+def _let_go(error: Exception) -> None:
+    """Frees what the failed step still holds: frames keep its tensors alive, and torch keeps memory for others."""
+    traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

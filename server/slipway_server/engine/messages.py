@@ -27,12 +27,20 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     kv_cache_dtype: str = "auto"  # or int8
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
+    kernels: str = "auto"  # or native, torch
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
     """HTTP to engine: what came in since the last message."""
 
     submit: list[Request] = []
+    cancel: list[str] = []
+
+
+class Encoded(msgspec.Struct, frozen=True, tag="Commands"):
+    """As `Commands`, of requests that `request_bytes` has encoded one by one."""
+
+    submit: list[msgspec.Raw] = []
     cancel: list[str] = []
 
 
@@ -53,6 +61,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     device: str
     kernels: str  # native, torch, or transformers: what computes the model
+    vocab_size: int = 0  # token ids that the model has are below it, whatever its tokenizer knows
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -65,6 +74,12 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: the table of a profile that has ended."""
 
     table: str
+
+
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP, before a step: requests that are computed from now on, so that a crash may be their fault."""
+
+    started: list[str]
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
@@ -81,15 +96,31 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     preemptions: int = 0
     prefix_queries: int = 0  # tokens
     prefix_hits: int = 0
+    errors: int = 0  # requests that ended because computing them failed
 
 
 ToEngine = Start | Commands | Profile
-FromEngine = Ready | Failed | Step | Profiled
+FromEngine = Ready | Failed | Begun | Step | Profiled
 
 _encoder = msgspec.msgpack.Encoder()
+_request = msgspec.msgpack.Decoder(Request)
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def request_bytes(request: Request) -> bytes:
+    """One request as it crosses the socket.
+
+    Raises:
+        ValueError: it has something that cannot cross, or not as what it should be: no other request must suffer.
+    """
+    try:
+        body = _encoder.encode(request)
+        _request.decode(body)
+    except (OverflowError, TypeError, UnicodeError, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from None
+    return body
+
+
+def encode(message: ToEngine | FromEngine | Encoded) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 

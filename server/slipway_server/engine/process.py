@@ -31,6 +31,7 @@ from .engine import Engine
 from .memory import DeviceMemory, for_cache
 from .messages import (
     LENGTH_BYTES,
+    Begun,
     Commands,
     Failed,
     FromEngine,
@@ -143,19 +144,25 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
     )
     settle_memory()
     kernels = decoder.kernels
+    if start.kernels == "native" and kernels.name != "native":
+        raise LoadError(
+            f"--kernels native: {kernels.name} would compute this model. The C kernels are for bfloat16 and int8 on "
+            "CPUs with AVX512-BF16 and AVX512-VNNI."
+        )
     limits = limits_for(start, kernels.device, blocks_that_fit(decoder, start))
     runner = DecoderRunner(
         decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
     )
-    self_test(decoder, config.get("vocab_size") or BLOCK_TOKENS)
+    self_test(decoder, decoder.vocab_size)
     if start.kv_tokens:  # asked for by number; else it is half of what is free, and others may need that sooner
         kernels.populate()
     scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
     least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
     suits_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
     budget = Budget(least, limits.step_tokens, start.step_s or suits_s)
-    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(kernels.dtype), str(kernels.device), kernels.name)
-    return Engine(Scheduler(limits, scope=scope), runner, budget), told
+    dtype, device, known = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
+    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, known)
+    return Engine(Scheduler(limits, scope=scope), runner, budget, vocab_size=known), told
 
 
 def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
@@ -172,8 +179,10 @@ def embedding(start: Start, threads: int) -> tuple[Engine, Ready]:
     runner = EncoderRunner(model, Path(start.model))
     runner.self_test()
     limits = limits_for(start, model.device, 0)
-    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers")
-    return Engine(Scheduler(limits), runner), told
+    embeddings: Any = model.get_input_embeddings()
+    known = int(embeddings.weight.shape[0])
+    told = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers", known)
+    return Engine(Scheduler(limits), runner, vocab_size=known), told
 
 
 def limits_for(start: Start, device: torch.device, blocks: int) -> Limits:
@@ -232,6 +241,7 @@ class Trace:
 
 def step_until_hang_up(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: Trace) -> None:
     steps, profiler = 0, Profiler()
+    engine.announce = lambda started: wire.send(Begun(started))
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
         news = take_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)

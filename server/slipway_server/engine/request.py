@@ -10,7 +10,9 @@ class FinishReason(StrEnum):
     ERROR = "error"
     NON_FINITE = "non_finite"  # the model computed no numbers: a matter of its weights, not of this server
     DEADLINE = "deadline"  # its time was over before its end
+    INVALID = "invalid"  # what was asked for cannot be done: the client's to change
     LOST = "lost"  # this server cannot go on; another one could
+    CRASHED = "crashed"  # the engine process ended while it computed this: perhaps because of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class SamplingParams:
     """How tokens are chosen. Names and meanings are vLLM's."""
 
     max_tokens: int
-    temperature: float = 1.0  # 0: greedy
+    temperature: float = 1.0  # 0: greedy; between 0 and 0.01 it is 0.01, as in vLLM
     top_p: float = 1.0
     top_k: int = 0  # 0: all of the vocabulary
     min_p: float = 0.0  # of the likeliest token's probability
@@ -93,7 +95,10 @@ class Sequence:
     charged: int = 0  # tokens that its tenant has paid for
     cached: int = 0  # prompt tokens that the prefix cache spared, at its first admission
     blocks: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they are named
+    digests: list[bytes] = field(
+        default_factory=list
+    )  # of its full blocks, as far as they were asked for: text only grows
+    named: int = 0  # of its blocks: those that have a digest as their name, or share the block that has
     output: list[int] = field(default_factory=list)
     started: bool = False
     told: int = 0  # prompt tokens after the first one whose probabilities were told: once, whatever starts over
@@ -155,12 +160,16 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a step computed for one work: a token, an embedding, or neither: then the numbers were not finite."""
+    """What a step computed for one work: a token, an embedding, or neither: then the numbers were not finite.
+
+    `stuck`: the request's own rules allow no token at all.
+    """
 
     token: int | None = None
     embedding: bytes | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt token after each of `Work.prompt_rows`
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

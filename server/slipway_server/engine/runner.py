@@ -9,7 +9,7 @@ import torch
 
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from .packing import Ints, Packed
-from .request import Sampled, Sequence, Work
+from .request import Request, Sampled, SamplingParams, Sequence, Work
 from .sampler import Sampler, prompt_logprobs
 
 
@@ -30,16 +30,18 @@ class DecoderRunner:
         self._model = model
         self._sampler = Sampler(model.kernels.largest)
         width = -(-context_tokens // BLOCK_TOKENS)
-        self._tables = _Tables(slots, width)
+        self._tables = _Tables(slots + 1, width)
+        self._probe_slot = slots
         if model.kernels.device.type == "cuda":
             from .cuda import CudaSteps
 
-            # One block more than are given out: rows that only fill up a step write there.
+            # Rows that only fill up a step write to the scratch block, too.
             model.kernels.reserve(blocks + 1)
             self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
         else:
-            model.kernels.reserve(blocks)
+            model.kernels.reserve(blocks + 1)
             self._logits = self._on_host
+        self._scratch = blocks
 
     def run(self, batch: list[Work]) -> list[Sampled]:
         """One result for each work that samples or was asked for its prompt, in order."""
@@ -50,6 +52,14 @@ class DecoderRunner:
     def clear(self, blocks: list[int]) -> None:
         """Nothing of what is in there is used again."""
         self._model.kernels.clear(blocks)
+
+    def probe(self) -> None:
+        """One token through model and sampler, in a block that no request is given. Raises whatever it meets."""
+        sequence = Sequence(Request("probe", (0,), SamplingParams(1, temperature=0.0)), slot=self._probe_slot)
+        sequence.blocks = [self._scratch]
+        (result,) = self.run([Work(sequence, 0, 1, samples=True)])
+        if result.token is None:
+            raise ArithmeticError("the model's numbers are not finite")
 
     def _pack(self, batch: list[Work], wanted: list[list[int]]) -> Packed:
         counts = numpy.fromiter((work.tokens for work in batch), numpy.int32, len(batch))

@@ -12,6 +12,11 @@ from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
 # Candidates to draw from are looked for among so many of the likeliest first; more are looked at when they do not do.
 CANDIDATES = 1024
 NOISE_THREADS = 8
+LEAST_TEMPERATURE = (
+    0.01  # as in vLLM: below it, numbers over- and underflow long before answers differ from greedy ones
+)
+# What a number may become by rules, so that dividing by a temperature and summing stay finite.
+LARGEST_EDITED = 1e30
 
 Largest = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -25,7 +30,8 @@ class Sampler:
         self._pool: ThreadPoolExecutor | None = None
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
-        """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite.
+        """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite, or where
+        the request's own rules leave none. A token that these forbid is never the result, whatever the other numbers.
 
         Log probabilities are those of the model, before any rule, as in OpenAI's and vLLM's APIs.
         """
@@ -38,15 +44,20 @@ class Sampler:
         chosen, all_finite = self._largest(logits)
         finite = all_finite.tolist()
         edited = _edit(logits, sequences, params)
+        stuck = [False] * len(finite)
         if edited is not logits:
-            chosen = edited.argmax(dim=-1)
+            best, chosen = edited.max(dim=-1)
+            stuck = (best == -torch.inf).tolist()
         for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
-            if not p.greedy and finite[row]:
+            if not p.greedy and finite[row] and not stuck[row]:
                 noise = ahead[row] if row in ahead else _noise(p.seed, len(sequence.output), logits.shape[-1])
                 chosen[row] = _draw(edited[row], p, noise)
         tokens = chosen.tolist()
         told = _told_of_rows(logits, tokens, params)
-        return [Sampled(token, None, told.get(row)) if finite[row] else Sampled() for row, token in enumerate(tokens)]
+        return [
+            Sampled(token, None, told.get(row)) if ok and not none else Sampled(stuck=ok)
+            for row, (token, ok, none) in enumerate(zip(tokens, finite, stuck, strict=True))
+        ]
 
     def _noises(
         self, sequences: Rows[Sequence], params: Rows[SamplingParams], size: int
@@ -78,31 +89,47 @@ def _edit(logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[Sampling
 
 
 def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
-    """In place, in vLLM's order: what is allowed, bad words, least length, bias, then penalties."""
-    if p.allowed_token_ids:
-        allowed = torch.tensor(p.allowed_token_ids, device=row.device)
-        kept = row[allowed]
-        row.fill_(-torch.inf)
-        row[allowed] = kept
+    """In place: bias and penalties, in vLLM's order; what is forbidden at last, so that no number brings it back."""
+    forbidden = _forbidden(len(row), sequence, p, row.device)
+    for token, bias in p.logit_bias:
+        row[token] += _bounded(bias)
+    _penalise(row, sequence, p)
+    row.clamp_(-LARGEST_EDITED, LARGEST_EDITED)
+    if forbidden is not None:
+        row.masked_fill_(forbidden, -torch.inf)
+
+
+def _forbidden(size: int, sequence: Sequence, p: SamplingParams, device: torch.device) -> torch.Tensor | None:
+    """A bool for each token of the vocabulary; None where nothing is forbidden."""
+    tokens: list[int] = []
     for words in p.bad_words:
         *before, last = words
         if sequence.output[len(sequence.output) - len(before) :] == before:
-            row[last] = -torch.inf
-    if len(sequence.output) < p.min_tokens and p.stop_token_ids:
-        row[list(p.stop_token_ids)] = -torch.inf
-    for token, bias in p.logit_bias:
-        row[token] += bias
-    _penalise(row, sequence, p)
+            tokens.append(last)
+    if len(sequence.output) < p.min_tokens:
+        tokens += p.stop_token_ids
+    tokens = [token for token in tokens if token < size]  # what the model cannot say needs no rule
+    if not tokens and not p.allowed_token_ids:
+        return None
+    forbidden = torch.full((size,), bool(p.allowed_token_ids), device=device)
+    forbidden[list(p.allowed_token_ids)] = False
+    forbidden[tokens] = True
+    return forbidden
 
 
 def _penalise(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
+    """What becomes too large is infinite at most, never "not a number": only finite numbers are taken from it."""
     if p.repetition_penalty != 1.0:
         seen = torch.tensor(sorted({*sequence.request.prompt, *sequence.output}), device=row.device)
-        values = row[seen]
-        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+        values, penalty = row[seen], max(1 / LARGEST_EDITED, _bounded(p.repetition_penalty))
+        row[seen] = torch.where(values > 0, values / penalty, values * penalty)
     if (p.frequency_penalty or p.presence_penalty) and sequence.output:
         tokens, counts = torch.unique(torch.tensor(sequence.output, device=row.device), return_counts=True)
-        row[tokens] -= p.frequency_penalty * counts + p.presence_penalty
+        row[tokens] -= _bounded(p.frequency_penalty) * counts + _bounded(p.presence_penalty)
+
+
+def _bounded(number: float) -> float:
+    return max(-LARGEST_EDITED, min(LARGEST_EDITED, number))
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -112,9 +139,13 @@ def _draw(row: torch.Tensor, p: SamplingParams, noise: torch.Tensor) -> torch.Te
     """Exponential race: argmax of probability / noise draws from the probabilities. A number, where the row is."""
     noise = noise.to(row.device, non_blocking=True)
     if not (p.top_k or p.top_p < 1.0 or p.min_p):
-        return (torch.softmax(row / p.temperature, dim=-1) / noise).argmax()
+        return (torch.softmax(row / _temperature(p), dim=-1) / noise).argmax()
     tokens, weights = _candidates(row, p)
     return tokens[(weights / noise[tokens]).argmax()]
+
+
+def _temperature(p: SamplingParams) -> float:
+    return max(LEAST_TEMPERATURE, _bounded(p.temperature))
 
 
 def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,7 +153,7 @@ def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, tor
 
     Only a part of the vocabulary is sorted, as long as that part holds all that is asked for.
     """
-    scaled = row / p.temperature
+    scaled = row / _temperature(p)
     total = torch.logsumexp(scaled, dim=-1)
     size = min(len(row), p.top_k or CANDIDATES)
     while True:
@@ -136,6 +167,7 @@ def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, tor
         weights = weights / weights.sum()
     before = weights.cumsum(dim=-1) - weights
     kept = (before <= p.top_p * (weights.sum() if p.top_k else 1.0)) & (weights >= p.min_p * weights[0])
+    kept[0] = True  # whatever roundings and parameters say: there is always one to draw
     return tokens[kept], weights[kept]
 
 

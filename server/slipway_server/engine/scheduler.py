@@ -3,10 +3,11 @@
 Pure: no tensors, no clock, no I/O. Each step decodes first, then shares what is left of its tokens between prefills.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .blocks import Blocks, Digests
+from .blocks import Blocks, Digests, Roots
 from .fairness import Fairness
 from .request import Event, FinishReason, Request, Sampled, Sequence, Work
 
@@ -16,6 +17,10 @@ OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began fi
 TOLD_TOKENS = 256
 TOO_LATE = "The request's time was over."
 NOT_FINITE = "The model computed numbers that are not finite."
+NO_TOKEN = (
+    "The request leaves no token to choose: allowed_token_ids, bad_words and min_tokens with stop_token_ids "
+    "forbid all of them. Allow one more."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,12 @@ class Scheduler:
         self.preemptions = 0
         self.prefix_queries = self.prefix_hits = 0  # tokens
         self._digests = Digests(limits.block_tokens, digest_key)
-        self._scope = scope
-        self._roots: dict[str, bytes] = {}
+        self._roots = Roots(self._digests, scope)
         self._waiting: dict[str, Sequence] = {}
         self._since: dict[str, float] = {}
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: list[str] = []
-        self._spoiled: list[int] = []
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -119,6 +122,8 @@ class Scheduler:
         return events
 
     def fail(self, sequence: Sequence, reason: str) -> Event:
+        """Ends one whose step failed: what that step wrote may be anything."""
+        self.blocks.suspect(sequence.blocks[sequence.computed // self.limits.block_tokens :])
         self._leave(sequence)
         return Event(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
@@ -128,9 +133,8 @@ class Scheduler:
         return started
 
     def take_spoiled(self) -> list[int]:
-        """Blocks with numbers that are not finite: to be cleared before the next step."""
-        spoiled, self._spoiled = self._spoiled, []
-        return spoiled
+        """Blocks that nobody holds, with numbers that may not be finite: to be cleared before the next step."""
+        return self.blocks.take_spoiled()
 
     def check(self) -> None:
         """Raises AssertionError when the books do not balance."""
@@ -162,11 +166,10 @@ class Scheduler:
     def _start(self, sequence: Sequence, now_s: float) -> bool:
         """Gives it a slot and the blocks of its prompt's known beginning, when the rest of its prompt fits too."""
         known, request = self._known_beginning(sequence), sequence.request
-        missing = self._blocks_for(sequence.length) - len(known) if request.sampling else 0
-        if missing > self.blocks.available - self.blocks.idle(known) - self._owed():
+        if not self._fits(sequence, known, without=[]) and not self._make_room(sequence, known):
             return False
         self.blocks.hold(known)
-        sequence.blocks = known
+        sequence.blocks, sequence.named = known, len(known)
         sequence.computed = len(known) * self.limits.block_tokens
         sequence.charged = max(sequence.charged, sequence.computed)
         sequence.slot, sequence.rank = self._free_slots.pop(), self._class_of(sequence, now_s)
@@ -188,24 +191,27 @@ class Scheduler:
         """Blocks that hold it already. Its last token is computed in any case: something must be sampled from."""
         request = sequence.request
         if not self.limits.prefix_cache or request.sampling is None or sequence.tells_prompt:
-            sequence.digests = []
             return []
-        tokens = sequence.tokens(0, sequence.length - 1)
-        digests = list(self._digests.chain(self._root(request.tenant), tokens))
-        known = self.blocks.find(digests)
-        sequence.digests = digests[: len(known)]
-        return known
+        return self.blocks.find(self._digests_of(sequence, (sequence.length - 1) // self.limits.block_tokens))
 
-    def _root(self, tenant: str) -> bytes:
-        if tenant not in self._roots:
-            if len(self._roots) >= 10_000:
-                self._roots.clear()
-            self._roots[tenant] = self._digests.root(scope=self._scope, tenant=tenant)
-        return self._roots[tenant]
+    def _digests_of(self, sequence: Sequence, count: int) -> list[bytes]:
+        """Of its first full blocks. Each is computed once in a request's life, however often it is looked for."""
+        known, size = sequence.digests, self.limits.block_tokens
+        if len(known) < count:
+            parent = known[-1] if known else self._roots.of(sequence.request.tenant)
+            known += self._digests.chain(parent, sequence.tokens(len(known) * size, count * size))
+        return known[:count]
 
-    def _owed(self) -> int:
+    def _fits(self, sequence: Sequence, known: list[int], *, without: list[Sequence]) -> bool:
+        """Whether there are blocks for what is known of it and of all that run, if those of `without` did not."""
+        missing = self._blocks_for(sequence.length) - len(known) if sequence.request.sampling else 0
+        freed = self.blocks.freed_without(item.blocks for item in without)
+        idle = self.blocks.idle(known) + sum(block in freed for block in known)
+        return missing <= self.blocks.available + len(freed) - idle - self._owed(without)
+
+    def _owed(self, without: list[Sequence]) -> int:
         """Blocks that running sequences still need for what is known of them."""
-        running = (item for item in self.running.values() if item.request.sampling)
+        running = (item for item in self.running.values() if item.request.sampling and item not in without)
         return sum(max(0, self._blocks_for(item.length) - len(item.blocks)) for item in running)
 
     def _make_way(self, newcomer: Sequence) -> bool:
@@ -214,6 +220,21 @@ class Scheduler:
         if victim is None or victim.rank <= newcomer.request.priority:
             return False
         self._preempt(victim)
+        return True
+
+    def _make_room(self, newcomer: Sequence, known: list[int]) -> bool:
+        """Blocks for a request of a higher class than some that run: as many of these start over as it takes, none when
+        all of them were not enough."""
+        lower = [item for item in self.running.values() if item.rank > newcomer.request.priority]
+        if not lower or not self._fits(newcomer, known, without=lower):
+            return False
+        lower.sort(key=self._loss, reverse=True)
+        # The more of them start over, the more room there is.
+        count = bisect_left(range(len(lower)), True, key=lambda n: self._fits(newcomer, known, without=lower[:n]))
+        self.blocks.hold(known)  # what it begins with must not be forgotten meanwhile
+        for victim in lower[:count]:
+            self._preempt(victim)
+        self.blocks.release(known)
         return True
 
     # --- with how many tokens -----------------------------------------------------------------------------------------
@@ -298,24 +319,23 @@ class Scheduler:
 
     def _name_blocks(self, sequence: Sequence) -> None:
         """Full blocks can be shared from now on."""
-        request, size, named = sequence.request, self.limits.block_tokens, len(sequence.digests)
-        full = sequence.computed // size
-        if not self.limits.prefix_cache or request.sampling is None or full <= named:
+        full = sequence.computed // self.limits.block_tokens
+        if not self.limits.prefix_cache or sequence.request.sampling is None or full <= sequence.named:
             return
-        parent = sequence.digests[-1] if named else self._root(request.tenant)
-        for digest in self._digests.chain(parent, sequence.tokens(named * size, full * size)):
-            self.blocks.name(sequence.blocks[len(sequence.digests)], digest)
-            sequence.digests.append(digest)
+        digests = self._digests_of(sequence, full)
+        for index in range(sequence.named, full):
+            self.blocks.name(sequence.blocks[index], digests[index])
+        sequence.named = full
 
     # --- who leaves ---------------------------------------------------------------------------------------------------
 
     def _victim(self) -> Sequence | None:
         """The lowest class first, then the tenant that was served most, then who loses least."""
-        return max(
-            self.running.values(),
-            key=lambda s: (s.rank, self.fairness.served(s.request.tenant), -s.computed, s.arrival),
-            default=None,
-        )
+        return max(self.running.values(), key=self._loss, default=None)
+
+    def _loss(self, sequence: Sequence) -> tuple[int, float, int, int]:
+        served = self.fairness.served(sequence.request.tenant)
+        return sequence.rank, served, -sequence.computed, sequence.arrival
 
     def _preempt_someone(self) -> None:
         victim = self._victim()
@@ -341,7 +361,7 @@ class Scheduler:
         del self.running[sequence.request.id]
         self._free_slots.append(sequence.slot)
         self.blocks.release(sequence.blocks)
-        sequence.slot, sequence.blocks, sequence.digests = -1, [], []
+        sequence.slot, sequence.blocks, sequence.named = -1, [], 0
 
     def _everyone(self) -> Iterator[Sequence]:
         yield from self.running.values()
@@ -357,9 +377,10 @@ class Scheduler:
         if not work.samples:
             return Event(request.id, prompt_logprobs=result.prompt_logprobs)
         if result.token is None:
+            if result.stuck:
+                return Event(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
             # What is wrong may be in its blocks, and must not spread.
-            self.blocks.forget(work.sequence.blocks)
-            self._spoiled += work.sequence.blocks
+            self.blocks.suspect(work.sequence.blocks)
             return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
         work.sequence.output.append(result.token)
         finish = sampling.finish_after(result.token, len(work.sequence.output))

@@ -1,31 +1,45 @@
-"""Keeps an engine process running: after a crash it is started once more, after a second one soon it is given up."""
+"""Keeps an engine process running: after a crash it is started again; given up is what crashes too often."""
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .client import EngineCrashed
 
 log = logging.getLogger("slipway.engine")
 
-RESTART_WINDOW_S = 3600.0
+WINDOW_S = 600.0
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 
 
 @dataclass(slots=True)
 class Restarts:
-    """One crash may be chance. A second one within the window is a fault that starting again does not cure."""
+    """At most `most` within any window. The first is at once: one crash may be chance. Then each waits twice as long as
+    the one before. What crashes more often than that is a fault that starting again does not cure.
+    """
 
-    window_s: float = RESTART_WINDOW_S
-    _last_s: float = float("-inf")
+    most: int = 5
+    window_s: float = WINDOW_S
+    _crashes: deque[float] = field(default_factory=deque)
 
-    def allow(self, now_s: float) -> bool:
-        """Whether to start again after a crash at this time, in monotonic seconds."""
-        allowed = now_s - self._last_s >= self.window_s
-        self._last_s = now_s
-        return allowed
+    def delay_s(self, now_s: float) -> float | None:
+        """After a crash at this time, in monotonic seconds: how long to wait before another start; None: give up."""
+        while self._crashes and now_s - self._crashes[0] >= self.window_s:
+            self._crashes.popleft()
+        before = len(self._crashes)
+        self._crashes.append(now_s)
+        if before >= self.most:
+            return None
+        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (before - 1)) if before else 0.0
 
 
-async def keep_running(live: Callable[[], Awaitable[None]], may_restart: Callable[[EngineCrashed], bool]) -> None:
+async def keep_running(
+    live: Callable[[], Awaitable[None]],
+    restart_in_s: Callable[[EngineCrashed], float | None],
+    on_restart: Callable[[], None] = lambda: None,
+) -> None:
     """Awaits `live` again after each crash that may be followed by another life.
 
     Raises:
@@ -35,6 +49,9 @@ async def keep_running(live: Callable[[], Awaitable[None]], may_restart: Callabl
         try:
             await live()
         except EngineCrashed as crash:
-            if not may_restart(crash):
+            delay_s = restart_in_s(crash)
+            if delay_s is None:
                 raise
-            log.error("the engine crashed and is started once more", extra={"reason": str(crash)})
+            log.error("the engine crashed and is started again", extra={"reason": str(crash), "delay_s": delay_s})
+            await asyncio.sleep(delay_s)
+            on_restart()

@@ -74,6 +74,17 @@ def lost(message: str) -> ApiError:
     return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
 
 
+def engine_crashed(message: str) -> ApiError:
+    """In flight when the engine process crashed: perhaps because of it. A gateway counts these, and sends what was in
+    flight at two crashes nowhere else."""
+    return ApiError(503, message, code="engine_crashed", retry_after_s=2, outcome="error", elsewhere=True)
+
+
+def impossible(message: str) -> ApiError:
+    """Of what only the engine sees: the request contradicts itself, or the model."""
+    return invalid(message, code="invalid_value")
+
+
 def taken_over() -> ApiError:
     return ApiError(409, "This stream goes on at another connection.", code="taken_over", outcome="cancelled")
 

@@ -22,6 +22,7 @@ class Health:
     stall_s: float
     loaded: bool = False
     draining: bool = False
+    crashed: bool = False  # since the engine served; until it does again
     loop_beat_s: float = field(default_factory=time.monotonic)
 
     def trouble(self, now_s: float) -> str | None:
@@ -37,7 +38,20 @@ class Health:
         """Why no request should be sent here, if none should."""
         if self.draining:
             return "draining"
-        return self.trouble(now_s) if self.loaded else "loading"
+        return self.trouble(now_s) if self.loaded else ": ".join(self.why_not_loaded)
+
+    @property
+    def why_not_loaded(self) -> tuple[str, str]:
+        """A code and a sentence, for clients and probes."""
+        if self.crashed:
+            return "engine_restarting", "The engine process crashed and is being started again."
+        return "loading", "The model is still loading."
+
+    def engine_is_ready(self) -> None:
+        self.loaded, self.crashed = True, False
+
+    def engine_has_crashed(self) -> None:
+        self.loaded, self.crashed = False, True
 
     def answer(self, path: str) -> tuple[int, bytes]:
         checks: dict[str, Callable[[float], str | None]] = {"/healthz": self.trouble, "/readyz": self.unready}

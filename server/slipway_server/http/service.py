@@ -10,14 +10,26 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from ..engine.beams import Beam, BeamRules, BeamSearch
-from ..engine.client import EngineClient, EngineError, QueueFull
+from ..engine.client import EngineClient, EngineError, QueueFull, RequestRefused
 from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
 from ..telemetry.metrics import Metrics, Timing
 from ..telemetry.tracing import Tracing
 from ..text.detokenizer import detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
-from .errors import ApiError, failed, invalid, lost, non_finite, queue_full, too_late, too_long, unavailable
+from .errors import (
+    ApiError,
+    engine_crashed,
+    failed,
+    impossible,
+    invalid,
+    lost,
+    non_finite,
+    queue_full,
+    too_late,
+    too_long,
+    unavailable,
+)
 from .probes import Health
 from .prompts import Limits, Model, Prompt, Prompts, check_tokens
 from .resume import gone
@@ -30,7 +42,9 @@ T = TypeVar("T")
 ENDS = {
     FinishReason.ERROR: failed,
     FinishReason.NON_FINITE: non_finite,
+    FinishReason.INVALID: impossible,
     FinishReason.LOST: lost,
+    FinishReason.CRASHED: engine_crashed,
     FinishReason.DEADLINE: too_late,
 }
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
@@ -70,7 +84,7 @@ class Service:
         if self.health.draining:
             raise unavailable("draining", "This server is shutting down: ask another one.")
         if not self.health.loaded:
-            raise unavailable("loading", "The model is still loading.")
+            raise unavailable(*self.health.why_not_loaded)
 
     @property
     def room_tokens(self) -> int:
@@ -249,8 +263,10 @@ class Service:
                     yield event
         except QueueFull as error:
             raise queue_full(str(error)) from None
-        except EngineError as error:
-            raise unavailable("loading", str(error)) from None
+        except RequestRefused as error:
+            raise impossible(str(error)) from None
+        except EngineError:
+            raise unavailable(*self.health.why_not_loaded) from None
 
     @contextmanager
     def _timed(self, timing: Timing) -> Iterator[None]:

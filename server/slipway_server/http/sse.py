@@ -14,7 +14,9 @@ from .resume import STREAM, Progress
 DONE = b"data: [DONE]\n\n"
 # Not what a mark looks like: those have a blank behind the colon.
 COMMENT = b":\n\n"
+CRASHED = b": engine_crashed\n\n"
 KEEP_ALIVE_S = 15.0
+BREAK_OFF_S = 5.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OUTCOME = web.RequestKey("outcome", str)
 
@@ -86,7 +88,7 @@ async def stream_events(
             raise
         http[OUTCOME] = failure.outcome
         if progress and failure.elsewhere and http.transport:
-            http.transport.abort()
+            await _break_off(http, line, failure)
             return line.response
         await line.write(_frame(error(failure.body)))
     finally:
@@ -95,6 +97,18 @@ async def stream_events(
         await line.response.write(DONE)
     await line.response.write_eof()
     return line.response
+
+
+async def _break_off(http: web.Request, line: _Line, failure: ApiError) -> None:
+    """Without an end of the body: who reads it knows that it is not all. A crash is said in a comment before."""
+    assert http.transport, "its client is there"
+    if failure.code != "engine_crashed":
+        http.transport.abort()
+        return
+    await line.write(CRASHED)
+    # Unlike an abort it lets what was written out first; a client that does not read gets no longer than this.
+    http.transport.close()
+    asyncio.get_running_loop().call_later(BREAK_OFF_S, http.transport.abort)
 
 
 async def _frames(events: AsyncIterator[Any], progress: Progress | None) -> AsyncIterator[bytes]:

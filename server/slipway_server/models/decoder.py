@@ -18,10 +18,13 @@ class Decoder:
         """Takes every weight out of `weights`, layer by layer. Raises MissingWeight."""
         self.shape, self.kernels = shape, kernels
         table = weights.take("model.embed_tokens.weight")
+        self.vocab_size = len(table)  # kernels index memory by token ids: none of this number or above may reach them
         if shape.tied:
             self._embedding, self._head = kernels.tied(table)
         else:
-            self._embedding, self._head = kernels.embedding(table), kernels.head(weights.take("lm_head.weight"))
+            head = weights.take("lm_head.weight")[: self.vocab_size]  # what has no embedding cannot be said
+            self.vocab_size = len(head)
+            self._embedding, self._head = kernels.embedding(table), kernels.head(head)
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
         build = _Builder(shape, weights, kernels, context_tokens)
         self._layers = kernels.layers([build.layer(index, layer) for index, layer in enumerate(shape.layers)])

@@ -25,6 +25,10 @@ class EncoderRunner:
     def clear(self, blocks: list[int]) -> None:
         """Nothing of an encoder outlives its step."""
 
+    def probe(self) -> None:
+        """Raises whatever computing anything meets."""
+        self.self_test()
+
     @torch.inference_mode()
     def run(self, batch: list[Work]) -> list[Sampled]:
         """The float32 bytes of each vector; nothing where it is not finite."""

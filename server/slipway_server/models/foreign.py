@@ -84,6 +84,8 @@ class ForeignDecoder:
     def __init__(self, model: PreTrainedModel) -> None:
         self.kernels = ForeignKernels(model)
         self._model = model
+        tables: tuple[Any, ...] = (model.get_input_embeddings(), model.lm_head if hasattr(model, "lm_head") else None)
+        self.vocab_size = min(int(table.weight.shape[0]) for table in tables if table is not None)
         model.set_attn_implementation(ATTENTION)
 
     @torch.inference_mode()

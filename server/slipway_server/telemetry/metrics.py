@@ -16,7 +16,7 @@ LABELS = ("model_name", "engine")
 # brought along, or that nobody knew any more.
 REPLAY_ENDS = ("taken_up", "expired", "evicted", "stale", "drained")
 REPLAY_SOURCES = ("running", "ended", "stopped", "told", "repeated")
-OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "cancelled", "error")
+OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "engine_restarting", "cancelled", "error")
 
 
 @dataclass(slots=True)
@@ -81,6 +81,14 @@ class Metrics:
         self._crashes = Counter(
             "slipway_server_engine_crashes", "Ends of the engine process while it served.", registry=self.registry
         )
+        self._restarts = Counter(
+            "slipway_server_engine_restarts", "Starts of the engine process after a crash.", registry=self.registry
+        )
+        self._step_errors = Counter(
+            "slipway_server_engine_step_errors",
+            "Requests that ended because computing them failed; the engine went on.",
+            registry=self.registry,
+        )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
         self._declare_replays()
 
@@ -115,6 +123,9 @@ class Metrics:
         for gauge in (self._running, self._waiting, self._kv_usage, self._gpu_usage):
             gauge.set(0)
 
+    def restarted(self) -> None:
+        self._restarts.inc()
+
     def step(self, step: Step) -> None:
         self._running.set(step.running)
         self._waiting.set(step.waiting)
@@ -123,6 +134,7 @@ class Metrics:
         self._preemptions.inc(step.preemptions)
         self._prefix_queries.inc(step.prefix_queries)
         self._prefix_hits.inc(step.prefix_hits)
+        self._step_errors.inc(step.errors)
         self._step_seconds.observe(step.seconds)
         self._iteration.observe(step.tokens)
 

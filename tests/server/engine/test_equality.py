@@ -202,5 +202,5 @@ def test_what_can_never_run_is_ended_and_told() -> None:
     engine = make_engine("tiny-v1", kv_tokens=64)
     engine.submit(Request("r", prompts()[40], SamplingParams(NEW_TOKENS)))
     (event,) = engine.step().events
-    assert event.finish is FinishReason.ERROR and "needs" in (event.error or "")
+    assert event.finish is FinishReason.INVALID and "needs" in (event.error or "")
     assert engine.step().events == []

@@ -11,13 +11,13 @@ from slipway_server.engine.engine import Engine
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
-from slipway_server.kernels import native
 from slipway_server.models import checkpoint
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator
 from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
+from ..kernels.batches import why_not_native
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -77,10 +77,8 @@ def test_prompt_log_probabilities_are_those_of_the_text_in_any_parts() -> None:
 
 
 def needs_native() -> None:
-    try:
-        native.library(2)
-    except native.Unavailable as reason:
-        pytest.skip(f"NOT RUN, the C kernels: {reason}")
+    if reason := why_not_native():
+        pytest.skip(reason)
 
 
 @pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])

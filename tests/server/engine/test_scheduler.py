@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_server.engine.blocks import Digests
 from slipway_server.engine.request import (
     Event,
     FinishReason,
@@ -289,6 +290,62 @@ def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -
         scheduler.check()
     assert sorted(ended) == ["a", "b", "c"] and scheduler.preemptions > 0
     assert scheduler.kv_usage == 0
+
+
+def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs() -> None:
+    """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    for number, name in enumerate("abc"):
+        scheduler.submit(request(name, prompt=10, tokens=9, priority=1, first=100 * number))
+    step(scheduler)
+    assert scheduler.blocks.available == 1
+    scheduler.submit(request("high", prompt=15, tokens=1, first=900))
+    assert "high" in step(scheduler) and scheduler.preemptions == 1 and len(scheduler.running) == 2
+    scheduler.check()
+    while scheduler.busy:
+        step(scheduler)
+
+
+def test_nobody_starts_over_for_one_who_would_not_fit_all_the_same() -> None:
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler.submit(request("same", prompt=20, tokens=9))
+    scheduler.submit(request("low", prompt=10, tokens=9, priority=1, first=100))
+    step(scheduler)
+    scheduler.submit(request("high", prompt=30, tokens=1, first=900))
+    step(scheduler)
+    assert set(scheduler.running) == {"same", "low"} and scheduler.preemptions == 0
+    # Who is of the same class is not pushed aside either.
+    assert scheduler.cancel("low") and not scheduler.cancel("low")
+    step(scheduler)
+    assert set(scheduler.running) == {"same"}
+
+
+def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32))
+    scheduler.submit(request("low", prompt=24, tokens=9, priority=1))
+    step(scheduler)
+    scheduler.submit(request("high", prompt=32, tokens=1))
+    batch = scheduler.schedule()
+    assert spans(batch) == [("high", 24, 32, True)] and scheduler.preemptions == 1
+    complete(scheduler, batch)
+    scheduler.check()
+
+
+def test_a_text_is_hashed_once_however_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Safety 13: the head of the queue was hashed again in each step."""
+    hashed: list[bytes] = []
+    digest = Digests._digest
+    monkeypatch.setattr(Digests, "_digest", lambda self, data: hashed.append(data) or digest(self, data))
+    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80))
+    scheduler.submit(request("runs", prompt=36, tokens=30, first=100))
+    step(scheduler)
+    scheduler.submit(request("waits", prompt=48, tokens=8))
+    for _ in range(10):
+        step(scheduler)
+    assert scheduler.waiting == 1
+    while scheduler.busy:
+        step(scheduler)
+    assert len(hashed) == len(set(hashed)) == 1 + (36 + 29) // 4 + (48 + 7) // 4
 
 
 def test_the_lowest_class_is_served_at_last() -> None:

@@ -1,41 +1,58 @@
-"""Which ends of an engine are followed by another life."""
+"""Which ends of an engine are followed by another life, and when."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_server.engine.client import EngineCrashed, EngineError
-from slipway_server.engine.supervisor import Restarts, keep_running
+from slipway_server.engine.supervisor import LONGEST_DELAY_S, Restarts, keep_running
 
 
-@given(st.lists(st.floats(0, 5000), min_size=1, max_size=30))
-def test_no_two_crashes_of_one_window_are_both_followed_by_a_life(pauses: list[float]) -> None:
-    restarts, now, last = Restarts(window_s=1000.0), 0.0, None
+@given(st.lists(st.floats(0, 900), min_size=1, max_size=40), st.integers(0, 6))
+def test_no_window_has_more_restarts_than_allowed(pauses: list[float], most: int) -> None:
+    restarts, now, granted = Restarts(most, window_s=1000.0), 0.0, list[float]()
     for pause in pauses:
         now += pause
-        assert restarts.allow(now) == (last is None or now - last >= 1000.0)
-        last = now
+        delay_s = restarts.delay_s(now)
+        if delay_s is not None:
+            assert 0 <= delay_s <= LONGEST_DELAY_S
+            granted.append(now)
+        assert len([at for at in granted if now - at < 1000.0]) <= most
 
 
-async def lives(*ends: Exception, allowed: list[bool]) -> tuple[Exception, int]:
-    """The end that was told, and how many lives there were."""
-    left, answers = iter(ends), iter(allowed)
-    count = 0
+def test_the_first_restart_is_at_once_and_the_others_wait_ever_longer() -> None:
+    restarts = Restarts(7)
+    assert [restarts.delay_s(10.0 * n) for n in range(8)] == [0, 1, 2, 4, 8, 16, 30, None]
+    assert restarts.delay_s(10_000.0) == 0
+
+
+def test_none_is_allowed_where_none_is_wanted() -> None:
+    assert Restarts(0).delay_s(0.0) is None
+
+
+async def lives(*ends: Exception, delays: list[float | None]) -> tuple[Exception, int, int]:
+    """The end that was told, how many lives there were, and how many restarts."""
+    left, answers = iter(ends), iter(delays)
+    count = restarts = 0
 
     async def live() -> None:
         nonlocal count
         count += 1
         raise next(left)
 
+    def restarted() -> None:
+        nonlocal restarts
+        restarts += 1
+
     with pytest.raises(EngineError) as told:
-        await keep_running(live, lambda _: next(answers))
+        await keep_running(live, lambda _: next(answers), restarted)
     assert list(answers) == []
-    return told.value, count
+    return told.value, count, restarts
 
 
 async def test_the_end_that_is_told_is_the_last_one() -> None:
     first, second, failed = EngineCrashed("first"), EngineCrashed("second"), EngineError("no such file")
-    assert await lives(first, second, allowed=[True, False]) == (second, 2)
-    assert await lives(first, failed, allowed=[True]) == (failed, 2)
-    assert await lives(failed, allowed=[]) == (failed, 1)
-    assert await lives(first, allowed=[False]) == (first, 1)
+    assert await lives(first, second, delays=[0.0, None]) == (second, 2, 1)
+    assert await lives(first, failed, delays=[0.01]) == (failed, 2, 1)
+    assert await lives(failed, delays=[]) == (failed, 1, 0)
+    assert await lives(first, delays=[None]) == (first, 1, 0)

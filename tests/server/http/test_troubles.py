@@ -3,7 +3,7 @@
 import json
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ LONG = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 470, "ig
 def small(tiny_v1: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     """Two slots, one place in the queue, and little patience with its engine."""
     flags = ("--max-num-seqs", "2", "--max-queue-requests", "1", "--stall-timeout", "2", "--max-kv-tokens", "500")
+    flags += ("--max-engine-restarts", "1")
     with ServerProcess(tiny_v1, *flags, termination_log=tmp_path / "last-words") as process:
         yield process.wait_ready()
 
 
-def send(server: ServerProcess, body: bytes) -> socket.socket:
+def send(server: ServerProcess, body: bytes, headers: Mapping[str, str] | None = None) -> socket.socket:
     """A client that can hang up at any time."""
     address = urlsplit(server.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=30)
@@ -38,6 +39,7 @@ def send(server: ServerProcess, body: bytes) -> socket.socket:
         "Host: x",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
     )
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
     return connection
@@ -86,7 +88,7 @@ def test_full_queue_then_hang(small: ServerProcess) -> None:
         until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
 
 
-def test_an_engine_that_crashes_is_started_once_more(small: ServerProcess, tmp_path: Path) -> None:
+def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path: Path) -> None:
     greedy = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 20, "temperature": 0}
     text = post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"]
     before = count(small)
@@ -94,7 +96,7 @@ def test_an_engine_that_crashes_is_started_once_more(small: ServerProcess, tmp_p
         stream = open_stream(client)
         next(stream)
         small.engine.suspend()
-        # One that runs beside the stream, and one that waits for a slot.
+        # One that would run beside the stream, and one that waits for a slot: neither was being computed.
         lost = [in_thread(pool, small) for _ in range(2)]
         until(lambda: small.metric("slipway_server_requests_in_flight") == 3, "three requests")
         first = small.engine
@@ -105,23 +107,86 @@ def test_an_engine_that_crashes_is_started_once_more(small: ServerProcess, tmp_p
             assert (status, body["error"]["code"]) == (503, "server_lost") and "Retry-After" in headers
     # A new process takes longer to import torch than this one takes to ask.
     status, headers, body = post(small.url + "/v1/completions", greedy)
-    assert (status, body["error"]["code"]) == (503, "loading") and "Retry-After" in headers
-    assert get(small.probe_url + "/readyz")[0] == 503 and get(small.probe_url + "/healthz")[0] == 200
+    assert (status, body["error"]["code"]) == (503, "engine_restarting") and "Retry-After" in headers
+    for url in (small.url, small.probe_url):
+        status, said = get(url + "/readyz")
+        assert status == 503 and json.loads(said)["reason"].startswith("engine_restarting: The engine process crashed")
+        assert get(url + "/healthz")[0] == 200
     until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
     assert small.engine.pid != first.pid
     assert post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"] == text
     after = count(small)
     assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
         "error": 3,
-        "loading": 1,
+        "engine_restarting": 1,
         "completed": 1,
     }
     assert small.metric("slipway_server_requests_in_flight") == small.running() == 0
     assert small.metric("slipway_server_engine_crashes_total") == 1
+    assert small.metric("slipway_server_engine_restarts_total") == 1
 
+    # One restart is allowed here.
     small.engine.kill()
     assert small.wait() == 1
     assert (tmp_path / "last-words").read_text() == "The engine process was killed by signal 9."
+
+
+RESUMABLE = {"X-Slipway-Resumable": "1"}
+
+
+def test_what_was_being_computed_at_a_crash_is_named(server: ServerProcess) -> None:
+    """Safety 1: a gateway counts who was in flight at a crash: by a code, or in a stream by a comment at its break."""
+    body = LONG | {"model": "chat"}
+    stream = send(server, json.dumps(body | {"stream": True}).encode(), RESUMABLE)
+    try:
+        received = stream.recv(65536)
+        assert b"200 OK" in received
+        with ThreadPoolExecutor(4) as pool:
+            whole = [pool.submit(post, server.url + "/v1/completions", body) for _ in range(3)]
+            until(lambda: server.running() == 4, "four running requests")
+            server.engine.kill()
+            for status, headers, answer in [future.result() for future in whole]:
+                assert (status, answer["error"]["code"]) == (503, "engine_crashed") and "Retry-After" in headers
+        while part := stream.recv(65536):
+            received += part
+    finally:
+        stream.close()
+    # A chunk of its own, then nothing: neither an error event nor the chunk of length 0 that ends a body.
+    assert received.endswith(b"\r\n: engine_crashed\n\n\r\n")
+    assert b"error" not in received and b"[DONE]" not in received
+    until(lambda: get(server.probe_url + "/readyz")[0] == 200, "the engine to be back")
+
+
+# What stopped engines: safety 1, 2 and 3.
+HOSTILE: list[tuple[dict[str, Any], set[int]]] = [
+    ({"temperature": 1e-45, "top_p": 0.9}, {200}),
+    ({"temperature": 1e-45}, {200}),
+    ({"repetition_penalty": 1e-300, "top_p": 0.9}, {200, 400}),
+    ({"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 5, "top_p": 0.9}, {400}),
+    ({"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 5, "temperature": 0}, {400}),
+    ({"top_k": 10**25}, {400}),
+    ({"min_tokens": 10**30}, {400}),
+    ({"prompt": [2**31]}, {400}),
+    ({"frequency_penalty": 2, "presence_penalty": -2, "temperature": 2, "top_p": 1e-300, "min_p": 1}, {200}),
+]
+
+
+def test_no_request_ends_an_engine_or_holds_its_queue(server: ServerProcess) -> None:
+    engine, crashes = server.engine.pid, server.metric("slipway_server_engine_crashes_total")
+    for _ in range(3):
+        for asked, expected in HOSTILE:
+            status, _, answer = post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 8} | asked)
+            assert status in expected, (asked, status, answer)
+            if status == 400:
+                assert answer["error"]["type"] == "invalid_request_error" and answer["error"]["message"]
+    # More of those that filled the queue than it has places.
+    bad = LONG | {"model": "chat", "top_k": 10**25}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: post(server.url + "/v1/completions", bad)[0], range(300)))
+    assert answers == [400] * 300
+    assert post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 2})[0] == 200
+    assert server.engine.pid == engine and server.metric("slipway_server_engine_crashes_total") == crashes
+    assert server.metric("slipway_server_requests_in_flight") == 0
 
 
 def test_clients_that_leave_free_their_slots(server: ServerProcess) -> None:

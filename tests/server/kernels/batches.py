@@ -2,11 +2,25 @@
 
 from typing import Any
 
+import pytest
 import torch
 
+from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch
 
 POSITIONS = 300
+
+
+def why_not_native() -> str:
+    """Why the C kernels cannot run here; empty where they can."""
+    try:
+        native.library(2)
+    except native.Unavailable as reason:
+        return f"NOT RUN, the C kernels: {reason}"
+    return ""
+
+
+needs_native = pytest.mark.skipif(bool(why_not_native()), reason=why_not_native() or "they are there")
 
 
 def a_batch(spans: list[tuple[int, int]], width: int = POSITIONS // BLOCK_TOKENS + 1) -> Batch:

@@ -8,9 +8,9 @@ import torch
 from slipway_server.kernels import native
 from slipway_server.kernels.api import AttentionSpec, Batch, Rotary
 from slipway_server.kernels.layers import Layer, in_turn
-from tests.server.kernels.batches import POSITIONS, a_batch
+from tests.server.kernels.batches import POSITIONS, a_batch, needs_native
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, needs_native]
 
 BF16 = torch.bfloat16
 HIDDEN, HEADS, KV_HEADS, SIZE, INNER = 96, 4, 2, 32, 160

@@ -11,14 +11,9 @@ from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Rotary
 from slipway_server.kernels.in_torch import TorchKernels
 
-from .batches import POSITIONS, a_batch, made, width_of
+from .batches import POSITIONS, a_batch, made, needs_native, width_of
 
-pytestmark = [pytest.mark.integration]
-
-try:
-    native.library(2)
-except native.Unavailable as reason:
-    pytestmark.append(pytest.mark.skip(reason=f"NOT RUN, the C kernels: {reason}"))
+pytestmark = [pytest.mark.integration, needs_native]
 
 BF16 = torch.bfloat16
 # One rounding of a bfloat16 is 2^-9 of the value; sums of products are rounded once, at their end.

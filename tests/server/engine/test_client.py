@@ -1,0 +1,160 @@
+"""The HTTP process's end, with a real engine process behind it: what one request cannot say, and who was in flight."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from slipway_server.engine.client import (
+    DIED,
+    DIED_BEFORE,
+    EngineClient,
+    EngineCrashed,
+    EngineError,
+    QueueLimits,
+    RequestRefused,
+)
+from slipway_server.engine.messages import Ready, Start, Step
+from slipway_server.engine.request import Event, FinishReason, Request, SamplingParams
+from slipway_server.models import checkpoint
+
+from ..conftest import MODELS
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
+
+FOLDER = MODELS / "tiny-v1"
+START = Start(
+    model=str(FOLDER), task="generate", dtype="float32", quantization="none", device="cpu", context_tokens=512,
+    slots=2, step_tokens=0, step_s=0, kv_tokens=1024,
+)  # fmt: skip
+PLAIN = SamplingParams(4, temperature=0.0)
+LONG = SamplingParams(480, temperature=0.0)
+
+
+class Life:
+    """One engine process and what its client was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.crashes = 0
+        self._moved = asyncio.Event()
+        self.client = EngineClient(QueueLimits(286, 10_000), START.slots, self._step)
+        self.ready = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self.client.run(START, 1, self.ready.set_result, self._crashed))
+
+    def _crashed(self) -> None:
+        assert self.client.ready is None, "nobody is let in any more"
+        self.crashes += 1
+
+    def _step(self, step: Step) -> None:
+        self.steps.append(step)
+        self._moved.set()
+
+    async def until_running(self, count: int) -> None:
+        while not self.steps or self.steps[-1].running < count:
+            self._moved.clear()
+            await self._moved.wait()
+
+    @property
+    def process(self) -> psutil.Process:
+        (child,) = psutil.Process().children()
+        return child
+
+    async def ask(self, request: Request) -> list[Event]:
+        return [event async for event in self.client.stream(request)]
+
+
+@contextlib.asynccontextmanager
+async def a_life() -> AsyncIterator[Life]:
+    life = Life()
+    try:
+        yield life
+    finally:
+        life.client.stop()
+        with contextlib.suppress(EngineError):
+            await life.task
+        life.client.heartbeat.close()
+
+
+def request(name: str, params: SamplingParams = PLAIN) -> Request:
+    return Request(name, (1, 2, 3), params)
+
+
+UNSAYABLE = {
+    "a top_k of 26 digits": request("bad", replace(PLAIN, top_k=10**25)),
+    "min_tokens beyond 64 bits": request("bad", replace(PLAIN, min_tokens=2**64)),
+    "a priority beyond 64 bits": replace(request("bad"), priority=-(2**64)),
+    "a priority that is a fraction": replace(request("bad"), priority=0.5),  # type: ignore[arg-type]
+    "a token that is a text": replace(request("bad"), prompt=(1, "2")),  # type: ignore[arg-type]
+    "half a character": replace(request("bad"), tenant="\ud800"),
+}
+
+
+async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> None:
+    """Safety 2: the turn's other requests and cancels were lost, and a queue filled with what never ended."""
+    async with a_life() as life:
+        ready: Ready = await life.ready
+        assert ready.vocab_size == checkpoint.read_config(FOLDER)["vocab_size"]
+        for bad in UNSAYABLE.values():
+            # In one turn of the loop: one before it, one after it.
+            before = asyncio.create_task(life.ask(request("before")))
+            refused = asyncio.create_task(life.ask(bad))
+            after = asyncio.create_task(life.ask(request("after")))
+            with pytest.raises(RequestRefused, match="cannot be computed"):
+                await refused
+            for events in (await before, await after):
+                assert [event.finish for event in events][-1] is FinishReason.LENGTH
+        for _ in range(288):
+            with pytest.raises(RequestRefused):
+                await life.ask(UNSAYABLE["a top_k of 26 digits"])
+        assert life.client.in_flight == 0
+        assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
+
+
+async def test_what_the_engine_refuses_ends_with_a_sentence() -> None:
+    async with a_life() as life:
+        ready: Ready = await life.ready
+        nan, beyond = replace(PLAIN, temperature=float("nan")), (ready.vocab_size,)
+        (event,) = await life.ask(request("nan", nan))
+        assert event.finish is FinishReason.INVALID and "temperature" in (event.error or "")
+        (event,) = await life.ask(Request("beyond", beyond, PLAIN))
+        assert event.finish is FinishReason.INVALID and "ids below" in (event.error or "")
+        assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
+
+
+async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
+    async with a_life() as life:
+        await life.ready
+        # Two slots: the third waits, and cannot be the cause.
+        asks = [asyncio.create_task(life.ask(request(name, LONG))) for name in ("a", "b", "waits")]
+        await life.until_running(2)
+        life.process.send_signal(signal.SIGKILL)
+        ends = {events[-1].id: (events[-1].finish, events[-1].error) for events in await asyncio.gather(*asks)}
+        crashed = (FinishReason.CRASHED, DIED)
+        assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, DIED_BEFORE)}
+        with pytest.raises(EngineError, match="started again"):
+            await life.ask(request("late"))
+        with pytest.raises(EngineCrashed, match="signal 9"):
+            await life.task
+        assert life.crashes == 1
+
+
+async def test_one_that_crashes_the_engine_in_its_first_step_was_in_flight() -> None:
+    """It is announced before its step runs: else the cause itself would look as if it had waited."""
+    async with a_life() as life:
+        await life.ready
+        life.process.suspend()
+        ask = asyncio.create_task(life.ask(Request("first", (1,) * 480, LONG)))
+        await asyncio.sleep(0.1)
+        seen = asyncio.Event()
+        begin = life.client._begin
+        life.client._begin = lambda started: (begin(started), life.process.kill(), seen.set())  # type: ignore[method-assign, assignment]
+        life.process.resume()
+        await seen.wait()
+        events = await ask
+        assert events[0].starts and events[-1].finish is FinishReason.CRASHED
+        assert all(event.token is None for event in events)

@@ -1,0 +1,260 @@
+"""What one request does to the engine stays with it (safety 1, 3, 4, 5): exceptions, memory, numbers not finite."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, Engine, EngineBroken, is_out_of_memory
+from slipway_server.engine.request import Event, FinishReason, Request, Sampled, SamplingParams, Work
+from slipway_server.engine.runner import DecoderRunner
+from slipway_server.engine.scheduler import NO_TOKEN, Limits, Scheduler
+from slipway_server.kernels.api import BLOCK_TOKENS
+from slipway_server.models import checkpoint
+from slipway_server.models.generator import load_generator
+from slipway_server.text.tokenizer import Tokenizer
+
+from ..conftest import MODELS
+from ..kernels.batches import why_not_native
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
+
+FOLDER = MODELS / "tiny-v1"
+NEW_TOKENS, SLOTS = 12, 8
+
+
+@cache
+def text() -> tuple[int, ...]:
+    return Tokenizer(FOLDER).encode_now((FOLDER / "README.md").read_text() * 3)
+
+
+def make_engine(dtype: str = "float32") -> Engine:
+    torch.set_num_threads(1)
+    config = checkpoint.read_config(FOLDER)
+    decoder = load_generator(
+        FOLDER, config, dtype=dtype, quantization="none", device="cpu", context_tokens=512, threads=1
+    )
+    limits = Limits(slots=SLOTS, step_tokens=256, kv_tokens=4096)
+    runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=512, blocks=4096 // BLOCK_TOKENS)
+    return Engine(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
+
+
+def good(index: int) -> Request:
+    return Request(f"good{index}", text()[index : index + 20 + index], SamplingParams(NEW_TOKENS, temperature=0.0))
+
+
+@cache
+def alone(dtype: str = "float32") -> dict[str, list[int | None]]:
+    engine, answers = make_engine(dtype), {}
+    for index in range(SLOTS):
+        engine.submit(good(index))
+        answers[f"good{index}"] = [event.token for event in drained(engine)]
+    return answers
+
+
+def drained(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while engine.scheduler.busy or engine._refused:
+        events += engine.step().events
+    engine.scheduler.check()
+    assert engine.scheduler.kv_usage == 0
+    return events
+
+
+def tokens_of(events: list[Event], name: str) -> list[int | None]:
+    return [event.token for event in events if event.id == name and event.error is None]
+
+
+def failing(engine: Engine, raises: Callable[[list[Work]], Exception | None]) -> None:
+    """The runner raises what `raises` says of a batch."""
+    run = engine._runner.run
+
+    def run_or_raise(batch: list[Work]) -> object:
+        if (error := raises(batch)) is not None:
+            raise error
+        return run(batch)
+
+    engine._runner.run = run_or_raise  # type: ignore[method-assign, assignment]
+
+
+def names(batch: list[Work]) -> set[str]:
+    return {work.sequence.request.id for work in batch}
+
+
+@pytest.mark.parametrize("bad", [(3,), (0, 7), (0, 1, 2, 3, 4, 5, 6)])
+def test_an_exception_ends_the_requests_that_cause_it_and_no_other(bad: tuple[int, ...]) -> None:
+    engine, guilty = make_engine(), {f"good{index}" for index in bad}
+    failing(engine, lambda batch: IndexError("argmax()") if guilty & names(batch) else None)
+    for index in range(SLOTS):
+        engine.submit(good(index))
+    step = engine.step()
+    assert step.errors == len(bad)
+    events = step.events + drained(engine)
+    ends = [(event.id, event.finish, event.error) for event in events if event.error]
+    assert sorted(ends) == sorted((name, FinishReason.ERROR, FAILED) for name in guilty)
+    for index in set(range(SLOTS)) - set(bad):
+        assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
+
+
+def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_were() -> None:
+    engine = make_engine()
+    failing(
+        engine,
+        lambda batch: (
+            ValueError("later") if any(w.end > 30 for w in batch if w.sequence.request.id == "good2") else None
+        ),
+    )
+    for index in range(SLOTS):
+        engine.submit(good(index))
+    events = drained(engine)
+    assert [event.id for event in events if event.error] == ["good2"]
+    told = tokens_of(events, "good2")
+    assert told and told == alone()["good2"][: len(told)]
+    for index in set(range(SLOTS)) - {2}:
+        assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ],
+)
+def test_a_step_without_memory_is_computed_in_parts_and_ends_who_alone_is_too_large(error: Exception) -> None:
+    """Safety 5: out of memory on a CPU is a RuntimeError."""
+    assert is_out_of_memory(error)
+    engine = make_engine()
+    failing(engine, lambda batch: error if sum(work.tokens for work in batch) > 40 else None)
+    engine.submit(Request("large", text()[:41], SamplingParams(4, temperature=0.0)))
+    for index in range(3):
+        engine.submit(good(index))  # 63 tokens together: in parts they fit
+    events = drained(engine)
+    assert [(e.id, e.error) for e in events if e.error] == [("large", OUT_OF_MEMORY)]
+    for index in range(3):
+        assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
+
+
+def test_the_kernels_really_say_so_where_a_cpu_has_no_memory() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**55, dtype=torch.int8)
+    assert is_out_of_memory(refused.value)
+
+
+def test_who_cannot_compute_anything_blames_nobody() -> None:
+    """As after an illegal access on a GPU: the requests go on elsewhere, and another process takes this one's place."""
+    engine = make_engine()
+    failing(engine, lambda batch: RuntimeError("CUDA error: an illegal memory access was encountered"))
+    for index in range(3):
+        engine.submit(good(index))
+    with pytest.raises(EngineBroken, match="illegal memory access"):
+        engine.step()
+
+
+def test_a_probe_changes_nothing() -> None:
+    engine = make_engine()
+    engine.submit(good(5))
+    events: list[Event] = []
+    while engine.scheduler.busy:
+        engine._runner.probe()
+        events += engine.step().events
+    assert tokens_of(events, "good5") == alone()["good5"]
+
+
+# --- what requests ask for --------------------------------------------------------------------------------------------
+
+
+def test_token_ids_that_the_model_does_not_have_never_reach_it() -> None:
+    """Safety 3: such as Gemma 3's <image_soft_token>, the first id behind the embedding's rows."""
+    engine = make_engine()
+    size = engine._vocab_size
+    assert size == checkpoint.read_config(FOLDER)["vocab_size"]
+    plain = SamplingParams(4, temperature=0.0)
+    engine.submit(Request("last", (size - 1,), plain))
+    engine.submit(Request("beyond", (1, size), plain))
+    engine.submit(Request("resumed", (1,), plain, resumed=(size,)))
+    engine.submit(Request("negative", (-1,), plain))
+    engine.submit(Request("rule", (1,), SamplingParams(4, allowed_token_ids=(size,))))
+    events = drained(engine)
+    refused = {event.id: event.error or "" for event in events if event.finish is FinishReason.INVALID}
+    assert set(refused) == {"beyond", "resumed", "negative", "rule"}
+    assert f"the model has ids below {size}" in refused["beyond"]
+    assert len(tokens_of(events, "last")) == 4
+
+
+def test_a_request_that_allows_no_token_ends_alone_and_says_why() -> None:
+    engine = make_engine()
+    none = SamplingParams(9, top_p=0.9, allowed_token_ids=(5,), stop_token_ids=(5,), min_tokens=5)
+    engine.submit(Request("none", text()[:9], none))
+    engine.submit(good(4))
+    events = drained(engine)
+    assert [(e.id, e.finish, e.error) for e in events if e.error] == [("none", FinishReason.INVALID, NO_TOKEN)]
+    assert tokens_of(events, "good4") == alone()["good4"]
+
+
+# --- numbers that are not finite --------------------------------------------------------------------------------------
+
+POISON = 7  # a token whose embedding becomes "not a number"
+
+
+def poisoned(dtype: str) -> Engine:
+    engine = make_engine(dtype)
+    decoder = engine._runner._model  # type: ignore[attr-defined]
+    embedding = decoder._embedding
+
+    def with_poison(ids: torch.Tensor) -> torch.Tensor:
+        return embedding(ids).masked_fill((ids == POISON)[:, None], torch.nan)
+
+    decoder._embedding = with_poison
+    return engine
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_numbers_that_are_not_finite_do_not_reach_those_that_share_a_beginning(dtype: str) -> None:
+    """Safety 4: blocks that others read were zeroed under them. The C kernels, of bfloat16, are those that clear."""
+    if dtype == "bfloat16" and (reason := why_not_native()):
+        pytest.skip(reason)
+    shared = tuple(token for token in text() if token != POISON)[:96]
+    victim = Request("victim", (*shared, 11, 12), SamplingParams(NEW_TOKENS, temperature=0.0))
+    calm = make_engine(dtype)
+    calm.submit(victim)
+    wanted = tokens_of(drained(calm), "victim")
+    engine = poisoned(dtype)
+    engine.submit(victim)
+    events = engine.step().events + engine.step().events
+    engine.submit(Request("nan", (*shared, POISON, 13), SamplingParams(NEW_TOKENS, temperature=0.0)))
+    events += engine.step().events
+    assert engine.scheduler.prefix_hits == 96, "they share blocks"
+    events += drained(engine)
+    assert [(e.id, e.finish) for e in events if e.error] == [("nan", FinishReason.NON_FINITE)]
+    assert tokens_of(events, "victim") == wanted
+    # What nobody reads any more is cleared before it is used again, and known to nobody.
+    engine.submit(Request("again", victim.prompt, victim.sampling))
+    assert tokens_of(drained(engine), "again") == wanted
+
+
+def test_blocks_that_others_hold_are_cleared_when_the_last_one_is_gone() -> None:
+    scheduler = Scheduler(Limits(4, 64, 400, block_tokens=4))
+
+    def complete(batch: list[Work], bad: str = "") -> None:
+        scheduler.complete(batch, [Sampled(None if w.sequence.request.id == bad else 1) for w in batch if w.samples])
+
+    scheduler.submit(Request("reader", tuple(range(9)), SamplingParams(9)))
+    complete(scheduler.schedule())
+    scheduler.submit(Request("nan", tuple(range(9)), SamplingParams(9)))
+    batch = scheduler.schedule()
+    shared = scheduler.running["reader"].blocks[:2]
+    (own,) = scheduler.running["nan"].blocks[2:]
+    assert scheduler.running["nan"].blocks[:2] == shared
+    complete(batch, "nan")
+    assert scheduler.take_spoiled() == [own], "what is read now stays as it is"
+    scheduler.submit(Request("late", tuple(range(9)), SamplingParams(9)))
+    complete(scheduler.schedule())
+    assert not set(scheduler.running["late"].blocks) & set(shared), "nobody new begins with what may be spoiled"
+    assert scheduler.take_spoiled() == []
+    scheduler.cancel("reader")
+    assert sorted(scheduler.take_spoiled()) == sorted(shared) and scheduler.take_spoiled() == []
+    scheduler.check()
