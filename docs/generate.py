@@ -1,4 +1,4 @@
-"""Writes what is derived: four reference pages and the chart's copies of the CRDs. `--check` only compares."""
+"""Writes what is derived: five reference pages and the chart's copies of the CRDs. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Any
 import cli_reference  # beside this file
 import rollouts_page
 import status_page
+import threat_model_page
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,6 +58,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
+        ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         CHART_CRDS / CRD.name: source,
         CHART_CRDS / TEMPLATE_CRD.name: TEMPLATE_CRD.read_text(),
     }

@@ -1,0 +1,45 @@
+"""Minutes of hostile requests against a live engine, directly and through a gateway: nobody else may notice.
+
+    python -m bench.fuzz --minutes 10 --seed 1          (make fuzz MINUTES=10)
+
+Bodies come from the server's own OpenAPI document at the edges of every field, with mutations of them; heads are raw
+bytes. Every fiftieth request is a sound one whose answer must stay what it was. Prints what was covered, writes
+build/reports/fuzz.json, and exits 1 when a bar does not hold; the first requests that broke one are printed.
+"""
+
+import sys
+
+import click
+
+from bench.engine.process import DidNotStart
+from examples.demo.report import write
+
+from .run import REPOSITORY, fuzz
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=5.0), help="In place of minutes.")
+@click.option("--seed", default=1, show_default=True, help="Of what is drawn; the same requests for the same seed.")
+def main(minutes: float, seconds: float | None, seed: int) -> None:
+    """Hostile requests against a live model server and a gateway before it."""
+    try:
+        report = fuzz(seconds or minutes * 60, seed)
+    except DidNotStart as error:
+        print(f"it did not start: {error}")
+        sys.exit(2)
+    (row,) = report["rows"]
+    for wrong in row["wrong"]:
+        print(f"wrong: {wrong}")
+    print(
+        f"{row['requests']} requests, {row['distinct_requests']} distinct; "
+        f"{row['fields_covered']} of {row['fields']} fields"
+    )
+    for bar in report["bars"]:
+        print(f"{'ok  ' if bar['ok'] else 'MISS'} {bar['bar']}: {bar['value']} (must be {bar['limit']})")
+    print(f"report   {write(report, REPOSITORY).relative_to(REPOSITORY)}")
+    sys.exit(0 if all(bar["ok"] for bar in report["bars"]) else 1)
+
+
+if __name__ == "__main__":
+    main()

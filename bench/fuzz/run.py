@@ -1,0 +1,168 @@
+"""One run of the fuzzer: the processes, their clients, and what is left when all rest."""
+
+import json
+import multiprocessing
+import queue
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from bench.engine.peers import free_port
+from bench.engine.process import Launch, Server, running
+from bench.soak import GAUGES
+from bench.soak import launch as server_launch
+from examples.demo.report import Bar, Json, commit, machine
+
+from .requests import Schemas
+from .worker import PATIENCE_S, Found, Worker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORKERS = 3
+WARM_SHARE, WARM_LEAST_S = 0.25, 10.0
+# What an allocator keeps moves by some MiB; what requests leave behind grows with the minutes.
+RSS_TOLERANCE_MIB = 48.0
+REST_LOOKS = 60
+_RESTARTS = re.compile(r"^slipway_server_engine_restarts_total ([0-9.e+]+)$", re.MULTILINE)
+
+
+@contextmanager
+def processes(folder: Path) -> Iterator[tuple[Server, Server, list[str]]]:
+    """A model server, a gateway before it, and the URLs of both. Raises DidNotStart."""
+    start = server_launch(free_port(), free_port())
+    port, admin = free_port(), free_port()
+    routes = folder / "fuzz-routes.yaml"
+    routes.parent.mkdir(parents=True, exist_ok=True)
+    routes.write_text(json.dumps({"models": {"m": {"backends": [{"endpoints": [start.url]}]}}}))
+    command = [sys.executable, "-m", "slipway_gateway", "--routes", str(routes), "--host", "127.0.0.1", "--port"]
+    command += [str(port), "--admin-host", "127.0.0.1", "--admin-port", str(admin), "--log-level", "warning"]
+    paths = f"{REPOSITORY / 'gateway'}:{REPOSITORY}"
+    gateway = Launch(command, {"PYTHONPATH": paths}, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}/readyz")
+    with ExitStack() as stack:
+        server = stack.enter_context(running(start, folder / "fuzz-server.log", 120.0))
+        door = stack.enter_context(running(gateway, folder / "fuzz-gateway.log", 60.0))
+        yield server, door, [start.url, gateway.url]
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def busy(page: str) -> dict[str, float]:
+    """Gauges of a resting server that are not 0."""
+    found = {name: re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", page, re.MULTILINE) for name in GAUGES}
+    return {name: sum(map(float, values)) for name, values in found.items() if sum(map(float, values))}
+
+
+def restarts(page: str) -> int:
+    return int(sum(map(float, _RESTARTS.findall(page))))
+
+
+def work(urls: list[str], document: Json, first_seed: int, seconds: float, results: Any) -> None:
+    """One process of clients."""
+    worker = Worker(urls, document, first_seed)
+    try:
+        worker.run(time.monotonic() + seconds)
+    finally:
+        results.put(worker.found)
+
+
+def storm(urls: list[str], document: Json, seed: int, seconds: float, name: str) -> Found:
+    """All clients for some seconds, and what they saw."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    print(f"{time.strftime('%H:%M:%S')}  {name}: {seconds:.0f} s, {WORKERS} clients", flush=True)
+    arguments = [(urls, document, seed + number * 1_000_000, seconds, results) for number in range(WORKERS)]
+    clients = [context.Process(target=work, args=one) for one in arguments]
+    for client in clients:
+        client.start()
+    total = Found()
+    for _ in clients:
+        total.add(_result(results, clients, seconds + PATIENCE_S + 60))
+    for client in clients:
+        client.join(60)
+    print(f"{time.strftime('%H:%M:%S')}  {total.sent} requests: {dict(total.endings.most_common(12))}", flush=True)
+    return total
+
+
+def _result(results: Any, clients: list[Any], limit_s: float) -> Found:
+    """Of any client that is done. Raises RuntimeError when one ends without a result."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        with suppress(queue.Empty):
+            return cast(Found, results.get(timeout=1.0))
+        if any(client.exitcode for client in clients):
+            break
+    raise RuntimeError("a client of the fuzzer ended without a result")
+
+
+def rest(url: str) -> dict[str, float]:
+    """Gauges that are not back to 0 after some patience."""
+    left: dict[str, float] = {"unknown": 1.0}
+    for _ in range(REST_LOOKS):
+        if not (left := busy(get(f"{url}/metrics"))):
+            break
+        time.sleep(1.0)
+    time.sleep(1.0)
+    return left
+
+
+def bars(found: Found, exits: int, left: dict[str, float], growth: dict[str, float], alive: bool) -> list[Bar]:
+    most = max(growth.values())
+    return [
+        Bar("engine exits", exits, "0", exits == 0 and alive),
+        Bar("answers of 500", found.internal, "0", found.internal == 0),
+        Bar("requests without an end", found.endless, "0", found.endless == 0),
+        Bar("errors of another shape than OpenAI's", found.malformed, "0", found.malformed == 0),
+        Bar("sound requests that got another answer", found.disturbed, "0", found.disturbed == 0),
+        Bar("gauges that are not back to 0", len(left), "0", not left),
+        Bar("growth of memory, MiB", most, f"<= {RSS_TOLERANCE_MIB:.0f}", most <= RSS_TOLERANCE_MIB),
+    ]
+
+
+def fuzz(seconds: float, seed: int) -> Json:
+    """The report. Raises DidNotStart."""
+    with processes(REPOSITORY / "build") as (server, door, urls):
+        document = json.loads(get(f"{urls[0]}/openapi.json"))
+        warm_s = max(WARM_LEAST_S, seconds * WARM_SHARE)
+        found = storm(urls, document, seed, warm_s, "warm-up")
+        rest(urls[0])
+        before = {"server": server.rss_mib(), "gateway": door.rss_mib()}
+        found.add(storm(urls, document, seed + 500_000, max(5.0, seconds - warm_s), "fuzz"))
+        left = rest(urls[0])
+        growth = {
+            name: round(process.rss_mib() - before[name], 1)
+            for name, process in (("server", server), ("gateway", door))
+        }
+        exits = restarts(get(f"{urls[0]}/metrics"))
+        alive = len(server.pids()) > 1
+    fields = Schemas(document, "m").fields()
+    known = found.fields & fields
+    return {
+        "name": "fuzz",
+        "commit": commit(REPOSITORY),
+        "machine": machine(),
+        "settings": {"seconds": seconds, "seed": seed, "workers": WORKERS},
+        "rows": [
+            {
+                "requests": found.sent,
+                "distinct_requests": len(found.digests),
+                "fields_covered": len(known),
+                "fields": len(fields),
+                "endings": dict(found.endings),
+                "memory_growth_mib": growth,
+                "gauges_left": left,
+                "wrong": found.wrong,
+                "not_covered": sorted(fields - known),
+            }
+        ],
+        "bars": [
+            {"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok}
+            for bar in bars(found, exits, left, growth, alive)
+        ],
+    }
