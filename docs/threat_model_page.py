@@ -55,7 +55,9 @@ def _numbers(node: ast.AST) -> Iterator[int]:
     """Arguments of all calls of the marker in an expression."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == MARKER:
-            yield from (item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, int))
+            yield from (
+                item.value for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, int)
+            )
 
 
 def _row(row: dict[str, Any], named: list[str]) -> str:
