@@ -117,7 +117,7 @@ def _kind(backend: Backend) -> tuple[str, Leading]:
     if names == ["ByteLevel"]:
         return BYTE_LEVEL, Leading()
     if names[:3] == ["Replace", "ByteFallback", "Fuse"] and names[3:] in ([], ["Strip"]):
-        strip = parts[3] if parts[3:] else {"content": " ", "start": 0, "stop": 0}
+        strip: dict[str, Any] = parts[3] if parts[3:] else {"content": " ", "start": 0, "stop": 0}
         if not strip["stop"]:
             return BYTE_FALLBACK, Leading(strip["content"], strip["start"])
     return OTHER, Leading()

@@ -66,6 +66,11 @@ def test_a_template_of_its_own_for_tools(tmp_path: Path) -> None:
     assert not template.names("tools") and template.names("tools", tools=True)
 
 
+def test_a_template_for_tools_that_does_not_parse_leaves_the_other_one() -> None:
+    template = ChatTemplate("{{ messages|length }}", TOKENS, for_tools="{% nonsense %}")
+    assert not template.problem and template.render(USER) == "1" and not template.names("tools", tools=True)
+
+
 def test_the_final_message_goes_on() -> None:
     messages = [*USER, {"role": "assistant", "content": "The ship is "}]
     given: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
