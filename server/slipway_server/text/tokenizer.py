@@ -97,6 +97,8 @@ class Tokenizer:
     def _joins(self) -> bool:
         """Whether the bytes of tokens join to the library's own text, on a sample."""
         try:
+            if self.kind is BYTE_FALLBACK:
+                self._after_text(0)  # a vocabulary without a plain word has nothing to put before a token
             tokens = self._backend.encode(SAMPLE, add_special_tokens=False).ids
             text = b"".join(map(self.bytes_of, tokens)).decode("utf-8", "replace")
         except (StopIteration, ValueError):

@@ -74,6 +74,16 @@ async def test_safety_3_neither_do_texts_reach_rows_that_are_not_there() -> None
         assert not server.engine.asked
 
 
+async def test_stop_tokens_without_a_row_are_left_out() -> None:
+    """Those of generation_config.json are not the client's, and no answer has them."""
+    model = model_of(vocab_size=300)
+    assert max(model.checkpoint.stop_token_ids) > 1
+    async with InProcess(model_of(vocab_size=2)) as server:
+        assert (await server.post(COMPLETE, completion(prompt=[0], add_special_tokens=False)))[0] == 200
+        (request,) = server.engine.asked
+        assert request.sampling and all(token < 2 for token in request.sampling.stop_token_ids)
+
+
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +135,7 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
         assert (await server.post(COMPLETE, completion()))[0] == 200
 
 
+@pytest.mark.attack_class(6)
 @pytest.mark.parametrize(
     ("more", "param", "code"),
     [
