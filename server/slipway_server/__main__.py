@@ -12,14 +12,15 @@ from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
 from .http.probes import Health
-from .http.service import Model, Service
+from .http.prompts import Model
+from .http.service import Service
 from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import Settings, parse
 from .telemetry import logs
 from .telemetry.metrics import Metrics
 from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
-from .text.chat_template import ChatTemplate, ChatTemplateError
+from .text.chat_template import ChatTemplate
 from .text.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger("slipway")
@@ -31,7 +32,7 @@ def main() -> None:
     try:
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_of(settings, checkpoint)))
-    except (CheckpointError, TokenizerError, ChatTemplateError, ModelRefused) as error:
+    except (CheckpointError, TokenizerError, ModelRefused) as error:
         last_words(str(error))
         sys.exit(DATA_ERROR)
     except EngineError as error:

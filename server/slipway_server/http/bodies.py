@@ -82,6 +82,8 @@ async def body_of(http: web.Request) -> bytes:
                     raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
     except TimeoutError:
         raise ApiError(408, "The body of the request did not come in time.", code="body_timeout") from None
+    except web.RequestPayloadError:
+        raise invalid("The body of the request is not encoded as its headers say.") from None
     return b"".join(pieces)
 
 

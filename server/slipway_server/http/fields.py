@@ -36,7 +36,6 @@ BadWords = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]], Meta(max_length=MAX_BAD_WORDS)
 ]
 ModelName = Annotated[str, Meta(max_length=512)]
-CacheSalt = Annotated[str, Meta(min_length=1, max_length=256)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Tokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_IDS)]
 AllowedTokens = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_TOKEN_IDS)]

@@ -11,8 +11,7 @@ def of_chat(told: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
     """`choices[].logprobs` of a chat completion."""
 
     def entry(token: int, value: float) -> dict[str, Any]:
-        text = tokenizer.text_of(token)
-        return {"token": text, "logprob": value, "bytes": list(text.encode())}
+        return {"token": tokenizer.text_of(token), "logprob": value, "bytes": list(tokenizer.bytes_of(token))}
 
     return {
         "content": [

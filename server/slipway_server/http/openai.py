@@ -12,10 +12,11 @@ from aiohttp import web
 from .bodies import body_of, checked, decoded, parse, prompts_of
 from .errors import ApiError, invalid
 from .fields import MAX_PROMPTS
+from .prompts import Prompt
 from .replay import Replays
 from .resume import Asked, Identity, Progress, asked
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
-from .service import Delta, Generation, Prompt, Service
+from .service import Delta, Generation, Service
 from .shadow import priority_of
 from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
 from .sse import json_response, stream_events

@@ -59,7 +59,7 @@ class ErrorAnswer(Struct):
 def document() -> bytes:
     kinds = (*dict.fromkeys(REQUESTS.values()), ErrorAnswer)
     references, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    of = dict(zip(kinds, references, strict=True))
+    of: dict[Any, Any] = dict(zip(kinds, references, strict=True))
     paths: dict[str, Any] = {path: {"post": _post(path, kind, of)} for path, kind in REQUESTS.items()}
     paths |= {path: {"get": _get(path, of[ErrorAnswer])} for path in ("/v1/models", "/v1/models/{name}")}
     for path in ("/healthz", "/readyz"):
@@ -79,7 +79,7 @@ def document() -> bytes:
     )
 
 
-def _post(path: str, kind: type[Struct], of: dict[type[Struct], Any]) -> dict[str, Any]:
+def _post(path: str, kind: type[Struct], of: dict[Any, Any]) -> dict[str, Any]:
     told = _json("The answer.")
     if "stream" in kind.__struct_fields__:
         told["content"]["text/event-stream"] = {"schema": {"type": "string"}}

@@ -175,7 +175,9 @@ class Service:
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
         """Each choice draws with a seed of its own."""
-        params = generation.sampling.params(limit, self.model.checkpoint.stop_token_ids)
+        # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
+        stops = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
+        params = generation.sampling.params(limit, stops)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
         return replace(params, bad_words=generation.bad_words, seed=seed)
 

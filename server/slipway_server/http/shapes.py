@@ -6,9 +6,10 @@ from typing import Any
 
 from ..engine.request import FinishReason, Logprobs
 from .logprobs import of_chat, of_completion, of_prompt
+from .prompts import Model, Prompt
 from .resume import Identity, Progress
 from .schemas import ChatRequest, CompletionRequest
-from .service import Delta, Model, Prompt
+from .service import Delta
 
 Indexed = tuple[int, Delta]
 

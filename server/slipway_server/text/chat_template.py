@@ -33,9 +33,8 @@ class ChatTemplate:
     def __init__(self, source: str | None, special_tokens: dict[str, str], *, for_tools: str | None = None) -> None:
         """`for_tools`: another template, for conversations with tools. One that does not parse is told by `render`."""
         self._special_tokens = special_tokens
-        self.problem = "This model has no chat template: use /v1/completions." if source is None else ""
-        self._plain = self._compiled(source)
-        self._for_tools = self._compiled(for_tools) or self._plain
+        self._plain, self.problem = _compiled(source)
+        self._for_tools = _compiled(for_tools)[0] or self._plain
 
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate":
@@ -102,15 +101,6 @@ class ChatTemplate:
         text = template.render(self._special_tokens | dict(variables or {}) | given)
         return _up_to(text, mark) if mark else text
 
-    def _compiled(self, source: str | None) -> "_Compiled | None":
-        if source is None:
-            return None
-        try:
-            return _Compiled(source)
-        except Exception as error:  # Jinja raises Python's own errors too
-            self.problem = f"The model's chat template is not valid: {_short(error)}. Use /v1/completions."
-            return None
-
 
 class _Compiled:
     def __init__(self, source: str) -> None:
@@ -131,6 +121,16 @@ class _Compiled:
         except Exception as error:  # whatever a template does with a client's messages is no failure of the server
             raise ChatTemplateError(f"The model's chat template refused the messages: {_short(error)}") from error
         return "".join(pieces)
+
+
+def _compiled(source: str | None) -> tuple[_Compiled | None, str]:
+    """A template, or why there is none."""
+    if source is None:
+        return None, "This model has no chat template: use /v1/completions."
+    try:
+        return _Compiled(source), ""
+    except Exception as error:  # Jinja raises Python's own errors too
+        return None, f"The model's chat template is not valid: {_short(error)}. Use /v1/completions."
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 class Generation(Extension):
     """{% generation %} marks what an assistant wrote, for training: here its body is rendered as it is."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -97,6 +97,8 @@ class Tokenizer:
     def _joins(self) -> bool:
         """Whether the bytes of tokens join to the library's own text, on a sample."""
         try:
+            if self.kind is BYTE_FALLBACK:
+                self._after_text(0)  # a vocabulary without a plain word has nothing to put before a token
             tokens = self._backend.encode(SAMPLE, add_special_tokens=False).ids
             text = b"".join(map(self.bytes_of, tokens)).decode("utf-8", "replace")
         except (StopIteration, ValueError):
@@ -117,7 +119,7 @@ def _kind(backend: Backend) -> tuple[str, Leading]:
     if names == ["ByteLevel"]:
         return BYTE_LEVEL, Leading()
     if names[:3] == ["Replace", "ByteFallback", "Fuse"] and names[3:] in ([], ["Strip"]):
-        strip = parts[3] if parts[3:] else {"content": " ", "start": 0, "stop": 0}
+        strip: dict[str, Any] = parts[3] if parts[3:] else {"content": " ", "start": 0, "stop": 0}
         if not strip["stop"]:
             return BYTE_FALLBACK, Leading(strip["content"], strip["start"])
     return OTHER, Leading()

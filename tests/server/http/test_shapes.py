@@ -7,9 +7,10 @@ from typing import Any, cast
 import pytest
 
 from slipway_server.engine.request import FinishReason, Logprobs
+from slipway_server.http.prompts import Model, Prompt
 from slipway_server.http.resume import Identity, Progress, Resume
 from slipway_server.http.schemas import CompletionRequest
-from slipway_server.http.service import Delta, Model, Prompt
+from slipway_server.http.service import Delta
 from slipway_server.http.shapes import Choice, CompletionShape, Indexed, best
 from slipway_server.text.tokenizer import Tokenizer
 

@@ -1,0 +1,381 @@
+"""Requests through the HTTP half of a server: no input is answered 500, and each one ends in exactly one counter."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slipway_server.http import bodies
+from slipway_server.http.openapi import REQUESTS
+
+from ..text import templates
+from .inprocess import InProcess, model_of
+
+CHAT, COMPLETE, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/generate"
+MESSAGES = [{"role": "user", "content": "x"}]
+PATHS = [path.replace("{name}", "chat") for path in REQUESTS]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[InProcess]:
+    async with InProcess(model_of()) as made:
+        yield made
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "chat", "messages": MESSAGES, "max_tokens": 3} | more
+
+
+def completion(**more: Any) -> dict[str, Any]:
+    return {"model": "chat", "prompt": "x", "max_tokens": 3} | more
+
+
+async def text_of(server: InProcess, **more: Any) -> str:
+    status, answer = await server.post(COMPLETE, completion(**more))
+    assert status == 200, answer
+    return str(answer["choices"][0]["text"])
+
+
+# --- token ids --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack_class(18)
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"prompt": [1, 300]}, "prompt"),
+        ({"prompt": [[1], [300]]}, "prompt"),
+        ({"prompt": [2**31 - 1]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"logit_bias": {"300": 1}}, "logit_bias"),
+        ({"allowed_token_ids": [1, 300]}, "allowed_token_ids"),
+        ({"stop_token_ids": [300]}, "stop_token_ids"),
+    ],
+)
+async def test_safety_3_token_ids_without_a_row_are_refused_by_name(more: dict[str, Any], param: str) -> None:
+    """The tokenizer knows 2048 tokens, and the model's embedding has 300 rows."""
+    async with InProcess(model_of(vocab_size=300)) as server:
+        status, answer = await server.post(COMPLETE, completion(**more))
+        assert (status, answer["error"]["param"]) == (400, param)
+        assert not server.engine.asked
+
+
+async def test_safety_3_neither_do_texts_reach_rows_that_are_not_there() -> None:
+    """Gemma-3's tokenizer has one token more than its embedding has rows, and a text can name it."""
+    model = model_of(vocab_size=2)
+    async with InProcess(model) as server:
+        for path, body, param in ((COMPLETE, completion(prompt="<|im_end|>"), "prompt"), (CHAT, chat(), "messages")):
+            status, answer = await server.post(path, body)
+            assert (status, answer["error"]["param"]) == (400, param)
+        assert not server.engine.asked
+
+
+async def test_stop_tokens_without_a_row_are_left_out() -> None:
+    """Those of generation_config.json are not the client's, and no answer has them."""
+    model = model_of(vocab_size=300)
+    assert max(model.checkpoint.stop_token_ids) > 1
+    async with InProcess(model_of(vocab_size=2)) as server:
+        assert (await server.post(COMPLETE, completion(prompt=[0], add_special_tokens=False)))[0] == 200
+        (request,) = server.engine.asked
+        assert request.sampling and all(token < 2 for token in request.sampling.stop_token_ids)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_safety_11_stop_strings_are_told_when_asked_for(server: InProcess) -> None:
+    whole = await text_of(server, max_tokens=12)
+    stop = whole[3:5]
+    at = whole.index(stop)
+    assert await text_of(server, max_tokens=12, stop=[stop]) == whole[:at]
+    assert await text_of(server, max_tokens=12, stop=[stop], include_stop_str_in_output=True) == whole[: at + 2]
+    later = await text_of(server, max_tokens=12, stop=[stop], min_tokens=9)
+    assert later.startswith(whole[: at + 2]) and len(later) < len(whole)
+
+
+async def test_safety_11_special_tokens_are_told_when_asked_for(server: InProcess) -> None:
+    end = server.service.model.tokenizer.encode_now("<|im_end|>")[0]
+    server.engine.tokens = (5, end, 6)
+    plain = await text_of(server, ignore_eos=True)
+    shown = await text_of(server, ignore_eos=True, skip_special_tokens=False)
+    assert "<|im_end|>" not in plain and shown.replace("<|im_end|>", "") == plain != shown
+    ended = await text_of(server, skip_special_tokens=False, include_stop_str_in_output=True, stop_token_ids=[end])
+    assert ended.endswith("<|im_end|>")
+
+
+async def test_safety_11_special_tokens_of_prompts(server: InProcess) -> None:
+    tokenizer = server.service.model.tokenizer
+    await server.post(COMPLETE, completion(add_special_tokens=False))
+    await server.post(CHAT, chat(add_special_tokens=True))
+    without, of_chat = server.engine.asked
+    assert without.prompt == tokenizer.encode_now("x", special_tokens=False)
+    assert of_chat.prompt == tokenizer.encode_now("<user>x<assistant>", special_tokens=True)
+
+
+async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> None:
+    status, _ = await server.post(COMPLETE, completion(prompt=["a", "b"], n=3, bad_words=["ship", "ship", " "]))
+    spellings = {request.sampling.bad_words for request in server.engine.asked if request.sampling}
+    assert status == 200 and len(spellings) == 1
+    (spelled,) = spellings
+    assert len(spelled) == len(set(spelled)) >= 3
+
+
+# --- chats ------------------------------------------------------------------------------------------------------------
+
+
+async def test_safety_10_without_a_template_that_parses_texts_are_completed() -> None:
+    async with InProcess(model_of(template="{% nonsense %}")) as server:
+        status, answer = await server.post(CHAT, chat())
+        assert (status, answer["error"]["code"]) == (400, "no_chat_template")
+        assert "nonsense" in answer["error"]["message"]
+        assert (await server.post(COMPLETE, completion()))[0] == 200
+
+
+@pytest.mark.attack_class(6)
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"chat_template": "{{ messages }}"}, "chat_template", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "unsupported_parameter"),
+        ({"chat_template_kwargs": {"colour": 1}}, "chat_template_kwargs", "unsupported_parameter"),
+        ({"tools": [{"x": 1}], "tool_choice": "none"}, "tools", "unsupported_parameter"),
+        ({"documents": [{"text": "x"}]}, "documents", "unsupported_parameter"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter"),
+        ({"messages": [{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages", None),
+        ({"messages": [{"role": "user", "content": "x", "tool_call_id": "c"}]}, "messages", None),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),
+        ({"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]}, "messages", None),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+            "messages",
+            None,
+        ),
+    ],
+)
+async def test_safety_10_11_what_the_template_would_pass_over_is_refused(
+    server: InProcess, more: dict[str, Any], param: str, code: str | None
+) -> None:
+    status, answer = await server.post(CHAT, chat(**more))
+    assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, param, code)
+
+
+async def test_safety_10_fields_of_messages_reach_the_template() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "ferry", "arguments": '{"to": "x"}'}}
+    messages = [
+        {"role": "developer", "content": "Be brief.", "name": None},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "anna"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "content": "ok", "tool_call_id": "c1"},
+    ]
+    source = "{{ messages | tojson }}|{{ tools | tojson }}|{{ enable_thinking }}|{{ reasoning_effort }}"
+    async with InProcess(model_of(template=source)) as server:
+        asked = chat(
+            messages=messages,
+            tools=[{"type": "function", "function": {"name": "ferry"}}],
+            tool_choice="none",
+            chat_template_kwargs={"enable_thinking": False},
+            reasoning_effort="high",
+        )
+        assert (await server.post(CHAT, asked))[0] == 200
+        text = server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt))
+    shown, tools, thinking, effort = text.split("|")
+    assert json.loads(shown) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a\nb", "name": "anna"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "ferry", "arguments": {"to": "x"}}}],
+        },
+        {"role": "tool", "content": "ok", "tool_call_id": "c1"},
+    ]
+    assert json.loads(tools)[0]["function"]["name"] == "ferry" and (thinking, effort) == ("False", "high")
+
+
+async def test_the_final_message_goes_on() -> None:
+    async with InProcess(model_of(template=templates.CHATML)) as server:
+        messages = [*MESSAGES, {"role": "assistant", "content": "So "}]
+        asked = chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
+        assert (await server.post(CHAT, asked))[0] == 200
+        assert server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt)).endswith("assistant\nSo ")
+
+
+@pytest.mark.attack_class(17, 18)
+async def test_safety_5_a_slow_template_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    async with InProcess(model) as server:
+        monkeypatch.setattr(server.service._prompts._pool, "_limit_s", 0.3)
+        slow = [asyncio.create_task(server.post(CHAT, chat())) for _ in range(3)]
+        assert (await server.post(COMPLETE, completion()))[0] == 200
+        for status, answer in await asyncio.gather(*slow):
+            assert (status, answer["error"]["code"]) == (400, "prompt_timeout")
+        assert server.outcomes() == {"invalid": 3, "completed": 1}
+
+
+# --- whatever clients send --------------------------------------------------------------------------------------------
+
+
+HOSTILE = [
+    b"[" * 20_000,
+    b'{"model":"chat","prompt":"x","messages":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"model":"chat","prompt":"x","logit_bias":{"' + b"1" * 5000 + b'":1}}',
+    b'{"model":"chat","prompt":"x","top_k":10000000000000000000000000}',
+    b'{"model":"chat","prompt":"x","priority":' + b"9" * 5000 + b"}",
+    b'{"model":"chat","prompt":"\\ud800"}',
+    b'{"model":"\\ud83d","prompt":"x"}',
+    b'{"model":"' + b"x" * 100_000 + b'","prompt":"x"}',
+    b'{"' + b"x" * 100_000 + b'":1}',
+    b'{"model":"chat","prompt":"\xff\xfe"}',
+    b'{"model":"chat","prompt":"\\u0000\\uffff\\ufffe"}',
+    b'{"model":"chat","prompt":["x",[1],2]}',
+    b'{"model":"chat","prompt":[[]]}',
+    b'{"model":"chat","prompt":""}',
+    b'{"model":"chat","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"'
+    + b"[" * 5000
+    + b'"}}]}]}',
+    b'{"model":"chat","messages":[{"role":"user","content":[{"type":{"a":1}}]}]}',
+    b'{"model":"chat","messages":[{"role":"user","content":"x","extra":' + b"[" * 900 + b"]" * 900 + b"}]}",
+    b"\x1f\x8b\x08\x00",
+    b"",
+]
+
+
+@pytest.mark.attack_class(15, 18, 20)
+@pytest.mark.parametrize("path", PATHS)
+async def test_safety_5_nothing_is_answered_500(path: str) -> None:
+    async with InProcess(model_of(template="{{ messages | tojson }}")) as server:
+        for count, body in enumerate(HOSTILE, 1):
+            status, answer = await server.post(path, body)
+            assert status in (200, 400, 404), (status, body[:80], answer)
+            if status != 200:
+                assert set(answer["error"]) == {"message", "type", "param", "code"}
+                assert len(json.dumps(answer)) < 4000 and "Traceback" not in answer["error"]["message"]
+            assert sum(server.outcomes().values()) == count
+
+
+@pytest.mark.attack_class(9, 15)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": "²"},
+        {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": "9" * 5000},
+        {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": "-1"},
+        {"X-Slipway-Resume": "f" * 16 + "-" + "f" * 16 + "-" + "0" * 32 + ".999999999.ffffffff"},
+        {"X-Slipway-Resume": "nonsense"},
+        {"X-Slipway-Resume": ""},
+        {"X-Slipway-Tenant": "é" * 32},
+        {"X-Slipway-Tenant": "../../etc"},
+        {"Content-Encoding": "gzip"},
+        {"Content-Encoding": "deflate"},
+        {"Content-Encoding": "nonsense"},
+        {"Content-Type": "text/\xff; charset=nonsense"},
+        {"traceparent": "00-" + "0" * 32 + "-" + "0" * 16 + "-00"},
+        {"traceparent": "²"},
+    ],
+)
+async def test_no_header_is_answered_500(server: InProcess, headers: dict[str, str]) -> None:
+    for body in (completion(stream=True), completion()):
+        # Behind a body that cannot be decoded nothing can be read: the connection ends.
+        status, _ = await server.post(COMPLETE, body, headers | {"Connection": "close"})
+        assert status in (200, 400, 410)
+
+
+@pytest.mark.attack_class(15)
+@pytest.mark.parametrize("tail", [b"1" * 5000, b"1,,2", b"a", b"1_0", b"+1", b" 1", b"4294967296", b"\xff", b"1,2,3,"])
+async def test_tokens_of_a_resumed_stream_that_are_none(server: InProcess, tail: bytes) -> None:
+    headers = {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": str(len(tail))}
+    body = json.dumps(completion(stream=True)).encode() + tail
+    status, answer = await server.post(COMPLETE, body, headers)
+    assert status == (410 if tail == b"1,2,3," else 400), answer
+
+
+PARTS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.attack_class(18)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_requests_drawn_from_their_fields(data: st.DataObject) -> None:
+    """Any fields with any values: an answer, or a refusal of this request alone."""
+    path = data.draw(st.sampled_from(list(REQUESTS)))
+    names = st.sampled_from(REQUESTS[path].__struct_fields__)
+    known = {"model": "chat", "prompt": "x", "messages": MESSAGES, "max_tokens": 2, "input": "x", "inputs": ["x"]}
+    start = {name: value for name, value in known.items() if name in REQUESTS[path].__struct_fields__}
+    drawn = [start | data.draw(st.dictionaries(names, PARTS, max_size=3)) for _ in range(5)]
+
+    async def ask() -> None:
+        async with InProcess(model_of(template="{{ messages | tojson }}")) as server:
+            asked = [server.post(path.replace("{name}", "chat"), body) for body in drawn]
+            for (status, answer), body in zip(await asyncio.gather(*asked), drawn, strict=True):
+                assert status in (200, 400, 404), (status, body, answer)
+            assert sum(server.outcomes().values()) == len(drawn)
+
+    asyncio.run(ask())
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack_class(15, 16)
+async def test_safety_25_a_body_that_does_not_come_is_answered_408(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_IDLE_S", 0.1)
+    for path in (COMPLETE, "/v1/embeddings"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n".encode() + b'{"model":')
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert b" 408 " in head
+        writer.close()
+        await writer.wait_closed()
+    assert server.outcomes() == {"invalid": 2}
+
+
+@pytest.mark.attack_class(15)
+async def test_safety_25_a_body_that_trickles_is_answered_408(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "BODY_S", 0.3)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    async with server.client.post(server.server.make_url(COMPLETE), data=trickle()) as answer:
+        assert answer.status == 408
+
+
+@pytest.mark.attack_class(15)
+async def test_a_body_is_no_longer_than_it_may_be() -> None:
+    async with InProcess(model_of(), max_body_bytes=1000) as server:
+        assert (await server.post(COMPLETE, b" " * 1001))[0] == 413
+        assert (await server.post(COMPLETE, json.dumps(completion()).encode().ljust(1000)))[0] == 200
+
+
+@pytest.mark.attack_class(15, 20)
+@pytest.mark.parametrize(
+    "target", [b"/%ff", b"/\xff\xfe", b"/v1/models/%ff%00", b"/api/v1/models/%ed%a0%80/generate", b"//"]
+)
+async def test_paths_that_are_no_text(server: InProcess, target: bytes) -> None:
+    for verb in (b"GET", b"POST"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
+        writer.write(verb + b" " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.split(b" ")[1] in (b"400", b"404", b"405"), answer
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_the_document_is_served(server: InProcess) -> None:
+    status, shown = await server.get("/openapi.json")
+    assert status == 200 and shown["openapi"].startswith("3.1")
