@@ -80,6 +80,7 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._profile: asyncio.Future[str] | None = None
+        self._hung_up = False  # its end is then no crash
         self._load_limit_s: float | None = None  # of the first start the kubelet is judge
 
     @property
@@ -126,16 +127,18 @@ class EngineClient:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
-            if served:
+            # At once: the process may take its time to end.
+            if served and not self._hung_up:
                 on_crash()
-            self._end_crashed()  # at once: the process may take its time to end
+                self._end_crashed()
+            self.end_streams(DIED)
             kind = EngineCrashed if served else EngineError if reason == DIED else ModelRefused
             raise kind(await self._epitaph(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:
             self.ready = None
-            self._end_crashed()
+            self.end_streams(DIED)
             self._tell_profile(EngineError(DIED))
             self.stop()
 
@@ -207,6 +210,7 @@ class EngineClient:
 
     def stop(self) -> None:
         """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
+        self._hung_up = True
         if self._writer:
             self._writer.close()
         if self._process and self._process.returncode is None:
@@ -274,6 +278,7 @@ class EngineClient:
             stream.put_nowait(event)
 
     async def _spawn(self, start: Start, threads: int) -> asyncio.StreamReader:
+        self._hung_up = False
         ours, theirs = socket.socketpair()
         with theirs:
             descriptors = (theirs.fileno(), self.heartbeat.fd)

@@ -130,11 +130,11 @@ class Engine:
     def _report(self, started: list[str], events: list[Event], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
-        news = [now - before for now, before in zip(counts, self._told, strict=True)]
+        preempted, asked, found = (now - before for now, before in zip(counts, self._told, strict=True))
         self._told = counts
         errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, *news, errors=errors)
+        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, asked, found, errors)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,10 +1,14 @@
 """What one request does to the engine stays with it (safety 1, 3, 4, 5): exceptions, memory, numbers not finite."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, Engine, EngineBroken, is_out_of_memory
 from slipway_server.engine.request import Event, FinishReason, Request, Sampled, SamplingParams, Work
@@ -17,6 +21,7 @@ from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
 from ..kernels.batches import why_not_native
+from .test_extremes import params
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
 
@@ -193,6 +198,28 @@ def test_a_request_that_allows_no_token_ends_alone_and_says_why() -> None:
     events = drained(engine)
     assert [(e.id, e.finish, e.error) for e in events if e.error] == [("none", FinishReason.INVALID, NO_TOKEN)]
     assert tokens_of(events, "good4") == alone()["good4"]
+
+
+@cache
+def lasting() -> Engine:
+    """One engine for many examples: what an example does to it, the next one meets."""
+    return make_engine()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(params, min_size=1, max_size=SLOTS - 1))
+def test_no_parameters_of_any_size_disturb_an_engine(asked: list[SamplingParams]) -> None:
+    engine = lasting()
+    for number, p in enumerate(asked):
+        short = replace(p, max_tokens=4, prompt_logprobs=-1)
+        engine.submit(Request(f"odd{number}", text()[number : number + 9], short))
+    engine.submit(good(2))
+    events = drained(engine)
+    ends = Counter(event.id for event in events if event.finish)
+    assert ends == Counter([*(f"odd{number}" for number in range(len(asked))), "good2"])
+    known = {FinishReason.STOP, FinishReason.LENGTH, FinishReason.INVALID}
+    assert {event.finish for event in events if event.finish} <= known
+    assert tokens_of(events, "good2") == alone()["good2"]
 
 
 # --- numbers that are not finite --------------------------------------------------------------------------------------
