@@ -131,6 +131,9 @@ chaos: setup ## ten rollouts on a real cluster under load, with kill -9 at rando
 soak: setup ## random, broken and abandoned requests against the model server: nothing may be left (MINUTES=20)
 	$(PY) -m bench.soak $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),20))
 
+fuzz: setup ## hostile requests against a live engine, directly and through a gateway (MINUTES=10)
+	$(PY) -m bench.fuzz $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)
 

@@ -66,6 +66,7 @@ class Guard:
 
     async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            _check_encoding(http)
             response = await handler(http)
         except ApiError as error:
             return _refuse(http, error)
@@ -81,6 +82,13 @@ class Guard:
         if http.get(OUTCOME) == "cancelled":
             http[OUTCOME] = "completed"
         return response
+
+
+def _check_encoding(http: web.Request) -> None:
+    """Bodies are taken as they are: what decompresses to more than its limit must not be read first."""
+    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ApiError(415, "Send the body without Content-Encoding.", param="Content-Encoding")
 
 
 def _refuse(http: web.Request, error: ApiError) -> web.Response:
@@ -123,7 +131,12 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
     app, guard = build(service, replays, settings.max_body_bytes)
     # aiohttp does not cancel handlers of clients that went away unless it is told to.
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=IDLE_S,
+        auto_decompress=False,
     )
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)

@@ -31,6 +31,7 @@ REFUSALS = {
     404: "There is no such model here.",
     408: "The body did not come in time.",
     413: "The body is too large.",
+    415: "The body has a Content-Encoding.",
     429: "Too many requests wait.",
     500: "The model or the server failed on this request.",
     503: "The server is loading or shutting down, or lost its engine.",

@@ -379,3 +379,19 @@ async def test_paths_that_are_no_text(server: InProcess, target: bytes) -> None:
 async def test_the_document_is_served(server: InProcess) -> None:
     status, shown = await server.get("/openapi.json")
     assert status == 200 and shown["openapi"].startswith("3.1")
+
+
+# --- encodings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack_class(15)
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "x", "identity, gzip"])
+async def test_an_encoded_body_is_refused_before_it_is_read(server: InProcess, encoding: str) -> None:
+    """Found by fuzzing: a body that is not gzip but says so was answered 500, and a bomb would have been unpacked."""
+    status, answer = await server.post(COMPLETE, completion(), {"Content-Encoding": encoding})
+    assert (status, answer["error"]["param"]) == (415, "Content-Encoding")
+    assert server.outcomes() == {"invalid": 1.0}
+
+
+async def test_identity_is_no_encoding(server: InProcess) -> None:
+    assert (await server.post(COMPLETE, completion(), {"Content-Encoding": "identity"}))[0] == 200
