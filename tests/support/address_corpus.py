@@ -1,4 +1,4 @@
-"""Addresses that every guard of outgoing connections must agree on: the fetcher and the operator are tested with them."""
+"""Addresses that every guard of outgoing connections agrees on: the fetcher and the operator are tested with them."""
 
 # Never connected to, whatever a setting allows: this machine, its neighbours on the link, metadata services of
 # clouds, what is no unicast address, and every form that hides one of these in IPv6.
