@@ -104,7 +104,7 @@ def names_in(folder: Path) -> list[str]:
 
 def check_size(size: int, max_bytes: int, source: str) -> None:
     if size > max_bytes:
-        raise UnusableError(f"{source} has {size} bytes; the limit is {max_bytes}: raise spec.resources.storage.")
+        raise UnusableError(f"{source} has {size} bytes; the limit is {max_bytes}.")
 
 
 def check_count(count: int, source: str) -> None:
@@ -137,9 +137,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _disk_full(what: str) -> DiskFullError:
-    return DiskFullError(
-        f"There is no room for the model: {what}: raise spec.resources.storage, or take a node with a larger disk."
-    )
+    return DiskFullError(f"There is no room for the model: {what}.")
 
 
 def digests(folder: Path) -> dict[str, dict[str, object]]:
