@@ -182,6 +182,8 @@ def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = Non
             elif error.code not in TRANSIENT:
                 raise AnsweredError(f"{source} answered {_status(error.code)}.", error.code) from None
             reason = _status(error.code)
+        except http.client.BadStatusLine as error:
+            reason = f"{type(error).__name__}: no answer of HTTP"  # its text is what the server wrote
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = str(error)
         if count == ATTEMPTS:

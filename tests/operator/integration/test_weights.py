@@ -97,7 +97,7 @@ async def test_the_first_report_is_kept_published_and_held_against_others(cluste
 
 
 async def test_a_killed_operator_finishes_what_it_began(cluster):
-    """The record is written and the ConfigMap is not: the next operator makes it of the record, not of other reports."""
+    """The record is written and the ConfigMap is not: the next operator makes it of the record, and of no report."""
     revision = await launch(cluster)
     name = f"chat-{revision}"
     await cluster.operator.kill()
