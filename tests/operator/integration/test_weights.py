@@ -67,7 +67,7 @@ async def gone(cluster, name):
 
 @pytest.mark.attack_class(28)
 async def test_the_first_report_is_kept_published_and_held_against_others(cluster):
-    """Safety 20, with the rights of docs/operator.md: get and create of ConfigMaps, and no more."""
+    """Safety 20, with the rights of docs/operator.md: of ConfigMaps create alone."""
     revision = await launch(cluster)
     name = f"chat-{revision}"
     await pod(cluster, revision, "first", report(FIRST, COMMIT))
@@ -119,3 +119,15 @@ async def test_a_report_of_nonsense_pins_nothing(cluster):
     await pod(cluster, revision, "good", report(FIRST, ""))
     made = await until(lambda: there(cluster, CONFIG_MAPS, f"chat-{revision}"), "the ConfigMap is there")
     assert json.loads(made["data"]["pin.json"]) == {"commit": "", "digest": FIRST}
+
+
+async def test_a_config_map_that_was_deleted_is_made_again_by_the_next_operator(cluster):
+    revision = await launch(cluster)
+    name = f"chat-{revision}"
+    await pod(cluster, revision, "first", report(FIRST, COMMIT))
+    made = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
+    await cluster.client.delete(CONFIG_MAPS, cluster.namespace, name, made["metadata"]["uid"])
+    await cluster.operator.kill()
+    await cluster.operator.start()
+    again = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is back")
+    assert again["data"] == made["data"]

@@ -27,10 +27,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
-# What pods of a revision must load: made once, immutable, collected with the revision. Never changed, never listed.
+# What pods of a revision must load: made once, immutable, collected with the revision. Never read nor changed.
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create]
+  verbs: [create]
 # spec.restartAt, and pods that loaded other weights than their revision: by eviction, so that disruption budgets are kept.
 - apiGroups: [""]
   resources: [pods/eviction]
