@@ -1,4 +1,4 @@
-"""Writes what is derived: four reference pages and the chart's copies of the CRDs. `--check` only compares."""
+"""Writes what is derived: five reference pages and the chart's copies of the CRDs. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import models_page
 import rollouts_page
 import status_page
 import yaml
@@ -55,6 +56,7 @@ def outputs() -> dict[Path, str]:
     return {
         ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader)) + template_reference(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
+        ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         CHART_CRDS / CRD.name: source,

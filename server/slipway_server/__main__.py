@@ -94,6 +94,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         kv_cache_dtype=settings.kv_cache_dtype,
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
+        allow_slow=settings.allow_slow == "on",
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_life = asyncio.create_task(

@@ -1,13 +1,14 @@
 """A decoder-only transformer over packed tokens: few operations, fused where their inputs are the same."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map, Rotary
 from ..kernels.layers import Layer
-from .families import DecoderShape, LayerShape, Rotation
+from .families import DecoderShape, LayerShape
+from .rope import Rotation
 from .weights import Weights
 
 
@@ -49,6 +50,7 @@ class _Builder:
     weights: Weights
     kernels: Kernels
     context_tokens: int
+    tables: dict[Rotation, Rotary] = field(default_factory=dict)
 
     def layer(self, index: int, layer: LayerShape) -> Layer:
         at, after = f"model.layers.{index}", self.shape.norms_after
@@ -80,8 +82,7 @@ class _Builder:
 
     def _attention(self, at: str, layer: LayerShape) -> Attention:
         shape = self.shape
-        turns = layer.rotation
-        rotary = rotary_of(turns, self.context_tokens, self.kernels.device) if turns else None
+        rotary = self._rotary(layer.rotation) if layer.rotation else None
         norms = [self._norm_weight(f"{at}.{part}_norm").to(self.kernels.device) for part in "qk" if shape.qk_norm]
         return self.kernels.attention(
             AttentionSpec(
@@ -97,6 +98,12 @@ class _Builder:
                 cap=shape.score_cap,
             )
         )
+
+    def _rotary(self, rotation: Rotation) -> Rotary:
+        """Layers that turn alike share their tables."""
+        if rotation not in self.tables:
+            self.tables[rotation] = rotary_of(rotation, self.context_tokens, self.kernels.device)
+        return self.tables[rotation]
 
     def _gated(self, at: str) -> Map:
         if self.shape.packed_names:
@@ -114,17 +121,11 @@ class _Builder:
         return self.kernels.linear(weight, bias)
 
 
-_tables: dict[tuple[Rotation, int, torch.device], Rotary] = {}
-
-
 def rotary_of(rotation: Rotation, positions: int, device: torch.device) -> Rotary:
-    """The tables of a rotation; layers that turn alike share them."""
-    key = (rotation, positions, device)
-    if key not in _tables:
-        frequencies = torch.tensor(rotation.inverse_frequencies, dtype=torch.float32)
-        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
-        _tables[key] = Rotary(
-            (angles.cos() * rotation.factor).to(device).contiguous(),
-            (angles.sin() * rotation.factor).to(device).contiguous(),
-        )
-    return _tables[key]
+    """Cosines and sines of a rotation, [positions, half of the rotated size] each."""
+    frequencies = torch.tensor(rotation.inverse_frequencies, dtype=torch.float32)
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
+    return Rotary(
+        (angles.cos() * rotation.factor).to(device).contiguous(),
+        (angles.sin() * rotation.factor).to(device).contiguous(),
+    )

@@ -18,7 +18,7 @@ class NoCompiler:
 
 
 def test_triton_computes_where_it_can() -> None:
-    assert _on_gpu(torch.float32, "cpu", 64).name == "triton"
+    assert _on_gpu(options()).name == "triton"
 
 
 def test_where_triton_cannot_start_a_kernel_torch_computes_and_the_log_says_why(
@@ -26,5 +26,5 @@ def test_where_triton_cannot_start_a_kernel_torch_computes_and_the_log_says_why(
 ) -> None:
     monkeypatch.setattr(pointwise, "rms_norm", NoCompiler())
     with caplog.at_level(logging.WARNING):
-        assert _on_gpu(torch.float32, "cpu", 64).name == "torch"
+        assert _on_gpu(options()).name == "torch"
     assert "Failed to find C compiler" in caplog.text and "install gcc" in caplog.text
