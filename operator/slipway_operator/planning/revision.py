@@ -10,7 +10,7 @@ from slipway_operator.model.spec import Model, PodInputs, Spec
 from slipway_operator.model.strategy import Step
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
-TEMPLATE_VERSION = 1  # how new revisions are rendered; see manifests/workload.py
+TEMPLATE_VERSION = 2  # how new revisions are rendered; see manifests/workload.py
 HASH_LENGTH = 10
 KEPT = 1024  # hashes of step lists
 
