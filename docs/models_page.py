@@ -21,13 +21,13 @@ Generated from `docs/models.yaml`, what published repositories say in `config.js
 | served | what it means |
 |---|---|
 | native | the engine's own decoder: fast, `--quantization int8` on CPUs, the kernels of GPUs |
-| fallback | transformers' modules over the engine's cache: right, and slower; a warning in the log says why. On a GPU only with `--allow-slow` |
+| fallback | transformers' modules over the engine's cache: right, slower; the log says why. GPUs: with `--allow-slow` |
 | encoder | `/v1/embeddings`, pooled as the folder's `1_Pooling/config.json` says |
 | refused | one sentence on stderr and in the termination log, exit status 65: nothing is guessed |
 
-A family that is not listed is tried with transformers, and refused when it is no generator and no encoder of text, when it needs
-code of the folder, or when the self-test fails. Weights are read from safetensors in float32, bfloat16 and float16.
-Repositories with code of their own (`auto_map`) are served where the architecture is known without it; the code is never run.
+A family that is not listed is tried with transformers, and refused when it is no generator and no encoder of text, when
+it needs code of the folder, or when the self-test fails. Weights are safetensors in float32, bfloat16 or float16.
+Repositories with code of their own (`auto_map`) are served where the architecture is known without it; it is never run.
 """
 
 

@@ -14,7 +14,19 @@ SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("
 
 # Modules that build objects, or code, out of bytes.
 MODULES = frozenset(
-    {"pickle", "_pickle", "cPickle", "marshal", "dill", "cloudpickle", "shelve", "joblib", "jsonpickle", "code", "codeop"}
+    {
+        "pickle",
+        "_pickle",
+        "cPickle",
+        "marshal",
+        "dill",
+        "cloudpickle",
+        "shelve",
+        "joblib",
+        "jsonpickle",
+        "code",
+        "codeop",
+    }
 )
 BUILTINS = frozenset({"eval", "exec", "compile", "__import__"})
 CALLS = frozenset(
@@ -103,7 +115,14 @@ def test_the_gate_sees_each_of_them(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["re.compile(text)", "yaml.load(text, yaml.CSafeLoader)", "L = yaml.SafeLoader\nyaml.load_all(text, L)", "model.eval()", "json.loads(text)", "run(x, shell=False)"],
+    [
+        "re.compile(text)",
+        "yaml.load(text, yaml.CSafeLoader)",
+        "L = yaml.SafeLoader\nyaml.load_all(text, L)",
+        "model.eval()",
+        "json.loads(text)",
+        "run(x, shell=False)",
+    ],
 )
 def test_the_gate_lets_the_rest_through(line: str) -> None:
     assert not violations(line)

@@ -142,7 +142,9 @@ def _one_device(inputs: PodInputs) -> PodInputs:
     """Refused in what is written now, never in the record of a revision that is there already."""
     accelerator = inputs.resources.accelerator
     if accelerator and accelerator[1] != 1:
-        raise ValueError(f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device")
+        raise ValueError(
+            f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
+        )
     return inputs
 
 

@@ -20,7 +20,15 @@ ENCODERS = frozenset(
 EMBEDDING_DECODERS = frozenset({"gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 # Parts of a model that are not for text.
-_OTHER_SENSES = ("vision_config", "audio_config", "speech_config", "visual", "vision_tower", "mm_vision_tower", "vit_config")
+_OTHER_SENSES = (
+    "vision_config",
+    "audio_config",
+    "speech_config",
+    "visual",
+    "vision_tower",
+    "mm_vision_tower",
+    "vit_config",
+)
 _CLASSES = {
     "ForConditionalGeneration": "it reads images or sound beside text, or is an encoder with a decoder",
     "ForSequenceClassification": "it is a classifier or a reranker",

@@ -92,7 +92,9 @@ def check_links(folder: Path) -> None:
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(top) for top in roots):
                 name = path.relative_to(root)
-                raise CheckpointError(f"{name} is a link that leads out of the model folder {folder.name}: copy the file.")
+                raise CheckpointError(
+                    f"{name} is a link that leads out of the model folder {folder.name}: copy the file."
+                )
 
 
 def _say_what_is_left_out(folder: Path, config: dict[str, Any]) -> None:
@@ -204,7 +206,9 @@ def _stop_tokens(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
         return ()
     stops = stops if isinstance(stops, list) else [stops]
     if not all(isinstance(stop, int) and not isinstance(stop, bool) for stop in stops):
-        raise CheckpointError(f"eos_token_id of {folder.name} is {str(stops)[:64]}: it must be a token's number, or a list.")
+        raise CheckpointError(
+            f"eos_token_id of {folder.name} is {str(stops)[:64]}: it must be a token's number, or a list."
+        )
     return tuple(stops)
 
 

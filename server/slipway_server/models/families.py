@@ -289,9 +289,7 @@ _FAMILIES = {
     "phi3": _Family(_phi3, _window_everywhere, {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096}),
     "granite": _Family(_granite, _no_window, _GRANITE),
     "smollm3": _Family(_llama, _window_without_rotation, _SMOLLM3, theta=2_000_000.0, skips_rotations=True),
-    "gemma": _Family(
-        _gemma, _no_window, {"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True}
-    ),
+    "gemma": _Family(_gemma, _no_window, {"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True}),
     "gemma2": _Family(_gemma2, _window_but_every, _GEMMA2),
     "gemma3_text": _Family(_gemma3, _window_but_every, _GEMMA3, theta=1_000_000.0, local_theta=10_000.0),
 }

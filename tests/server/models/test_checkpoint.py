@@ -89,16 +89,22 @@ NOT_SERVED = {
     "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized with gptq"),
     "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantized with awq"),
     "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantized with fp8"),
-    "compressed": ({"quantization_config": {"quant_method": "compressed-tensors"}}, "quantized with compressed-tensors"),
+    "compressed": (
+        {"quantization_config": {"quant_method": "compressed-tensors"}},
+        "quantized with compressed-tensors",
+    ),
     "bitsandbytes": ({"quantization_config": {"load_in_4bit": True}}, "quantized with bitsandbytes"),
     "no method": ({"quantization_config": {"bits": 4}}, "quantized with a method that it does not name"),
     "reranker": ({"architectures": ["Qwen3ForSequenceClassification"]}, "a classifier or a reranker"),
     "several senses": ({"architectures": ["Gemma3ForConditionalGeneration"]}, "reads images or sound"),
-    "vision": ({"vision_config": {"depth": 2}}, "reads more than text .vision_config"),
+    "vision": ({"vision_config": {"depth": 2}}, r"reads more than text \(vision_config"),
     "speech": ({"architectures": ["Wav2Vec2ForCTC"], "model_type": "wav2vec2"}, "recognises speech"),
-    "images": ({"architectures": ["Dinov2Model"], "model_type": "dinov2"}, "Dinov2Model .model_type 'dinov2'"),
+    "images": ({"architectures": ["Dinov2Model"], "model_type": "dinov2"}, r"Dinov2Model \(model_type 'dinov2'"),
     "another head": ({"architectures": ["LlamaForCausalLMEagle3"]}, "LlamaForCausalLMEagle3"),
-    "encoder and decoder": ({"architectures": ["T5WithLMHeadModel"], "is_encoder_decoder": True}, "an encoder with a decoder"),
+    "encoder and decoder": (
+        {"architectures": ["T5WithLMHeadModel"], "is_encoder_decoder": True},
+        "an encoder with a decoder",
+    ),
     "no name": ({"architectures": None, "model_type": "unheard-of"}, "model_type 'unheard-of'"),
     "names that are none": ({"architectures": "LlamaForCausalLM"}, "not a list of names"),
 }
@@ -131,7 +137,7 @@ def test_numbers_of_eight_bits_are_refused_by_the_files_themselves(copy: Path) -
 
 def test_a_task_that_the_model_is_not_made_for_is_refused(tiny_v1: Path, encoder: Path) -> None:
     assert read(tiny_v1, task="embed").task == "embed"
-    with pytest.raises(CheckpointError, match="BertModel .* generates no text"):
+    with pytest.raises(CheckpointError, match=r"BertModel .* generates no text"):
         read(encoder, task="generate")
 
 

@@ -18,7 +18,13 @@ from slipway_server.models.loader import load
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(5)]
 
 CODE = "from pathlib import Path\nPath({ran!r}).touch()\nraise SystemExit('code of the folder ran')\n"
-FILES = ("configuration_evil.py", "modeling_evil.py", "tokenization_evil.py", "__init__.py", "custom_generate/generate.py")
+FILES = (
+    "configuration_evil.py",
+    "modeling_evil.py",
+    "tokenization_evil.py",
+    "__init__.py",
+    "custom_generate/generate.py",
+)
 CLASSES = {
     "AutoConfig": "configuration_evil.EvilConfig",
     "AutoModel": "modeling_evil.EvilModel",
@@ -42,7 +48,9 @@ def hostile(tiny_v1: Path, tmp_path: Path, ran: Path) -> Path:
     for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
         path = folder / name
         found = json.loads(path.read_bytes()) if path.is_file() else {}
-        path.write_text(json.dumps(found | {"auto_map": CLASSES, "custom_pipelines": {"x": {"impl": "modeling_evil.X"}}}))
+        path.write_text(
+            json.dumps(found | {"auto_map": CLASSES, "custom_pipelines": {"x": {"impl": "modeling_evil.X"}}})
+        )
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Which kernels compute on a GPU, and what is refused there: a GPU never goes slow without being told to (safety 7, 12)."""
+"""Which kernels compute on a GPU, and what is refused there: none is slow without being asked (safety 7, 12)."""
 
 import logging
 from pathlib import Path

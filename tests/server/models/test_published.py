@@ -1,4 +1,4 @@
-"""Models as they are published (docs/models.yaml): each verdict is what loading does, and small ones give the same tokens.
+"""Models as published (docs/models.yaml): each verdict is what loading does, and small ones give the same tokens.
 
 config.json stays as published, but for sizes: what today's transformers would add to it is not there (safety 8).
 """
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from docs.models_page import published
 
+from docs.models_page import published
 from slipway_server.engine.engine import Engine
 from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
@@ -38,7 +38,7 @@ SIZES: dict[str, Any] = {
     "ffn_dim": 96, "word_embed_proj_dim": 64, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256,
 }  # fmt: skip
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "float32"}
-# So many that each kind of layer is there: every sixth of gemma3 sees everything, every fourth of smollm3 has no positions.
+# So many that each kind of layer is there: the sixth of gemma3 sees everything, the fourth of smollm3 has no rotation.
 LAYERS = {"gemma3_text": 7, "smollm3": 5}
 
 
@@ -115,7 +115,7 @@ def tokens_of(decoder: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_what_a_file_leaves_out_is_taken_as_transformers_takes_it(name: str) -> None:
-    """Full size: the shape by the published fields is the shape by all fields that transformers' class makes of them."""
+    """Full size: the published fields give the shape that all fields of transformers' class give."""
     config = ENTRIES[name].config
     given = {field: value for field, value in config.items() if field not in ("auto_map", "model_type")}
     whole = json.loads(transformers.AutoConfig.for_model(config["model_type"], **given).to_json_string(use_diff=False))
