@@ -117,7 +117,8 @@ def code_of_its_own(config: Config) -> list[str]:
     """Python that the folder wants to be run (`auto_map`), by name. It is never run."""
     given = config.get("auto_map")
     values = given.values() if isinstance(given, dict) else []
-    return sorted({str(value)[:128] for value in values})
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
+    return sorted({str(one)[:128] for one in flat})
 
 
 def unfit(config: Config) -> str | None:

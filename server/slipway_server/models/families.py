@@ -12,6 +12,7 @@ from .rope import Rotation, Unsupported, rope_of, rotation
 Config = dict[str, Any]
 
 MOST_LAYERS = 1024
+MOST_HEAD_SIZE = 4096
 MOST = 2**24  # of heads, of a size, of a vocabulary: what is larger is a mistake, and would be allocated
 
 
@@ -87,7 +88,7 @@ def _common(config: Config, context_tokens: int, family: "_Family") -> DecoderSh
     heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
     size = _count(config, "head_dim") if config.get("head_dim") is not None else hidden // heads
     kv_heads = _count(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads
-    if size < 2 or heads % kv_heads:
+    if not 2 <= size <= MOST_HEAD_SIZE or heads % kv_heads:
         raise ValueError(f"{heads} heads of {size} numbers cannot share {kv_heads} heads of keys and values")
     return DecoderShape(
         hidden=hidden,

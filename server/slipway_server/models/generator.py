@@ -15,7 +15,7 @@ from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
 from .families import BadConfig, DecoderShape, shape_of
 from .rope import Unsupported
-from .weights import MissingWeight, Weights
+from .weights import MissingWeight, Weights, WrongShape
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +150,8 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: 
             decoder = Decoder(shape, weights, kernels, context_tokens)
         except MissingWeight as missing:
             raise LoadError(f"{folder.name} lacks a weight of its architecture: {missing}.") from None
+        except WrongShape as wrong:
+            raise LoadError(f"{folder.name}: config.json and weights do not fit: {wrong}.") from None
         except OSError as error:
             raise LoadError(f"{folder.name} cannot be read: {error}.") from None
         ignored = (*shape.ignored, "lm_head.weight") if shape.tied else shape.ignored

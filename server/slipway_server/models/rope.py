@@ -60,12 +60,16 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
     Raises:
         Unsupported: for a type or a parameter that is not known here.
         KeyError: for a parameter that its type needs and that is not there.
+        ValueError, ArithmeticError, TypeError: for values that make no sense.
     """
     if strange := rope.keys() - KNOWN - {"longest"}:
         raise Unsupported(f"rotary embedding with {sorted(strange)[0]}")
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    rotated = int(size * rope["partial_rotary_factor"])
-    plain = [float(rope["rope_theta"]) ** (-i / rotated) for i in range(0, rotated, 2)]
+    part, theta = float(rope["partial_rotary_factor"]), float(rope["rope_theta"])
+    rotated = int(size * part) if 0 < part <= 1 else 0
+    if rotated < 2 or not 0 < theta < math.inf:
+        raise ValueError(f"heads of {size} numbers cannot be turned in {part} of them with rope_theta {theta}")
+    plain = [theta ** (-i / rotated) for i in range(0, rotated, 2)]
     if kind == "default":
         return Rotation(tuple(plain))
     if kind == "linear":

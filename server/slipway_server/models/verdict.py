@@ -25,8 +25,8 @@ def judge(config: dict[str, Any], *, pooled: bool = False, context_tokens: int |
     try:
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
             return Verdict(ENCODER)
-        longest = config.get("max_position_embeddings") or 2048
-        shape_of(config, context_tokens or int(longest))
+        longest = config.get("max_position_embeddings")
+        shape_of(config, context_tokens or (longest if isinstance(longest, int) else 2048))
     except (architectures.Refused, BadConfig) as reason:
         return Verdict(REFUSED, str(reason))
     except Unsupported as reason:

@@ -1,5 +1,6 @@
 """Which kernels compute on a GPU, and what is refused there: none is slow without being asked (safety 7, 12)."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,23 @@ def test_a_config_that_no_model_can_have_is_refused(change: dict[str, Any], sent
 def test_a_rotation_that_depends_on_the_neighbours_is_refused(rope: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"rotary embedding \(dynamic\) depends on the longest request"):
         load(tmp_path, LLAMA | {"rope_scaling": rope}, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"vocab_size": 4096}, r"model\.embed_tokens\.weight is \[.*by config\.json \[4096, "),
+        ({"intermediate_size": 4096}, r"gate_proj\.weight is "),
+        ({"num_key_value_heads": 1}, r"k_proj\.weight is "),
+    ],
+)
+def test_weights_of_another_size_than_the_config_says_are_refused(
+    change: dict[str, Any], sentence: str, tiny_v1: Path
+) -> None:
+    """Kernels read as far as config.json says, which was beyond the end."""
+    config = json.loads((tiny_v1 / "config.json").read_bytes()) | change
+    with pytest.raises(LoadError, match=f"config.json and weights do not fit: .*{sentence}"):
+        load(tiny_v1, config, device="cpu")
 
 
 def test_nothing_is_kept_from_one_model_to_the_next() -> None:
