@@ -45,6 +45,12 @@ def test_server_parses_the_operators_arguments() -> None:
     assert (settings.drain_timeout_s, settings.max_model_len, settings.max_num_seqs) == (300, 4096, 8)
 
 
+def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
+    inputs = PodInputs(Model("hf://org/m", "chat"), resources=Resources(accelerator=("nvidia.com/gpu", 1)))
+    settings = parse(workload.server_args(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)), {})
+    assert (settings.device, settings.allow_slow) == ("cuda", "off")
+
+
 @pytest.mark.parametrize("field", ["task", "dtype"])
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")

@@ -112,6 +112,30 @@ def _policy(kind: str) -> dict[str, Any]:
 
 CEL_CASES = (
     Case(
+        "accelerator.count of one",
+        "spec.resources.accelerator.count must be 1",
+        bad=tuple({"resources": {"accelerator": {"count": count}}} for count in (2, 8, 65)),
+        good=({"resources": {"accelerator": {"count": 1}}},),
+    ),
+    Case(
+        "accelerator and engine.args",
+        "spec.engine.args must not set --device",
+        bad=tuple(
+            {"resources": {"accelerator": {"count": 1}}, "engine": {"args": args}}
+            for args in (["--device", "cpu"], ["--device=cpu"])
+        ),
+        good=(
+            {"engine": {"args": ["--device", "cpu"]}},
+            {"resources": {"accelerator": {"count": 1}}, "engine": {"args": ["--allow-slow"]}},
+        ),
+    ),
+    Case(
+        "accelerator and quantization",
+        "spec.model.quantization int8 is for CPUs",
+        bad=({"resources": {"accelerator": {"count": 1}}, "model": {"quantization": "int8"}},),
+        good=({"model": {"quantization": "int8"}},),
+    ),
+    Case(
         "autoscaling-bounds",
         "spec.autoscaling.minReplicas is at most maxReplicas",
         bad=(_scaled(minReplicas=5),),
@@ -538,8 +562,8 @@ SCHEMA_CASES = (
     Case(
         "accelerator.count",
         "spec.resources.accelerator.count",
-        bad=tuple({"resources": {"accelerator": value}} for value in ({}, {"count": 0}, {"count": 65})),
-        good=({"resources": {"accelerator": {"count": 8}}},),
+        bad=tuple({"resources": {"accelerator": value}} for value in ({}, {"count": 0}, {"count": "1"})),
+        good=({"resources": {"accelerator": {"count": 1}}},),
     ),
     Case(
         "replicas",

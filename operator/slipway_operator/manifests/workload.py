@@ -112,11 +112,21 @@ def server_args(snapshot: Snapshot) -> list[str]:
         *("--dtype", model.dtype),
         *(("--quantization", model.quantization) if model.quantization != "none" else ()),
         *length,
+        *_device(snapshot),
         *("--port", str(HTTP_PORT)),
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
         *snapshot.inputs.engine.args,
     ]
+
+
+def _device(snapshot: Snapshot) -> tuple[str, ...]:
+    """A pod with an accelerator computes on it or says why not; without this argument a server may take the CPU.
+
+    Since template version 2: revisions that were rendered before are rendered as they were.
+    """
+    with_accelerator = snapshot.inputs.resources.accelerator is not None
+    return ("--device", "cuda") if with_accelerator and snapshot.template_version >= 2 else ()
 
 
 def _container(snapshot: Snapshot) -> dict[str, Any]:

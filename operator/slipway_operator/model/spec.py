@@ -113,7 +113,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
     spec = msgspec.json.decode(written) or {}
     try:
         return Spec(
-            inputs=parse_inputs(spec, name),
+            inputs=_one_device(parse_inputs(spec, name)),
             replicas=int(spec.get("replicas", 1)),
             strategy=parse_strategy(spec.get("strategy") or {}),
             drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
@@ -137,6 +137,16 @@ def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
 
 def _hooks_of(spec: Json) -> tuple[Hook, ...]:
     return parse_hooks((spec.get("strategy") or {}).get("hooks") or ())
+
+
+def _one_device(inputs: PodInputs) -> PodInputs:
+    """Refused in what is written now, never in the record of a revision that is there already."""
+    accelerator = inputs.resources.accelerator
+    if accelerator and accelerator[1] != 1:
+        raise ValueError(
+            f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
+        )
+    return inputs
 
 
 def parse_inputs(spec: Json, default_name: str) -> PodInputs:

@@ -1,12 +1,13 @@
 """The shapes of owned objects. The golden file pins the pod of template version 1: it may never change."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import claim_of, replica_set
+from slipway_operator.manifests.workload import claim_of, replica_set, server_args
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
 
@@ -35,6 +36,15 @@ def test_accelerators_go_to_the_server_alone() -> None:
     pod = replica_set(OWNER, SNAPSHOT, 1)["spec"]["template"]["spec"]
     assert "nvidia.com/gpu" not in pod["initContainers"][0]["resources"]["limits"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_pod_with_an_accelerator_never_takes_the_cpu() -> None:
+    """Safety 12: what asks for a GPU computes on it or fails with the reason."""
+    new = dataclasses.replace(SNAPSHOT, template_version=2)
+    assert " --device cuda " in f" {' '.join(server_args(new))} "
+    assert "--device" not in server_args(SNAPSHOT), "a revision of the older template is rendered as it was"
+    plain = dataclasses.replace(new, inputs=PodInputs(Model("file:///m", "chat")))
+    assert "--device" not in server_args(plain)
 
 
 def test_without_resources_none_are_written() -> None:

@@ -70,6 +70,7 @@ def test_bad_durations_say_how_to_write_them(text: str) -> None:
         {"strategy": {"canary": {}, "blueGreen": {}}},
         {"model": {}},
         {"resources": {"accelerator": {}}},
+        {"resources": {"accelerator": {"count": 2}}},  # safety 12
         {"engine": {"env": [{"name": "A"}]}},
         {"strategy": {"canary": {"steps": [{}]}}},
     ],
