@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import uuid
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
@@ -16,11 +17,13 @@ from .app import Admin, Edge, Source
 from .backends import Backends, Failsafe
 from .failsafe import Rule
 from .listener import listen
-from .proxy import Proxy, open_session
+from .outlier import OutlierDetection
+from .proxy import Proxy
 from .routes_file import RoutesFileWatch
 from .settings import Settings
 from .telemetry import logs
 from .telemetry.metrics import Metrics
+from .upstream import open_session
 from .warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
@@ -64,12 +67,22 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
     return Cluster(settings.kubeconfig, settings.namespaces, backends.publish, metrics)
 
 
+def _outlier_detection(settings: Settings) -> OutlierDetection:
+    return OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
+
+
 async def run(settings: Settings) -> int:
     metrics = Metrics(_version())
     rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
     failsafe = Failsafe(rule, settings.failsafe_ttl_s)
     incarnation = uuid.uuid4().hex
-    backends = Backends(metrics, failsafe, hung_after_s=settings.hung_after_s, incarnation=incarnation)
+    backends = Backends(
+        metrics,
+        failsafe,
+        hung_after_s=settings.hung_after_s,
+        incarnation=incarnation,
+        outlier_detection=_outlier_detection(settings),
+    )
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         source = _source(settings, backends, metrics)

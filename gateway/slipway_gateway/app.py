@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from . import bodies
 from .backends import Backends
 from .exchange import Call
 from .proxy import Proxy
@@ -55,7 +56,6 @@ class Edge:
         self._proxy = proxy
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
-        self._buffered_bytes = 0
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -138,7 +138,7 @@ class Edge:
             answer.headers["Allow"] = refusal.allow
         if refusal.retry_after_s is not None:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
-        if refusal.status in (408, 413):
+        if refusal.status in (408, 413) or (refusal.status == 429 and record.model == "unknown"):
             # What is left of the body would be read as the next request otherwise, or waited for.
             answer.force_close()
         return answer
@@ -166,14 +166,14 @@ class Edge:
         return await self._routed(request, record, request.match_info["name"])
 
     async def _routed(self, request: web.Request, record: Record, model: str | None) -> web.StreamResponse:
-        body = bytearray()
-        try:
-            await self._read_body(request, body)
-            call = self._call(request, record, bytes(body), model)
+        client = envelope.client(request.headers, request.remote or "", self._settings.share_by)
+        with self._proxy.budget.open(client) as account:
+            body = await bodies.read(request, account, self._settings)
+            call = replace(self._call(request, record, body, model), client=client, account=account)
+            # Held by the call alone from here on.
+            del body
             record.model = call.model
             return await self._proxy.forward(request, call, record, close=self.draining)
-        finally:
-            self._buffered_bytes -= len(body)
 
     def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
         asked = envelope.parse(body)
@@ -213,24 +213,6 @@ class Edge:
         if tokens:
             call.headers[resume.RESUME_BYTES] = str(len(tokens))
         return replace(call, revision=place.revision, holder=place.holder, tokens=tokens)
-
-    async def _read_body(self, request: web.Request, body: bytearray) -> None:
-        limit = self._settings.max_body_bytes
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
-        if (request.content_length or 0) > limit:
-            raise errors.too_large(limit)
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                while chunk := await request.content.readany():
-                    body += chunk
-                    self._buffered_bytes += len(chunk)
-                    if len(body) > limit:
-                        raise errors.too_large(limit)
-                    if self._buffered_bytes > self._settings.max_buffered_bytes:
-                        raise errors.overloaded("The gateway is at its limit of buffered request bodies.")
-        except TimeoutError:
-            raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
 
     # -- what is served
 

@@ -6,6 +6,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from .backends import Lease
+from .budget import Account, unlimited
 from .fate import Fate
 from .router import Target
 from .samples import stratum
@@ -22,6 +23,7 @@ class Call:
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
     `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
+    `client`: who shares of the gateway are counted for. `account`: what this request holds of the gateway's memory.
     """
 
     model: str
@@ -35,6 +37,8 @@ class Call:
     wants_json: bool = False
     holder: str = ""
     tokens: bytes = b""
+    client: str = ""
+    account: Account = field(default_factory=unlimited)
 
     @property
     def path(self) -> str:
@@ -102,6 +106,7 @@ class Fault:
     reason: str
     sent: bool = True
     answer: Answer | None = None
+    crashed: bool = False  # the engine died with the request in flight
 
     @property
     def busy(self) -> bool:
@@ -122,6 +127,12 @@ class Effort:
     resumes: bool = False
     wakes: bool = False  # it waited for a deployment to wake
     fate: Fate | None = None
+    suspect: bool = False  # an engine died with it in flight
+    trial_until: float = 0.0  # it waits for an endpoint of its own until then
+
+    def suspects(self, trial_until: float) -> None:
+        """From here on it is tried where no other suspect is, for as long as that is to be had in time."""
+        self.suspect, self.trial_until = True, trial_until
 
     def again(self, broken_url: str, hold_until: float) -> None:
         self.spent += 1

@@ -13,10 +13,11 @@ from aiohttp import web
 from slipway_gateway.app import Admin, Edge
 from slipway_gateway.backends import Backends
 from slipway_gateway.listener import listen
-from slipway_gateway.proxy import Proxy, open_session
+from slipway_gateway.proxy import Proxy
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
 from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.upstream import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

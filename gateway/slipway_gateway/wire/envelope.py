@@ -27,6 +27,7 @@ ALONE = "request:"
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
+SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
 
 
@@ -93,6 +94,16 @@ def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[s
     if "user" in sources and isinstance(envelope.user, str) and envelope.user:
         return _pseudonym(f"user:{envelope.user}", salt)
     return ""
+
+
+def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
+    """Whom the shares of a gateway's memory are counted for: who has the API key, else the address that calls.
+
+    Nobody checks the key here: where clients may invent keys, leave it out of `sources`.
+    """
+    if "key" in sources and (key := _api_key(headers)):
+        return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"address:{remote}"
 
 
 def _pseudonym(name: str, salt: str) -> str:
