@@ -88,7 +88,7 @@ async def run(settings: Settings) -> int:
         source = _source(settings, backends, metrics)
         admin = Admin(edge, backends, metrics, source, incarnation)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
-        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.refuse)
+        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.door())
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)

@@ -13,6 +13,7 @@ from aiohttp import web
 from . import bodies
 from .backends import Backends
 from .exchange import Call
+from .listener import Door
 from .proxy import Proxy
 from .router import by_headers
 from .samples import BOUNDS
@@ -121,6 +122,11 @@ class Edge:
             self._ended.set()
             self._metrics.observe(record, self._clock())
             self._log(request, record)
+
+    def door(self) -> Door:
+        """Who may come in at the port of this API."""
+        metrics = self._metrics
+        return Door(self._settings, self.refuse, changed=metrics.connections_changed, turned_away=metrics.turned_away)
 
     def refuse(self, refusal: errors.Refusal) -> web.Response:
         """The answer to what is no request; it is counted as one."""

@@ -1,6 +1,6 @@
 """One budget of bytes for all that requests make the gateway hold, with a share for each client (pure).
 
-Bodies, whole answers, tokens of streams and copies for mirrors are counted here, until their request ends. When there is
+Bodies, whole answers, tokens of streams and copies for mirrors are counted here until their request ends. When there is
 no room, caches give way first, then clients that do not move: those whose body does not arrive, and those that do not
 read their answer. Only then is something refused.
 """

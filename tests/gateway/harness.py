@@ -131,7 +131,7 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         admin = Admin(edge, backends, metrics, NoSource(), "incarnation")
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.refuse)
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:

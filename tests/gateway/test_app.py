@@ -127,9 +127,8 @@ async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes, status: in
         assert not server.seen
 
 
-async def test_heads_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.listener.KEEPALIVE_S", 0.2)
-    async with gateway() as gate:
+async def test_heads_that_do_not_come_are_not_waited_for() -> None:
+    async with gateway(keepalive_timeout_s=0.2) as gate:
         gate.route(("rev", 100, []))
         address = ("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
         whole = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -141,6 +141,12 @@ def says_crashed(body: bytes) -> bool:
         return False
 
 
+def too_many_connections(*, of_address: bool) -> Refusal:
+    if of_address:
+        return Refusal(429, "too_many_connections", "This address has too many connections open.", retry_after_s=1)
+    return Refusal(503, "too_many_connections", "The gateway has too many connections open.", retry_after_s=1)
+
+
 def wrong_method(method: str, path: str, allow: str) -> Refusal:
     return Refusal(405, "method_not_allowed", f"{path[:200]} takes {allow}, not {method[:20]}.", allow=allow)
 
