@@ -13,6 +13,7 @@ from aiohttp import web
 from . import bodies
 from .backends import Backends
 from .exchange import Call
+from .last_table import LastTable
 from .listener import Door
 from .proxy import Proxy
 from .router import by_headers
@@ -194,7 +195,10 @@ class Edge:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
         tenant = envelope.tenant(request.headers, asked, self._settings.tenant_by, self._settings.tenant_salt)
-        sent = headers.to_upstream(request.headers, record.request_id, tenant)
+        forwarded, limit = route.forward_headers, self._settings.priority_limit
+        sent = headers.to_upstream(
+            request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit
+        )
         preferred = by_headers(route, request.headers) if route.header_routes else ""
         call = Call(
             model,
@@ -205,6 +209,7 @@ class Edge:
             preferred=preferred,
             stream=asked.stream is True,
             wants_json=asked.wants_json,
+            forwarded=forwarded,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call
@@ -252,12 +257,21 @@ class Edge:
 class Admin:
     """The private port: probes, metrics, and the report that the operator waits for."""
 
-    def __init__(self, edge: Edge, backends: Backends, metrics: Metrics, source: Source, incarnation: str) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        backends: Backends,
+        metrics: Metrics,
+        source: Source,
+        incarnation: str,
+        last: LastTable | None = None,
+    ) -> None:
         self._edge = edge
         self._backends = backends
         self._metrics = metrics
         self._source = source
         self._incarnation = incarnation
+        self._last = last or LastTable("", 0.0, backends.publish, metrics)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -276,6 +290,9 @@ class Admin:
             return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
         if self._backends.table is None:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        if (age_s := self._last.age_s) is not None:
+            reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
+            return web.json_response({"status": "ok", "reason": reason})
         return web.json_response({"status": "ok"})
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
@@ -287,6 +304,7 @@ class Admin:
         report = {
             "incarnation": self._incarnation,
             "draining": self._edge.draining,
+            "table": self._last.report(),
             "bounds": BOUNDS,
             "routes": self._backends.report(),
         }

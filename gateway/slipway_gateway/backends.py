@@ -15,7 +15,7 @@ from .fate import Fate, Outcome
 from .mirror.choice import mirror_of
 from .outlier import OutlierDetection
 from .router import Target, assigned, pick, pick_of, preference
-from .samples import Epoch, Samples
+from .samples import MAX_ENTRIES, Epoch, Samples
 from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
 from .visits import Visitors, Visits
@@ -95,6 +95,7 @@ class Backends:
         hung_after_s: float = 60.0,
         incarnation: str = "",
         outlier_detection: OutlierDetection | None = None,
+        max_sessions: int = MAX_ENTRIES,
     ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
@@ -103,7 +104,7 @@ class Backends:
         self._hung_after_s = hung_after_s or math.inf
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self._samples = Samples()
+        self._samples = Samples(max_sessions)
         self._watches: dict[str, Watch] = {}
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}

@@ -38,6 +38,7 @@ class Call:
     holder: str = ""
     tokens: bytes = b""
     client: str = ""
+    forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
     account: Account = field(default_factory=unlimited)
 
     @property

@@ -21,6 +21,7 @@ from .memory import Memory, name_of
 from .mirror.lane import Lane
 from .relay import Relay
 from .router import Target
+from .samples import ENTRY_BYTES, MAX_ENTRIES
 from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
@@ -311,8 +312,17 @@ class Proxy:
         return self._settings.stall_timeout_s
 
 
+def _budget_bytes(settings: Settings) -> int:
+    return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
+
+
+def sessions_within(settings: Settings) -> int:
+    """How many sessions are remembered for the judge: a sixteenth of the memory for requests."""
+    return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
+
+
 def _budget(settings: Settings, metrics: Metrics, clock: Callable[[], float]) -> Budget:
-    size_bytes = budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
+    size_bytes = _budget_bytes(settings) - sessions_within(settings) * ENTRY_BYTES
     share_bytes = size_bytes * settings.max_client_percentage // 100
     made = Budget(size_bytes, share_bytes, clock, metrics.shed)
     metrics.memory_budget.set(size_bytes)

@@ -55,7 +55,9 @@ class Relay:
         self._counted_bytes = 0
         self._effort = proxy.resume_effort()
         self._mirrored = proxy.lane.copy_of(call, answer, record.request_id, request.headers)
-        crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
+        crossing = headers.to_client(
+            answer.headers, record.request_id, answer.target.revision, forwarded=call.forwarded
+        )
         self._out = opened or web.StreamResponse(status=answer.status, headers=crossing)
 
     async def run(self, *, close: bool) -> web.StreamResponse:

@@ -22,6 +22,10 @@ TEXT, TOKENS = COMPARISONS = ("text", "tokens")
 MAX_SEEN = 8192
 # Sessions of which a generation knows that their latencies were counted, some 80 bytes each.
 MAX_SESSIONS = 65_536
+# The same of all routes and generations together, and how many are forgotten at once when there are more.
+MAX_ENTRIES = 262_144
+ENTRY_BYTES = 96
+_FORGOTTEN = 1024
 _SMALL_BYTES, _MEDIUM_BYTES = 4 << 10, 32 << 10
 
 
@@ -119,6 +123,34 @@ class Pairs:
 _OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
 
 
+class Room:
+    """For what all routes and generations remember of sessions together: the largest memory gives way to the others."""
+
+    def __init__(self, limit: int = MAX_ENTRIES) -> None:
+        self._limit = limit
+        self._memories: dict[Sessions, None] = {}
+        self.taken = 0
+
+    def join(self, memory: "Sessions") -> None:
+        self._memories[memory] = None
+
+    def leave(self, memory: "Sessions", entries: int) -> None:
+        self._memories.pop(memory, None)
+        self.taken -= entries
+
+    def take(self) -> None:
+        """For one more session, which always has room."""
+        if self.taken >= self._limit:
+            self.taken -= max(self._memories, key=len).forget(min(_FORGOTTEN, self._limit))
+        self.taken += 1
+
+    def take_if_free(self) -> bool:
+        """For what may also be left out."""
+        free = self.taken < self._limit
+        self.taken += free
+        return free
+
+
 class Sessions:
     """Which latencies of a session are counted already: the first request that can have one is the one that counts.
 
@@ -126,11 +158,23 @@ class Sessions:
     the session that came first: when that comes again, it counts once more.
     """
 
-    __slots__ = ("_known", "_oldest_first")
+    __slots__ = ("_known", "_oldest_first", "_room")
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
         self._known: dict[int, frozenset[str]] = {}
         self._oldest_first: deque[int] = deque()
+        self._room = room or Room()
+        self._room.join(self)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def forget(self, entries: int) -> int:
+        """Those that came first; how many there were."""
+        gone = min(entries, len(self._oldest_first))
+        for _ in range(gone):
+            del self._known[self._oldest_first.popleft()]
+        return gone
 
     def first(self, key: str, *, stream: bool) -> frozenset[str]:
         """Measures of which a request that begins is its session's first: all that it can have, where it is alone."""
@@ -147,7 +191,9 @@ class Sessions:
 
     def _remember(self, session: int) -> None:
         if len(self._oldest_first) >= MAX_SESSIONS:
-            del self._known[self._oldest_first.popleft()]
+            self.forget(1)
+        else:
+            self._room.take()
         self._oldest_first.append(session)
 
 
@@ -164,13 +210,14 @@ class Attempt:
 class Epoch:
     """One generation of a route's weights."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, room: Room | None = None) -> None:
         self.generation = route.generation
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._seen: set[int] = set()
         self._shadow: dict[str, dict[str, Pairs]] = {}
-        self._sessions = Sessions()
+        self._room = room or Room()
+        self._sessions = Sessions(self._room)
         self._open: dict[Fate, Attempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
@@ -213,9 +260,15 @@ class Epoch:
         event = hash((key, kind))
         if event in self._seen:
             return False
-        if len(self._seen) < MAX_SEEN:
+        if len(self._seen) < MAX_SEEN and self._room.take_if_free():
             self._seen.add(event)
         return True
+
+    def end(self) -> None:
+        """Nobody looks at it any more: what it remembers is given back."""
+        self._room.leave(self._sessions, len(self._sessions) + len(self._seen))
+        self._sessions, self._seen = Sessions(Room()), set()
+        self._room = Room()
 
     def report(self, now_s: float) -> dict[str, Any]:
         """Counts as they are now, with what is known of attempts that have not ended."""
@@ -239,14 +292,18 @@ def _add_late(late: Times, attempt: Attempt, waited: Mapping[str, float]) -> Non
 class Samples:
     """The last `GENERATIONS` of each route under which requests were assigned."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
+        self._room = Room(max_entries)
         self._epochs: dict[tuple[str, str], list[Epoch]] = {}
 
     def epoch(self, route: Route) -> Epoch:
         """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more."""
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation != route.generation:
-            epochs.append(Epoch(route))
+            epochs.append(Epoch(route, self._room))
+            for old in epochs[:-GENERATIONS]:
+                old.end()
             del epochs[:-GENERATIONS]
         return epochs[-1]
 
@@ -254,7 +311,8 @@ class Samples:
         """Forgets routes that are gone, and those of a former object of the same name."""
         kept = {(route.name, route.uid) for route in routes.values()}
         for gone in self._epochs.keys() - kept:
-            del self._epochs[gone]
+            for epoch in self._epochs.pop(gone):
+                epoch.end()
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
         """The oldest first; the shape is in docs/contracts.md."""

@@ -21,6 +21,8 @@ class Settings:
     routes: str = _setting("", "route by this file (YAML or JSON, reloaded when it changes) instead of a cluster")
     kubeconfig: str = _setting("", "kubeconfig file; default: the pod's service account, then ~/.kube/config")
     namespaces: tuple[str, ...] = _setting((), "namespaces to watch, comma-separated; default: all")
+    state_dir: str = _setting("", "folder where the last table is kept for a restart; default: it is not kept")
+    state_max_age_s: float = _setting(3600.0, "a kept table is used, while the API server does not answer")
     host: str = _setting("", "address of the API port; default: every interface")
     port: int = _setting(8000, "port of the API")
     admin_host: str = _setting("", "address of the admin port; default: every interface")
@@ -30,6 +32,9 @@ class Settings:
         TENANT_SOURCES, "whom servers are fair between, and keep caches apart: key, user"
     )
     tenant_salt: str = _setting("", "secret of the tenants' names that servers see; the same at all gateways")
+    priority_limit: int = _setting(
+        0, "most urgent `priority` that clients may ask servers for, lower numbers run earlier; -1000: any"
+    )
     max_inflight: int = _setting(4096, "requests at a time; above it 429")
     max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
     memory_budget_bytes: int = _setting(
@@ -148,7 +153,13 @@ def _metavar(name: str, default: Any) -> str:
         return "SECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
-    kinds = {"routes": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL", "tenant_salt": "SECRET"}
+    kinds = {
+        "routes": "FILE",
+        "kubeconfig": "FILE",
+        "log_level": "LEVEL",
+        "tenant_salt": "SECRET",
+        "state_dir": "FOLDER",
+    }
     return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
 
 

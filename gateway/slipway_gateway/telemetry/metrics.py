@@ -63,6 +63,7 @@ class Metrics:
         self.ejections = self._counter("ejections_total", "Endpoints that were ejected", pair)
         self.crashes = self._counter("engine_crashes_total", "Requests in flight at an engine that died", pair)
         self.poison = self._counter("poison_total", "Requests refused because two engines died of them", pair)
+        self.restored_age = self._gauge("restored_table_age_seconds", "Of a restored table in use, else 0", ())
         self.memory_budget = self._gauge("memory_budget_bytes", "What requests may hold together", ())
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
