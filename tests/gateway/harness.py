@@ -90,7 +90,7 @@ class Gateway:
         self, body: Any = None, path: str = "/v1/chat/completions", **options: Any
     ) -> aiohttp.ClientResponse:
         payload = {"model": "chat"} if body is None else body
-        options = {"data": payload} if isinstance(payload, bytes) else {"json": payload} | options
+        options = ({"data": payload} if isinstance(payload, bytes) else {"json": payload}) | options
         return await self.client.post(self.url + path, **options)
 
     def held(self) -> int:

@@ -204,6 +204,7 @@ async def test_routes_report_is_the_contract() -> None:
         assert (sample["generation"], sample["weights"]) == (1, {"rev": 100, "old": 0})
         assert set(report.pop("bounds")) == {"ttft", "itl", "e2e"}
         route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}
+        assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))

@@ -90,7 +90,7 @@ def test_hop_by_hop_headers_stay_on_their_hop() -> None:
             ("Cookie", "2"),
         ]
     )
-    crossed = headers.to_upstream(sent, "id")
+    crossed = headers.to_upstream(sent, "id", forwarded=("cookie",))
     assert list(crossed.items()) == [
         *(("Accept", "a"), ("Cookie", "1"), ("Cookie", "2")),
         *(("X-Request-Id", "id"), ("X-Slipway-Resumable", "1")),
