@@ -61,7 +61,12 @@ def to_upstream(
         said[PRIORITY_LIMIT] = str(priority_limit)
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
         said[RETURNS] = "1"
-    return _crossing(headers, _OF_REQUEST | (CREDENTIALS.difference(forwarded)), said)
+    crossed = _crossing(headers, _OF_REQUEST | CREDENTIALS.difference(forwarded), {})
+    # What is said in our name is said by us.
+    for name in [name for name in crossed if name[:10].lower() == "x-slipway-"]:
+        crossed.popall(name, None)
+    crossed.update(said)
+    return crossed
 
 
 def to_client(
