@@ -108,7 +108,11 @@ class Edge:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
             return await work(request, record)
         except errors.Refusal as refusal:
-            return self._refuse(record, refusal)
+            answer = self._refuse(record, refusal)
+            if not request.content.is_eof():
+                # What is left of the body would be waited for otherwise, or read as the next request.
+                answer.force_close()
+            return answer
         except asyncio.CancelledError:
             if request.transport is None or request.transport.is_closing():
                 record.left()
@@ -145,9 +149,6 @@ class Edge:
             answer.headers["Allow"] = refusal.allow
         if refusal.retry_after_s is not None:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
-        if refusal.status in (408, 413) or (refusal.status == 429 and record.model == "unknown"):
-            # What is left of the body would be read as the next request otherwise, or waited for.
-            answer.force_close()
         return answer
 
     def _json(self, body: bytes, record: Record, status: int = 200) -> web.Response:

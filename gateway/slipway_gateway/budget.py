@@ -152,7 +152,8 @@ class Budget:
 
     def _evict(self, missing_bytes: int, asking: Account) -> int:
         oldest_s = self._clock() - STALLED_S
-        chosen, freed = [], 0
+        chosen: list[Account] = []
+        freed = 0
         for account, since_s in self._stopped.items():
             if freed >= missing_bytes or since_s > oldest_s or len(chosen) >= _EVICTED_AT_A_TIME:
                 break

@@ -133,14 +133,6 @@ class Proxy:
         return self._give_up(call, effort)
 
     def _pick(self, call: Call, effort: Effort) -> Target | None:
-        excluded = effort.tried
-        if effort.suspect and self._clock() < effort.trial_until:
-            excluded = excluded.union(self._suspects.busy())
-        return self._backends.pick(
-            call.model, call.key, excluded, call.revision, preferred=call.preferred, holder=call.holder
-        )
-
-    def _pick(self, call: Call, effort: Effort) -> Target | None:
         avoided = self.crashes.avoided(effort)
         excluded = effort.tried.union(avoided) if avoided else effort.tried
         return self._backends.pick(

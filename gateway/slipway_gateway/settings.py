@@ -109,8 +109,10 @@ class Settings:
         for flag, given, sources in chosen:
             if unknown := set(given) - set(sources):
                 parser.error(f"{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
-        if not 0 <= settings.mirror_compare_percentage <= 100:
-            parser.error("--mirror-compare-percentage: a number from 0 to 100")
+        percentages = ("mirror_compare_percentage", "max_client_percentage", "max_ejection_percent")
+        for name in percentages:
+            if not 0 <= getattr(settings, name) <= 100:
+                parser.error(f"--{name.replace('_', '-')}: a number from 0 to 100")
         if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
             parser.error("--log-level: choose from debug, info, warning, error")
         return settings

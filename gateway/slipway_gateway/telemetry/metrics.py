@@ -71,8 +71,8 @@ class Metrics:
         self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
-        counts = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
-        counts += (self.ejections, self.crashes, self.poison)
+        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
+        counts = (*answers, self.ejections, self.crashes, self.poison)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
 

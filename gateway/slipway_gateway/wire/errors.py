@@ -136,7 +136,7 @@ def says_crashed(body: bytes) -> bool:
     if ENGINE_CRASHED.encode() not in body:
         return False
     try:
-        return _SAID.decode(body).error.code == ENGINE_CRASHED
+        return bool(_SAID.decode(body).error.code == ENGINE_CRASHED)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
