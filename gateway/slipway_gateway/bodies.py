@@ -34,9 +34,10 @@ class Outgoing(payload.Payload):
         await self.write_with_length(writer, None)
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        for part in map(memoryview, self._parts):
+        for part in self._parts:
+            seen = memoryview(part)
             for begin in range(0, len(part), SLICE_BYTES):
-                await writer.write(part[begin : begin + SLICE_BYTES])
+                await writer.write(seen[begin : begin + SLICE_BYTES])
 
 
 def outgoing(body: bytes, tokens: bytes) -> bytes | Outgoing:
