@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ LIMIT_BYTES = int(os.environ.get("LIMIT_MIB", "1024")) << 20
 ROOM_TO_SPARE = 0.85
 IDLE, STALLED, BIG, SLOW = 4000, 200, 24, 400
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+BIG_BODY = b'{"model":"m","x":"' + b"z" * (15 << 20) + b'"}'
+PIECE_BYTES = 1 << 18
 _NUMBERS = itertools.count()
 
 
@@ -53,6 +55,11 @@ async def serve_upstream() -> None:
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
     print(runner.addresses[0][1], flush=True)
     await asyncio.Event().wait()
+
+
+def raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # -- the limit
@@ -120,54 +127,57 @@ def head(size: int, path: str = "/v1/completions") -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\n{key}Content-Length: {size}\r\n\r\n".encode()
 
 
-class Load:
-    """All clients. `statuses`: what the hostile ones were answered."""
+@contextlib.asynccontextmanager
+async def connected(port: int, host: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0)), 10)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+class Hostile:
+    """Clients of many addresses with many invented keys, in a process of their own."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.statuses: Counter[str] = Counter()
-        self.served = self.failed = 0
-        self.seconds: list[float] = []
-        self.idle = 0
 
-    @contextlib.asynccontextmanager
-    async def _connected(self, host: str) -> Any:
-        opening = asyncio.open_connection("127.0.0.1", self._port, local_addr=(host, 0))
-        reader, writer = await asyncio.wait_for(opening, 10)
-        try:
-            yield reader, writer
-        finally:
-            writer.transport.abort()
-
-    async def _again(self, work: Any) -> None:
+    async def _again(self, number: int, work: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(number / 500)
         while True:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                 await work()
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1.0)
 
     async def _status(self, reader: asyncio.StreamReader) -> None:
         line = await asyncio.wait_for(reader.readline(), 90)
         self.statuses[line[9:12].decode("ascii", "replace") or "closed"] += 1
 
+    async def _send(self, size: int) -> None:
+        """A body that declares `size` bytes and brings those of BIG_BODY at most."""
+        async with connected(self._port, hostile_address()) as (reader, writer):
+            writer.write(head(size))
+            sending = asyncio.create_task(self._pieces(writer))
+            try:
+                await self._status(reader)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    async def _pieces(self, writer: asyncio.StreamWriter) -> None:
+        for begin in range(0, len(BIG_BODY), PIECE_BYTES):
+            writer.write(BIG_BODY[begin : begin + PIECE_BYTES])
+            await writer.drain()
+
     async def _big(self) -> None:
-        async with self._connected(hostile_address()) as (reader, writer):
-            body = b'{"model":"m","x":"' + b"z" * (15 << 20) + b'"}'
-            writer.write(head(len(body)))
-            for begin in range(0, len(body), 1 << 18):
-                writer.write(body[begin : begin + (1 << 18)])
-                await asyncio.wait_for(writer.drain(), 30)
-            await self._status(reader)
+        await self._send(len(BIG_BODY))
 
     async def _stalled(self) -> None:
-        async with self._connected(hostile_address()) as (reader, writer):
-            writer.write(head(16 << 20))
-            for _ in range(15 * 4):
-                writer.write(b"z" * (1 << 18))
-                await asyncio.wait_for(writer.drain(), 30)
-            await self._status(reader)
+        await self._send(16 << 20)
 
     async def _slow(self) -> None:
-        async with self._connected(hostile_address()) as (reader, writer):
+        async with connected(self._port, hostile_address()) as (reader, writer):
             body = b'{"model":"m"}'
             writer.write(head(len(body), f"/v1/completions?size={1 << 20}") + body)
             await self._status(reader)
@@ -176,38 +186,44 @@ class Load:
                 await asyncio.sleep(1.0)
 
     async def _rest(self) -> None:
-        async with self._connected(hostile_address()) as (reader, _):
-            self.idle += 1
-            try:
-                await reader.read()
-            finally:
-                self.idle -= 1
+        async with connected(self._port, hostile_address()) as (reader, _):
+            await reader.read()
 
-    async def _victim(self) -> None:
+    async def run(self, seconds: float) -> None:
+        work = [self._slow] * SLOW + [self._big] * BIG + [self._stalled] * STALLED + [self._rest] * IDLE
+        tasks = [asyncio.create_task(self._again(number, one)) for number, one in enumerate(work)]
+        await asyncio.sleep(seconds)
+        print(json.dumps(self.statuses), flush=True)
+        os._exit(0 if tasks else 1)  # thousands of connections end at once
+
+
+class Victim:
+    """A client that behaves, from an address of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.served = self.failed = 0
+        self.seconds: list[float] = []
+
+    async def _ask(self) -> None:
         began = time.perf_counter()
-        try:
-            async with asyncio.timeout(10), self._connected("127.0.0.1") as (reader, writer):
+        status = b""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(10), connected(self._port, "127.0.0.1") as (reader, writer):
                 ask = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
                 writer.write(ask + BODY)
                 status = (await reader.readline())[9:12]
-        except (OSError, TimeoutError):
-            status = b""
         self.seconds.append(time.perf_counter() - began)
         self.served += status == b"200"
         self.failed += status != b"200"
 
     async def run(self, until_s: float, limit: Limit) -> int:
         """The most that sockets held."""
-        work = [self._rest] * IDLE + [self._stalled] * STALLED + [self._big] * BIG + [self._slow] * SLOW
-        tasks = [asyncio.create_task(self._again(one)) for one in work]
         sockets = 0
         while time.monotonic() < until_s:
             limit.look()
             sockets = max(sockets, socket_bytes())
-            await asyncio.gather(self._victim(), asyncio.sleep(0.05))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(self._ask(), asyncio.sleep(0.05))
         return sockets
 
 
@@ -236,42 +252,47 @@ def processes(group: Path | None) -> Iterator[tuple[int, subprocess.Popen[bytes]
             yield int(json.loads(line)["api"][0][1]), second
         finally:
             for process in (second, first):
-                process.terminate()
-                process.communicate(timeout=30)
+                process.kill()
+                process.communicate()
+
+
+def start_hostile(port: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", __file__, "hostile", str(port), str(DURATION_S)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 async def main() -> bool:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     group = control_group(LIMIT_BYTES)
     if not group:
         print("NOTE: no control group can be made here: resident memory is watched, the kernel's own memory is not.")
     try:
         with processes(group) as (port, gateway):
             limit = Limit(gateway.pid, group)
-            load = Load(port)
-            sockets = await load.run(time.monotonic() + DURATION_S, limit)
+            victim = Victim(port)
+            hostile = start_hostile(port)
+            sockets = await victim.run(time.monotonic() + DURATION_S, limit)
+            statuses = Counter(json.loads(hostile.communicate(timeout=60)[0]))
             peak, alive = limit.peak_bytes(), gateway.poll() is None
     finally:
         if group:
             group.rmdir()
-    seconds = sorted(load.seconds)
-    shed = sum(load.statuses[code] for code in ("408", "429", "503"))
+    seconds = sorted(victim.seconds)
+    shed = sum(statuses[code] for code in ("408", "429", "503"))
     row = {
         "seconds": DURATION_S,
         "limit_mib": LIMIT_BYTES >> 20,
         "limited_by": "control group" if group else "watching resident memory",
         "peak_mib": round(peak / (1 << 20), 1),
         "sockets_peak_mib": round(sockets / (1 << 20), 1),
-        "answers_to_hostile": dict(load.statuses),
-        "victim_served": load.served,
-        "victim_failed": load.failed,
+        "answers_to_hostile": dict(statuses),
+        "victim_served": victim.served,
+        "victim_failed": victim.failed,
         "victim_p50_ms": round(seconds[len(seconds) // 2] * 1000, 1),
         "victim_p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1000, 1),
     }
     print("\n".join(f"{name:>20} {value}" for name, value in row.items()))
-    wrong = sum(count for code, count in load.statuses.items() if code in ("500", "502", "504"))
-    share = load.served / max(1, load.served + load.failed)
+    wrong = sum(count for code, count in statuses.items() if code in ("500", "502", "504"))
+    share = victim.served / max(1, victim.served + victim.failed)
     return report(
         row,
         [
@@ -300,5 +321,8 @@ def report(row: dict[str, Any], found: list[tuple[str, float, str, bool]]) -> bo
 if __name__ == "__main__":
     if sys.argv[1:] == ["upstream"]:
         asyncio.run(serve_upstream())
+    elif sys.argv[1:2] == ["hostile"]:
+        raise_file_limit()
+        asyncio.run(Hostile(int(sys.argv[2])).run(float(sys.argv[3])))
     else:
         sys.exit(0 if asyncio.run(main()) else 1)
