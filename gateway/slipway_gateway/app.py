@@ -10,8 +10,11 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from . import bodies
 from .backends import Backends
 from .exchange import Call
+from .last_table import LastTable
+from .listener import Door
 from .proxy import Proxy
 from .router import by_headers
 from .samples import BOUNDS
@@ -55,7 +58,6 @@ class Edge:
         self._proxy = proxy
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
-        self._buffered_bytes = 0
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -106,7 +108,11 @@ class Edge:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
             return await work(request, record)
         except errors.Refusal as refusal:
-            return self._refuse(record, refusal)
+            answer = self._refuse(record, refusal)
+            if not request.content.is_eof():
+                # What is left of the body would be waited for otherwise, or read as the next request.
+                answer.force_close()
+            return answer
         except asyncio.CancelledError:
             if request.transport is None or request.transport.is_closing():
                 record.left()
@@ -121,6 +127,11 @@ class Edge:
             self._ended.set()
             self._metrics.observe(record, self._clock())
             self._log(request, record)
+
+    def door(self) -> Door:
+        """Who may come in at the port of this API."""
+        metrics = self._metrics
+        return Door(self._settings, self.refuse, changed=metrics.connections_changed, turned_away=metrics.turned_away)
 
     def refuse(self, refusal: errors.Refusal) -> web.Response:
         """The answer to what is no request; it is counted as one."""
@@ -138,9 +149,6 @@ class Edge:
             answer.headers["Allow"] = refusal.allow
         if refusal.retry_after_s is not None:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
-        if refusal.status in (408, 413):
-            # What is left of the body would be read as the next request otherwise, or waited for.
-            answer.force_close()
         return answer
 
     def _json(self, body: bytes, record: Record, status: int = 200) -> web.Response:
@@ -166,14 +174,14 @@ class Edge:
         return await self._routed(request, record, request.match_info["name"])
 
     async def _routed(self, request: web.Request, record: Record, model: str | None) -> web.StreamResponse:
-        body = bytearray()
-        try:
-            await self._read_body(request, body)
-            call = self._call(request, record, bytes(body), model)
+        client = envelope.client(request.headers, request.remote or "", self._settings.share_by)
+        with self._proxy.budget.open(client) as account:
+            body = await bodies.read(request, account, self._settings)
+            call = replace(self._call(request, record, body, model), client=client, account=account)
+            # Held by the call alone from here on.
+            del body
             record.model = call.model
             return await self._proxy.forward(request, call, record, close=self.draining)
-        finally:
-            self._buffered_bytes -= len(body)
 
     def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
         asked = envelope.parse(body)
@@ -188,7 +196,10 @@ class Edge:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
         tenant = envelope.tenant(request.headers, asked, self._settings.tenant_by, self._settings.tenant_salt)
-        sent = headers.to_upstream(request.headers, record.request_id, tenant)
+        forwarded, limit = route.forward_headers, self._settings.priority_limit
+        sent = headers.to_upstream(
+            request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit
+        )
         preferred = by_headers(route, request.headers) if route.header_routes else ""
         call = Call(
             model,
@@ -199,8 +210,8 @@ class Edge:
             preferred=preferred,
             stream=asked.stream is True,
             wants_json=asked.wants_json,
-            client=envelope.client(request.headers, request.remote),
             excused=asked.excused,
+            forwarded=forwarded,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call
@@ -215,24 +226,6 @@ class Edge:
         if tokens:
             call.headers[resume.RESUME_BYTES] = str(len(tokens))
         return replace(call, revision=place.revision, holder=place.holder, tokens=tokens)
-
-    async def _read_body(self, request: web.Request, body: bytearray) -> None:
-        limit = self._settings.max_body_bytes
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
-        if (request.content_length or 0) > limit:
-            raise errors.too_large(limit)
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                while chunk := await request.content.readany():
-                    body += chunk
-                    self._buffered_bytes += len(chunk)
-                    if len(body) > limit:
-                        raise errors.too_large(limit)
-                    if self._buffered_bytes > self._settings.max_buffered_bytes:
-                        raise errors.overloaded("The gateway is at its limit of buffered request bodies.")
-        except TimeoutError:
-            raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
 
     # -- what is served
 
@@ -266,12 +259,21 @@ class Edge:
 class Admin:
     """The private port: probes, metrics, and the report that the operator waits for."""
 
-    def __init__(self, edge: Edge, backends: Backends, metrics: Metrics, source: Source, incarnation: str) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        backends: Backends,
+        metrics: Metrics,
+        source: Source,
+        incarnation: str,
+        last: LastTable | None = None,
+    ) -> None:
         self._edge = edge
         self._backends = backends
         self._metrics = metrics
         self._source = source
         self._incarnation = incarnation
+        self._last = last or LastTable("", 0.0, backends.publish, metrics)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -290,6 +292,9 @@ class Admin:
             return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
         if self._backends.table is None:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        if (age_s := self._last.age_s) is not None:
+            reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
+            return web.json_response({"status": "ok", "reason": reason})
         return web.json_response({"status": "ok"})
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
@@ -301,6 +306,7 @@ class Admin:
         report = {
             "incarnation": self._incarnation,
             "draining": self._edge.draining,
+            "table": self._last.report(),
             "bounds": BOUNDS,
             "routes": self._backends.report(),
         }

@@ -9,11 +9,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .ejection import Ejection
 from .failsafe import Rule, Try, Watch, pair, returned
 from .fate import Fate, Outcome
 from .mirror.choice import mirror_of
+from .outlier import OutlierDetection
 from .router import Target, assigned, pick, pick_of, preference
-from .samples import Epoch, Samples
+from .samples import MAX_ENTRIES, Epoch, Samples
 from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
 from .visits import Visitors, Visits
@@ -100,6 +102,8 @@ class Backends:
         *,
         hung_after_s: float = 60.0,
         incarnation: str = "",
+        outlier_detection: OutlierDetection | None = None,
+        max_sessions: int = MAX_ENTRIES,
     ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
@@ -108,12 +112,13 @@ class Backends:
         self._hung_after_s = hung_after_s or math.inf
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self._samples = Samples()
+        self._samples = Samples(max_sessions)
         self._watches: dict[str, Watch] = {}
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}
         self.visits = Visits(clock, incarnation)
         self._changed = asyncio.Event()
+        self.ejection = Ejection(outlier_detection or OutlierDetection(), metrics, clock)
 
     def publish(self, table: RouteTable) -> None:
         last, self.table = self.table or RouteTable(), table
@@ -124,6 +129,7 @@ class Backends:
         self._samples.keep(table.routes)
         self.visits.follow(table.routes)
         self._follow(last, table)
+        self.ejection.follow(table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -203,7 +209,14 @@ class Backends:
         known = self.table.revisions(route) if self.table and route else []
         return any(name in known for name in alike(revision))
 
-    def pick(
+    def pick(self, model: str, key: str, excluded: Collection[str], revision: str = "", **wishes: str) -> Target | None:
+        """As `_pick`, and first among the endpoints that are not ejected."""
+        ejected = self.ejection.urls()
+        if ejected and (found := self._pick(model, key, ejected.union(excluded), revision, **wishes)):
+            return found
+        return self._pick(model, key, excluded, revision, **wishes)
+
+    def _pick(
         self,
         model: str,
         key: str,

@@ -62,6 +62,7 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     hold_seconds: int | None = None
     asleep: bool = False
     wake_seconds: int | None = None
+    forward_headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Route:
     replicas: int = 0  # that were asked for; 0: not known
     asleep: bool = False  # nothing is sent to its endpoints, even where there are some
     wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         hold_s=traffic.hold_seconds,
         asleep=traffic.asleep,
         wake_s=traffic.wake_seconds,
+        forward_headers=traffic.forward_headers,
         replicas=_replicas(obj),
     )
 

@@ -540,6 +540,12 @@ SCHEMA_CASES = (
         good=({"engine": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},),
     ),
     Case(
+        "traffic.forwardHeaders",
+        "spec.traffic.forwardHeaders[0]",
+        bad=tuple({"traffic": {"forwardHeaders": [name]}} for name in ("Authorization", "host", "proxy-authorization")),
+        good=({"traffic": {"forwardHeaders": ["authorization", "cookie", "api-key", "x-api-key"]}}, {"traffic": {}}),
+    ),
+    Case(
         "engine.env.unique",
         "Duplicate value",
         bad=({"engine": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},),

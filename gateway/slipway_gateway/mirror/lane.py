@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from ..backends import Backends
+from ..budget import Account, unlimited
 from ..exchange import Answer, Call
 from ..samples import TEXT, TOKENS
 from ..settings import Settings
@@ -55,7 +56,9 @@ class Lane:
         metrics: Metrics,
         session: aiohttp.ClientSession,
         busy: Callable[[], bool],
+        account: Account | None = None,
     ) -> None:
+        """`account`: where the bytes that are held are counted."""
         self._settings = settings
         self._backends = backends
         self._metrics = metrics
@@ -64,7 +67,7 @@ class Lane:
         self._clock = asyncio.get_running_loop().time
         self._waiting: deque[Copy] = deque()
         self._running: set[asyncio.Task[str]] = set()
-        self._held_bytes = 0
+        self._account = account or unlimited()
         self._passing = 0
         self._asking: Counter[str] = Counter()
         self._rests_until_s: dict[str, float] = {}
@@ -100,7 +103,7 @@ class Lane:
         if dropped := self._dropped(copy):
             self._metrics.mirrored(copy.call.model, copy.mirror.revision, dropped)
             return
-        self._held_bytes += copy.size_bytes
+        self._account.force(copy.size_bytes)
         self._waiting.append(copy)
         self._start()
 
@@ -111,7 +114,7 @@ class Lane:
         if self._busy():
             return BUSY
         too_large = len(copy.call.body) > settings.mirror_max_body_bytes
-        if too_large or self._held_bytes + copy.size_bytes > settings.mirror_max_bytes:
+        if too_large or self._account.held_bytes + copy.size_bytes > settings.mirror_max_bytes:
             return TOO_LARGE
         full = len(self._running) >= settings.mirror_max_inflight and len(self._waiting) >= settings.mirror_max_queue
         return QUEUE_FULL if full else ""
@@ -142,7 +145,7 @@ class Lane:
         self._start()
 
     def _end(self, copy: Copy, result: str) -> None:
-        self._held_bytes -= copy.size_bytes
+        self._account.shrink(copy.size_bytes)
         self._metrics.mirrored(copy.call.model, copy.mirror.revision, result)
 
     async def _run(self, copy: Copy) -> str:
@@ -232,11 +235,17 @@ class Lane:
             if response.status != 200:
                 return Heard(FAILED)
             transcript = Transcript(streamed=response.headers.get("Content-Type", "").startswith(CONTENT_TYPE))
-            while chunk := await response.content.readany():
-                if keep:
-                    await read(transcript, chunk)
-            body = transcript.body
-            return Heard(ANSWERED, transcript.said() if keep else None, body)
+            counted = 0
+            try:
+                while chunk := await response.content.readany():
+                    if keep:
+                        await read(transcript, chunk)
+                        self._account.force(transcript.size_bytes - counted)
+                        counted = transcript.size_bytes
+                body = transcript.body
+                return Heard(ANSWERED, transcript.said() if keep else None, body)
+            finally:
+                self._account.shrink(counted)
 
     def _rest(self, url: str) -> None:
         now_s = self._clock()

@@ -29,6 +29,7 @@ ALONE = "request:"
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
+SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
 # A limit below this is expected to cut answers short; one below the other may leave no text at all.
 SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
@@ -118,7 +119,7 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
                 return f"user:{value}"
     if "key" in sources and _api_key(headers):
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
-        return client(headers, None)
+        return client(headers, "", ("key",))
     return f"{ALONE}{request_id}"
 
 
@@ -134,11 +135,14 @@ def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[s
     return ""
 
 
-def client(headers: Mapping[str, str], address: str | None) -> str:
-    """Who sends a request, for what is bounded by client: the digest of its API key, else its address."""
-    if key := _api_key(headers):
+def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
+    """Whom the shares of a gateway's memory are counted for: who has the API key, else the address that calls.
+
+    Nobody checks the key here: where clients may invent keys, leave it out of `sources`.
+    """
+    if "key" in sources and (key := _api_key(headers)):
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return f"address:{address or ''}"
+    return f"address:{remote}"
 
 
 def _pseudonym(name: str, salt: str) -> str:

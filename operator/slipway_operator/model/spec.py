@@ -100,6 +100,7 @@ class Spec:
     intents: Intents = field(default_factory=Intents)
     hooks: tuple[Hook, ...] = ()
     autoscaling: Autoscaling | None = None
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -125,6 +126,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
             intents=_intents(spec.get("rollout") or {}),
             hooks=_hooks_of(spec),
             autoscaling=parse_autoscaling(spec.get("autoscaling")),
+            forward_headers=tuple((spec.get("traffic") or {}).get("forwardHeaders") or ()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")

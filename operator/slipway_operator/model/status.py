@@ -142,6 +142,7 @@ class Traffic:
     mirror_routes: tuple[MirrorRoute, ...] = ()
     asleep: bool | None = None  # gateways send nothing and hold what comes
     wake_seconds: int | None = None  # how long that is expected to last, for those who wait
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -24,7 +24,7 @@ def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
     acked, ready = at.acknowledged
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
-    table = _slept(table, at)
+    table = _slept(replace(table, forward_headers=at.spec.forward_headers), at)
     if present and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
     generation = present.generation + 1 if present else 1
