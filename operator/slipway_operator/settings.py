@@ -3,9 +3,11 @@
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # below, a busy machine loses it
@@ -29,7 +31,7 @@ class Settings:
     identity: str
     log_level: str
     hook_signing_key_file: Path | None = None
-    hook_allow_local: bool = False
+    outbound: Policy = field(default_factory=Policy)  # what may be called for tenants
     metrics_api_service: str = ""  # empty: the metrics API is not served
     metrics_api_port: int = 8443
     metrics_api_owner: str = ""
@@ -59,7 +61,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         identity=chosen.identity,
         log_level=chosen.log_level.upper(),
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
-        hook_allow_local=chosen.hook_allow_local == "true",
+        outbound=Policy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
         metrics_api_service=chosen.metrics_api_service,
         metrics_api_port=chosen.metrics_api_port,
         metrics_api_owner=chosen.metrics_api_owner,
@@ -134,10 +136,17 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     add("--workers", 8, "reconciles at the same time (default: %(default)s)", type=_count)
     add("--hook-signing-key-file", "", "file with the key that calls of webhooks are signed with (default: unsigned)")
     add(
-        "--hook-allow-local",
-        "false",
-        "true lets webhooks reach loopback and link-local addresses (default: %(default)s)",
-        choices=("true", "false"),
+        "--allowed-private-cidrs",
+        "",
+        "comma-separated private address ranges that webhooks and analyses may call (default: none)",
+        type=_networks,
+    )
+    add(
+        "--allowed-private-hosts",
+        "",
+        "comma-separated names (a.b.svc, *.b.svc) whose private addresses webhooks and analyses may call "
+        "(default: none)",
+        type=_hosts,
     )
     add(
         "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
@@ -178,6 +187,32 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
     if environment.get("POD_NAMESPACE"):
         return environment["POD_NAMESPACE"]
     return _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else "default"
+
+
+def _api_server(environment: Mapping[str, str]) -> tuple[Address, ...]:
+    """Its Service's address, which the kubelet tells every pod."""
+    try:
+        return (canonical(environment.get("KUBERNETES_SERVICE_HOST", "")),)
+    except ValueError:
+        return ()
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return parse_networks(_items(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return parse_hosts(_items(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _seconds(text: str) -> float:
