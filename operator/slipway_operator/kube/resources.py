@@ -42,6 +42,7 @@ LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALERS = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 API_SERVICES = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices")
+ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES, AUTOSCALERS)

@@ -18,6 +18,7 @@ class Reach(StrEnum):
 
     PUBLIC = "public"
     PRIVATE = "private"  # of an organisation or a cluster
+    RESERVED = "reserved"  # for documentation and benchmarks: in no use, but inside of some networks
     FORBIDDEN = "forbidden"  # this machine, its link, a cloud's metadata, or no unicast address
 
 
@@ -26,6 +27,9 @@ def _networks(*texts: str) -> tuple[Network, ...]:
 
 
 _PRIVATE = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+_RESERVED = _networks(
+    "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"
+)
 # Some of these are inside a private or a public range, so they are looked at first.
 _FORBIDDEN = _networks(
     "0.0.0.0/8",
@@ -34,20 +38,14 @@ _FORBIDDEN = _networks(
     "168.63.129.16/32",  # Azure: the wire server
     "100.100.100.200/32",  # Alibaba Cloud
     "192.0.0.0/24",  # IETF protocols; 192.0.0.192 is Oracle Cloud Classic
-    "192.0.2.0/24",  # documentation
     "192.88.99.0/24",  # 6to4 relays
-    "198.18.0.0/15",  # benchmarks
-    "198.51.100.0/24",
-    "203.0.113.0/24",
     "224.0.0.0/4",
     "240.0.0.0/4",
     "fd00:ec2::/32",  # AWS: metadata, time, names, credentials of pods
     "fd20:ce::/32",  # GCP
     "fd00:42::42/128",  # Scaleway
     "2001::/23",  # IETF protocols, Teredo among them: it hides an IPv4 address
-    "2001:db8::/32",  # documentation
     "2002::/16",  # 6to4: hides an IPv4 address
-    "3fff::/20",  # documentation
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 # Forms whose last 32 bits are the IPv4 address that is reached in the end: mapped, translated (SIIT), NAT64.
@@ -70,6 +68,8 @@ def reach_of(address: Address) -> Reach:
     """What a canonical address is; what no registry gives to anybody is forbidden."""
     if any(address in network for network in _FORBIDDEN):
         return Reach.FORBIDDEN
+    if any(address in network for network in _RESERVED):
+        return Reach.RESERVED
     if any(address in network for network in _PRIVATE):
         return Reach.PRIVATE
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
@@ -105,13 +105,19 @@ class Policy:
         if self.loopback and found.is_loopback:
             return ""
         reach = reach_of(found)
-        if reach is Reach.FORBIDDEN:
+        if reach is Reach.FORBIDDEN or (reach is Reach.RESERVED and not self._names(found)):
             return "it is this machine, link-local, multicast, a cloud's metadata service or another reserved address"
-        if found in self.control or port in CLUSTER_PORTS or (port in OWN_PORTS and reach is Reach.PRIVATE):
+        if found in self.control or port in CLUSTER_PORTS or (port in OWN_PORTS and reach is not Reach.PUBLIC):
             return "it is an address or a port of the cluster's own control"
-        if reach is Reach.PUBLIC or self._allows(host, found):
+        if reach is not Reach.PRIVATE or self._allows(host, found):
             return ""
         return f"it is at a private address; an admin allows it by {SETTINGS}"
+
+    def _names(self, address: Address) -> bool:
+        """Whether a range that is itself reserved is allowed: a wide one does not mean these."""
+        return any(
+            address in network and reach_of(network.network_address) is Reach.RESERVED for network in self.networks
+        )
 
     def _allows(self, host: str, address: Address) -> bool:
         return any(address in network for network in self.networks) or any(

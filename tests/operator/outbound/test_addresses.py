@@ -15,7 +15,7 @@ EVERYTHING = Policy(tuple(ip_network(text) for text in ("0.0.0.0/0", "::/0")), (
 @pytest.mark.parametrize("address", BLOCKED_ALWAYS)
 def test_what_is_forbidden_no_setting_allows(address: str) -> None:
     """Safety 17: fd00:ec2::254, 168.63.129.16, 100.100.100.200 and NAT64 forms were let through."""
-    assert reach_of(canonical(address)) is Reach.FORBIDDEN
+    assert reach_of(canonical(address)) in (Reach.FORBIDDEN, Reach.RESERVED)
     assert "a cloud's metadata service or another reserved address" in EVERYTHING.refusal("host", address, 80)
 
 
@@ -35,6 +35,15 @@ def test_a_range_allows_itself_alone() -> None:
     allowed = {text for text in PRIVATE if policy.refusal("h", text, 80) == ""}
     assert allowed == {"10.96.0.1"}
     assert policy.refusal("h", "::ffff:10.96.7.7", 80) == policy.refusal("h", "64:ff9b::10.96.7.7", 80) == ""
+
+
+def test_a_network_that_uses_reserved_addresses_within_names_them_itself() -> None:
+    assert Policy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 80) == ""
+    assert Policy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 8001)
+    for wide in ("192.0.0.0/16", "0.0.0.0/0", "127.0.0.0/8", "169.254.169.254/32"):
+        policy = Policy((ip_network(wide),))
+        for address in ("192.0.2.2", "127.0.0.1", "169.254.169.254"):
+            assert policy.refusal("h", address, 80)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
