@@ -24,6 +24,7 @@ from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
+from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
@@ -104,7 +105,9 @@ async def _run(settings: Settings) -> int:
         providers = Providers(client, Dialer(settings.outbound, "analyses"))
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
-            sight = Sight(client, Gateways(client, session, settings.own_namespace, settings.gateway_service), known)
+            fences = Fences(client, settings.fence) if settings.fence else None
+            gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+            sight = Sight(client, gateways, known, fences)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipway_operator.manifests.fence import FenceSettings
 from slipway_operator.outbound.addresses import Policy
 from slipway_operator.settings import parse
 
@@ -38,6 +39,12 @@ def test_what_may_be_called_for_tenants():
     assert [str(address) for address in outbound.control] == ["10.96.0.1"] and not outbound.loopback
 
 
+def test_model_pods_are_fenced_where_the_release_says_who_it_is():
+    assert parse([], {}).fence is None
+    flags = ["--own-namespace=sys", "--fence-release=a/b=c,d=e", '--fence-metrics-peers=[{"podSelector": {}}]']
+    assert parse(flags, {}).fence == FenceSettings("sys", (("a/b", "c"), ("d", "e")), ({"podSelector": {}},))
+
+
 def test_explain_takes_a_target_and_a_namespace():
     settings = parse(["explain", "chat", "-n", "prod"], {})
     assert (settings.command, settings.target, settings.target_namespace) == ("explain", "chat", "prod")
@@ -52,6 +59,13 @@ def test_explain_takes_a_target_and_a_namespace():
         (["--allowed-private-cidrs", "10.0.0.1/8"], {}, "'10.0.0.1/8' is no address range: write for example 10."),
         (["--allowed-private-hosts", "10.0.0.1"], {}, "'10.0.0.1' is no host name: write for example prometheus."),
         (["--allowed-private-hosts", "*"], {}, "'*' is no host name"),
+        (
+            ["--fence-release", "slipway"],
+            {},
+            "'slipway' has no value: write for example app.kubernetes.io/name=slipway",
+        ),
+        (["--fence-metrics-peers", "{}"], {}, "it must be a list of NetworkPolicyPeers"),
+        (["--fence-metrics-peers", "["], {}, "this is no JSON"),
         (["--lease-seconds", "2"], {}, "2 is too short: name at least 3 seconds"),
         (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
         (["explain"], {}, "required: FILE|NAME"),
