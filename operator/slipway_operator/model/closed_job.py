@@ -260,7 +260,7 @@ def _container(value: Any, path: str) -> Any:
 
 
 def _toleration_key(value: Any, path: str) -> str:
-    key = _text(253)(value, path)
+    key: str = _text(253)(value, path)
     if not _TOLERATION_KEY.fullmatch(key) or key.startswith(("node-role.kubernetes.io/", "node.kubernetes.io/")):
         raise ValueError(f"{path} must name a taint of your own, for example nvidia.com/gpu")
     return key
