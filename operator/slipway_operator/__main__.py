@@ -24,14 +24,15 @@ from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
+from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.providers.ask import Providers
-from slipway_operator.providers.fetch import Fetcher
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
@@ -98,13 +99,15 @@ async def _run(settings: Settings) -> int:
             configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=known.take
         ) as client,
         aiohttp.ClientSession() as session,
-        Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
-        Fetcher(settings.hook_allow_local) as fetcher,
     ):
+        poster = Poster(Dialer(settings.outbound, "hooks"), settings.hook_signing_key_file, time.time)
         hooks = HookRunner(poster, queue.add, metrics.called)
-        measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
+        providers = Providers(client, Dialer(settings.outbound, "analyses"))
+        measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
-            sight = Sight(client, Gateways(client, session, settings.own_namespace, settings.gateway_service), known)
+            fences = Fences(client, settings.fence) if settings.fence else None
+            gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+            sight = Sight(client, gateways, known, fences)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())

@@ -12,6 +12,7 @@ from slipway_operator.kube import apply, events
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
+from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
@@ -65,6 +66,7 @@ class Sight:
     client: Client
     gateways: Gateways
     known: Known | None = None
+    fences: Fences | None = None  # around model pods; None where the release wants none
 
 
 class Reconciler:
@@ -80,6 +82,7 @@ class Reconciler:
         capacity: Capacity | None = None,
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
+        self._fences = sight.fences
         self._capacity = capacity or Capacity(Autoscalers(sight.client))
         self._pins = Pins()
         self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
@@ -129,8 +132,7 @@ class Reconciler:
         self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
-            await self._pins.hold(self._client, obj, planned.pins)
-            told = await apply.execute(self._client, obj, planned, now)
+            told = await self._execute(obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
@@ -150,6 +152,13 @@ class Reconciler:
             log.info("%s: %s", event.reason, event.message)
         again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
+
+    async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
+        """What pods must load, and the fence around them, before the pods."""
+        await self._pins.hold(self._client, obj, planned.pins)
+        if self._fences:
+            await self._fences.keep(obj)
+        return await apply.execute(self._client, obj, planned, now)
 
     async def _get(self, key: Key) -> dict[str, Any]:
         """As it is known; read where nothing is known, or what is known is doubted."""
@@ -177,6 +186,8 @@ class Reconciler:
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
         self._askers.forget(key)
+        if self._fences:
+            self._fences.forget(key)
         self._told.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)

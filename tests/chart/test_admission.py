@@ -33,6 +33,7 @@ GROUPS = {
     "controllerrevisions": "apps",
     "deployments": "apps",
     "jobs": "batch",
+    "networkpolicies": "networking.k8s.io",
     "horizontalpodautoscalers": "autoscaling",
     "apiservices": "apiregistration.k8s.io",
     "endpointslices": "discovery.k8s.io",
@@ -55,6 +56,7 @@ OPERATOR = {
     "pods/eviction": ("create",),
     "configmaps": ("create",),
     "jobs": ("get", "create", "delete"),
+    "networkpolicies": ("create", "patch"),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
 }

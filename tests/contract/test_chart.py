@@ -62,7 +62,10 @@ def test_service_links_set_no_setting(component: str) -> None:
 
 
 def test_operator_parses_the_flags_of_its_hooks() -> None:
-    hooks = {"signingSecret": {"name": "hook-key"}, "allowLocalAddresses": True}
-    settings = operator_settings.parse(_container("default", "operator", operator={"hooks": hooks})["args"], {})
+    hooks = {"signingSecret": {"name": "hook-key"}}
+    outbound = {"allowedCIDRs": ["10.96.0.0/12", "fd00::/64"], "allowedHosts": ["*.tools.svc", "prom.monitoring.svc"]}
+    values = {"hooks": hooks, "outbound": outbound}
+    settings = operator_settings.parse(_container("default", "operator", operator=values)["args"], {})
     assert str(settings.hook_signing_key_file) == "/etc/slipway/hooks/signing-key"
-    assert settings.hook_allow_local is True
+    assert [str(network) for network in settings.outbound.networks] == outbound["allowedCIDRs"]
+    assert list(settings.outbound.hosts) == outbound["allowedHosts"]

@@ -30,6 +30,30 @@ def _args(*args: str) -> Change:
     return {"engine": {"args": list(args)}}
 
 
+def _env(*variables: Any) -> Change:
+    return {"engine": {"env": list(variables)}}
+
+
+def _from(**source: Any) -> Change:
+    return _env({"name": "A", "valueFrom": source})
+
+
+def _secret_ref(**reference: str) -> Change:
+    return _model(secretRef=reference)
+
+
+def _from_secret(**reference: str) -> Change:
+    return _from(secretKeyRef=reference)
+
+
+def _from_config_map(**reference: str) -> Change:
+    return _from(configMapKeyRef=reference)
+
+
+def _named(*names: str) -> tuple[Change, ...]:
+    return tuple(_env({"name": name, "value": "x"}) for name in names)
+
+
 def _amount(name: str, *amounts: str | int) -> tuple[Change, ...]:
     return tuple({"resources": {name: amount}} for amount in amounts)
 
@@ -134,6 +158,51 @@ CEL_CASES = (
         "spec.model.quantization int8 is for CPUs",
         bad=({"resources": {"accelerator": {"count": 1}}, "model": {"quantization": "int8"}},),
         good=({"model": {"quantization": "int8"}},),
+    ),
+    Case(
+        "secret-uri",
+        "spec.model.secretRef holds a hub's token and goes with hf:// only",
+        bad=(_model(uri="https://a/m.tar", secretRef={"name": "hub"}),),
+        good=(_model(secretRef={"name": "hub"}), _model(uri="https://a/m.tar")),
+    ),
+    Case(
+        "uri-credentials",
+        "spec.model.uri must not hold credentials",
+        bad=_uri("https://user:word@host/m.tar", "https://word@host/m.tar"),
+        good=_uri("https://host/m.tar?mail=a@b", "https://host/a@b/m.tar"),
+    ),
+    Case(
+        "env-hub-token",
+        "spec.engine.env must not hold a hub's token",
+        bad=_named("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"),
+        good=(_env({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}),),
+    ),
+    Case(
+        "env-secret",
+        "spec.engine.env must not hold a secret",
+        bad=_named("OPENAI_API_KEY", "APIKEY", "db_password", "AWS_SECRET_ACCESS_KEY", "TOKEN", "CLIENT_SECRET"),
+        good=_named("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "SECRETS_DIR", "KEY", "HF_ENDPOINT"),
+    ),
+    Case(
+        "env-url",
+        "a value of spec.engine.env must not hold a URL with credentials",
+        bad=(_env({"name": "HF_ENDPOINT", "value": "https://user:word@mirror/"}),),
+        good=(_env({"name": "HF_ENDPOINT", "value": "https://mirror:443/a:b@c"}),),
+    ),
+    Case(
+        "env-value-or-source",
+        "a variable of spec.engine.env has either value or valueFrom",
+        bad=(
+            _env({"name": "A"}),
+            _env({"name": "A", "value": "", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}),
+        ),
+        good=(_from(secretKeyRef={"name": "a", "key": "b"}),),
+    ),
+    Case(
+        "env-source",
+        "valueFrom in spec.engine.env has either secretKeyRef or configMapKeyRef",
+        bad=(_from(), _from(secretKeyRef={"name": "a", "key": "b"}, configMapKeyRef={"name": "a", "key": "b"})),
+        good=(_from(configMapKeyRef={"name": "a", "key": "b"}),),
     ),
     Case(
         "autoscaling-bounds",
@@ -554,8 +623,25 @@ SCHEMA_CASES = (
     Case(
         "engine.env.value",
         "spec.engine.env[0].value",
-        bad=({"engine": {"env": [{"name": "A"}]}},),
+        bad=({"engine": {"env": [{"name": "A", "value": "x" * 4097}]}},),
         good=({"engine": {"env": [{"name": "A", "value": ""}]}},),
+    ),
+    *(
+        Case(
+            f"{where}.{field}",
+            f"spec.{where}.{field}",
+            bad=tuple(change(**{"name": "a", "key": "b", field: value}) for value in wrong),
+            good=tuple(change(**{"name": "a", "key": "b", field: value}) for value in right),
+        )
+        for where, change in (
+            ("model.secretRef", _secret_ref),
+            ("engine.env[0].valueFrom.secretKeyRef", _from_secret),
+            ("engine.env[0].valueFrom.configMapKeyRef", _from_config_map),
+        )
+        for field, wrong, right in (
+            ("name", ("", "A", "a_b", "-a", "a" * 254), ("a", "a.b-c")),
+            ("key", ("", "/", "a b"), ("HF_TOKEN", "a.b-C_1")),
+        )
     ),
     Case(
         "accelerator.resource",

@@ -17,6 +17,7 @@ from slipway_operator.model.wire import parse_time
 Json = Mapping[str, Any]
 
 KEPT = 1024  # parsed specs
+HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class Invalid:
     """A spec that the schema let through but that makes no sense."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """One value of a Secret or a ConfigMap in the namespace of the ModelDeployment: by name, never the value itself."""
+
+    name: str
+    key: str
+    kind: str = "secretKeyRef"  # or configMapKeyRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Model:
     dtype: str = "auto"
     quantization: str = "none"
     max_model_len_tokens: int | None = None
+    secret: KeyRef | None = None  # the hub's token, for the fetcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class Engine:
     image: str | None = None
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,7 @@ def _one_device(inputs: PodInputs) -> PodInputs:
 def parse_inputs(spec: Json, default_name: str) -> PodInputs:
     """Read the pod inputs from a spec, or from the snapshot that `inputs_to_dict` made of one."""
     model, engine, resources = spec["model"], spec.get("engine") or {}, spec.get("resources") or {}
+    variables = engine.get("env") or ()
     accelerator = resources.get("accelerator")
     return PodInputs(
         Model(
@@ -165,11 +178,15 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             dtype=model.get("dtype", "auto"),
             quantization=model.get("quantization", "none"),
             max_model_len_tokens=model.get("maxModelLen"),
+            secret=_hub_token(model.get("secretRef")),
         ),
         Engine(
             image=engine.get("image"),
             args=tuple(engine.get("args") or ()),
-            env=tuple((variable["name"], variable["value"]) for variable in engine.get("env") or ()),
+            env=tuple((variable["name"], variable["value"]) for variable in variables if "valueFrom" not in variable),
+            env_from=tuple(
+                (variable["name"], _key_ref(variable["valueFrom"])) for variable in variables if "valueFrom" in variable
+            ),
         ),
         Resources(
             cpu=_quantity(resources.get("cpu")),
@@ -201,11 +218,18 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "dtype": None if model.dtype == "auto" else model.dtype,
                 "quantization": None if model.quantization == "none" else model.quantization,
                 "maxModelLen": model.max_model_len_tokens,
+                "secretRef": _hub_token_to_dict(model.secret),
             },
             "engine": {
                 "image": engine.image,
                 "args": list(engine.args),
-                "env": [{"name": name, "value": value} for name, value in engine.env],
+                "env": [
+                    *({"name": name, "value": value} for name, value in engine.env),
+                    *(
+                        {"name": name, "valueFrom": {ref.kind: {"name": ref.name, "key": ref.key}}}
+                        for name, ref in engine.env_from
+                    ),
+                ],
             },
             "resources": {
                 "cpu": resources.cpu,
@@ -216,6 +240,19 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
         }
     )
     return canonical
+
+
+def _hub_token(reference: Json | None) -> KeyRef | None:
+    return KeyRef(reference["name"], reference.get("key", HUB_TOKEN)) if reference else None
+
+
+def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
+    return {"name": secret.name, "key": None if secret.key == HUB_TOKEN else secret.key} if secret else None
+
+
+def _key_ref(source: Json) -> KeyRef:
+    kind = "secretKeyRef" if "secretKeyRef" in source else "configMapKeyRef"
+    return KeyRef(source[kind]["name"], source[kind]["key"], kind)
 
 
 def _intents(rollout: Json) -> Intents:

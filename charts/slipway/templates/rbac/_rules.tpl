@@ -35,6 +35,10 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+# Around the pods of each ModelDeployment; made and mended by server-side apply, and gone with their owner.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
 # Metrics of analyses with the provider job.
 - apiGroups: [batch]
   resources: [jobs]
