@@ -61,7 +61,8 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
     # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
     from .cluster import Cluster
 
-    return Cluster(settings.kubeconfig, settings.namespaces, backends.publish, metrics)
+    names = (settings.own_namespace, settings.names_configmap)
+    return Cluster(settings.kubeconfig, settings.namespaces, backends.publish, metrics, names)
 
 
 async def run(settings: Settings) -> int:

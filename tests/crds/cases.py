@@ -462,7 +462,7 @@ SCHEMA_CASES = (
         "model.name",
         "spec.model.name",
         bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "x" * 129)),
-        good=tuple(_model(name=name) for name in ("chat", "org/chat:v1", "Qwen/Qwen3-0.6B")),
+        good=tuple(_model(name=name) for name in ("chat", "chat:v1", "Qwen3-0.6B")),
     ),
     Case(
         "model.version",

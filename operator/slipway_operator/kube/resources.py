@@ -41,6 +41,7 @@ SECRETS = Resource("v1", "Secret", "secrets")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 AUTOSCALERS = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+NAMESPACES = Resource("v1", "Namespace", "namespaces")
 API_SERVICES = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices")
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 
