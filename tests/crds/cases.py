@@ -461,7 +461,7 @@ SCHEMA_CASES = (
     Case(
         "model.name",
         "spec.model.name",
-        bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "x" * 129)),
+        bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "org/chat", "x" * 129)),
         good=tuple(_model(name=name) for name in ("chat", "chat:v1", "Qwen3-0.6B")),
     ),
     Case(

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from slipway_operator.kube.client import Client
@@ -20,7 +20,8 @@ Key = tuple[str, str]
 Object = dict[str, Any]
 
 GATHER_S = 0.1  # what comes within is one write
-LOOK_S = 30.0  # grants are read again and old claims end
+LOOK_S = 30.0  # at the latest grants are read again and old claims end
+GRANTS_S = 2.0  # what was read of grants counts for so long when a name is to be given
 RETRY_S, RETRY_LIMIT_S = 1.0, 30.0
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class Names:
         found, unread = names.grants(self._terms.granted, annotated)
         self._say((*problems, *unread))
         self._rules = replace(self._rules, grants=found)
-        self._rules_until = _later(now, LOOK_S)
+        self._rules_until = now + timedelta(seconds=GRANTS_S)
 
     async def _annotated(self) -> list[tuple[str, str]]:
         if self._terms.namespaces:
@@ -234,7 +235,3 @@ def _wish(obj: Object) -> Wish:
 def _key(owner: str) -> Key:
     namespace, _, name = owner.partition("/")
     return namespace, name
-
-
-def _later(now: datetime, seconds: float) -> datetime:
-    return datetime.fromtimestamp(now.timestamp() + seconds, now.tzinfo)
