@@ -42,8 +42,8 @@ async def test_each_name_reaches_its_own_and_its_server_reads_the_name_it_knows(
         assert len(owner.bodies) == 2
         assert json.loads(loser.bodies[0]) == CHAT | {"temperature": 1e-45}
         assert owner.bodies[0] == json.dumps(CHAT).encode()  # byte for byte where nothing is to be renamed
-        async with await gate.post({"prompt": "x"}, path="/api/v1/models/b/chat/generate?a=b%2Fc") as answer:
-            assert answer.status == 200 and loser.seen[-1].raw_path == "/api/v1/models/chat/generate?a=b%2Fc"
+        async with await gate.post({"prompt": "x"}, path="/api/v1/models/b/chat/generate?a=b%26c") as answer:
+            assert answer.status == 200 and loser.seen[-1].raw_path == "/api/v1/models/chat/generate?a=b%26c"
         assert len(owner.bodies) == 2
 
 

@@ -1,5 +1,7 @@
-"""The part of a request that routing reads: model, sticky key and tenant. The body is sent on byte for byte, unless it
-names the model in another way than its server does."""
+"""The part of a request that routing reads: model, sticky key and tenant.
+
+The body is sent on byte for byte, unless it names the model in another way than its server does.
+"""
 
 import hashlib
 import hmac
