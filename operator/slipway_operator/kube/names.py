@@ -184,11 +184,17 @@ class Names:
 
     async def _annotated(self) -> list[tuple[str, str]]:
         if self._terms.namespaces:
-            found = [await self._client.get(NAMESPACES, None, name) for name in self._terms.namespaces]
+            found = [one for name in self._terms.namespaces if (one := await self._namespace(name))]
         else:
             found = await self._client.metadata(NAMESPACES, None)
         pairs = ((one["metadata"]["name"], one["metadata"].get("annotations") or {}) for one in found)
         return [(name, said[names.ANNOTATION]) for name, said in pairs if said.get(names.ANNOTATION)]
+
+    async def _namespace(self, name: str) -> Object | None:
+        try:
+            return await self._client.get(NAMESPACES, None, name)
+        except NotFound:  # it is served as soon as somebody makes it
+            return None
 
     def _say(self, problems: Sequence[str]) -> None:
         if tuple(problems) != self._said:
