@@ -19,7 +19,7 @@ from slipway_operator.planning.names import CONDITION, UNCLAIMED, Rules, settle
 Key = tuple[str, str]
 Object = dict[str, Any]
 
-GATHER_S = 0.1  # what comes within is one write
+GATHER_S = 0.25  # what comes within is one write
 LOOK_S = 30.0  # at the latest grants are read again and old claims end
 GRANTS_S = 2.0  # what was read of grants counts for so long when a name is to be given
 RETRY_S, RETRY_LIMIT_S = 1.0, 30.0
@@ -228,7 +228,7 @@ class Names:
                 self._add(key)
 
     def _unclaimed(self, wish: Wish) -> Standing:
-        message = f'clients reach this model as {wish.owner} only: the model name "{wish.name}" is not claimed'
+        message = f'clients reach this model as {wish.owner}; whether also as "{wish.name}" cannot be said'
         return Standing(wish.owner, wish.name, UNCLAIMED, f"{message}: {self._trouble}", known=False)
 
 

@@ -174,16 +174,16 @@ def model(at: Situation) -> str:
     standing = at.observed.standing
     if standing is None:
         return at.status.model or at.spec.inputs.model.name
-    return standing.owner if standing.lost else standing.name
+    return standing.owner if standing.lost and standing.known else standing.name
 
 
 def is_elsewhere(at: Situation) -> bool:
-    """Whether requests for its model name do not come here, as far as that is known."""
-    return bool(_told(at))
+    """Whether requests for its model name surely do not come here."""
+    return any(item.status == "True" for item in _told(at))
 
 
 def sentence(at: Situation) -> str:
-    """Why it is not reached by its own name; empty when it is."""
+    """Why it is not reached by its own name, or may not be; empty when it is."""
     return "".join(f"; {item.message}" for item in _told(at))
 
 

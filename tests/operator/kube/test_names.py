@@ -167,7 +167,9 @@ async def test_what_cannot_be_read_is_told_and_never_written_over(text):
         await world.until(lambda: world.of("a"))
         told = world.of("a")
         assert (told.reason, told.known) == ("ModelNameNotClaimed", False)
-        assert "cannot be read" in told.message and "clients reach this model as a/chat only" in told.message
+        assert (
+            "cannot be read" in told.message and "clients reach this model as a/chat; whether also as" in told.message
+        )
         assert world.added == [("a", "chat")]
         assert world.server.text == text and world.server.writes() == 0
         world.server.text = '{"chat": {"owner": "a/chat", "since": "2025-01-01T00:00:00Z"}}'
