@@ -1,5 +1,6 @@
 """Who owns which model name: over any history at most one owner, sticky, and never a namespace that may not."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_operator.model.names import Claim, Grants, Standing, Wish, decode, encode, grants, is_name, size_bytes
-from slipway_operator.model.status import Condition
+from slipway_operator.model.observed import Observed
+from slipway_operator.model.status import Condition, Phase
 from slipway_operator.planning import names
 from slipway_operator.planning.names import Rules, settle
+from tests.support.model_cluster import ModelCluster, healthy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = 86_400.0
@@ -228,3 +231,70 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
     before = (one("x"),)
     assert told(one("x")) == [] and told(one("y")) == [("Warning", "NameConflict")]
     assert told() == [("Normal", "NameClaimed")]
+
+
+# --- in the status of a ModelDeployment -------------------------------------------------------------------------------
+
+LOST = Standing("b/chat", "chat", names.TAKEN, "clients reach this model as b/chat only: it belongs to a/chat")
+
+
+class Town(ModelCluster):
+    """A cluster in which names are kept."""
+
+    standing: Standing | None = None
+
+    def observed(self) -> Observed:
+        return replace(super().observed(), standing=self.standing)
+
+
+def settled(standing: Standing | None) -> Town:
+    world = healthy()
+    world.__class__ = Town
+    assert isinstance(world, Town)
+    world.events.clear()
+    return said(world, standing)
+
+
+def said(world: Town, standing: Standing | None) -> Town:
+    world.standing = standing
+    world.run(3)
+    return world
+
+
+def told(world: Town) -> list[str]:
+    return [event.reason for event in world.events if event.reason in ("NameConflict", "NameClaimed")]
+
+
+def ready(world: Town) -> str:
+    return next(item.message for item in world.parsed().conditions if item.type == "Ready")
+
+
+def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
+    """S2: it said Healthy, and that requests are served."""
+    world = settled(LOST)
+    status = world.parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.DEGRADED, names.TAKEN, "b/chat")
+    assert status.message.endswith(f"; {LOST.message}")
+    assert ready(world) == "requests for b/chat are served"
+    assert told(world) == ["NameConflict"]
+    # A restarted operator that does not know yet changes nothing.
+    before = world.obj()["status"]
+    assert said(world, None).obj()["status"] == before and told(world) == ["NameConflict"]
+    assert status.traffic and world.parsed().traffic == status.traffic  # pods and weights are not concerned
+    status = said(world, Standing("b/chat", "chat")).parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, None, "chat")
+    assert not [item for item in status.conditions if item.type == names.CONDITION]
+    assert told(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
+
+
+def test_what_cannot_be_said_is_unknown_and_no_outage() -> None:
+    world = settled(Standing("b/chat", "chat", names.UNCLAIMED, "no right to", known=False))
+    status = world.parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, names.UNCLAIMED, "chat")
+    (shown,) = [item for item in status.conditions if item.type == names.CONDITION]
+    assert (shown.status, shown.message) == ("Unknown", "no right to")
+
+
+def test_who_has_its_name_is_as_it_was_before_there_were_claims() -> None:
+    """No status changes at an upgrade: a thousand of them would be a thousand writes."""
+    assert settled(Standing("b/chat", "chat")).obj()["status"] == settled(None).obj()["status"]
