@@ -1,7 +1,6 @@
 """Keeps who owns which model name in one ConfigMap of the operator's own namespace, where nobody else writes."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -116,9 +115,11 @@ class Names:
             await self._rest()
 
     async def _rest(self) -> None:
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(LOOK_S):
                 await self._dirty.wait()
+        except TimeoutError:
+            self._object = None  # whatever happened to it is seen now, and mended
         await asyncio.sleep(GATHER_S)
 
     async def _settle(self) -> None:
@@ -148,7 +149,7 @@ class Names:
             except ValueError as error:
                 raise Unreadable(
                     f"{names.DATA_KEY} of ConfigMap {place} cannot be read: {error}; mend it, or remove the key: then "
-                    "names are given anew, to the oldest ModelDeployments"
+                    "it is written again as this operator knew it, or by the age of ModelDeployments where it did not"
                 ) from error
         return found
 

@@ -91,8 +91,8 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 
 # Conditions by how much they explain, and reasons that only say that something is on its way.
-_TELLING = ("Accepted", "CanaryHealthy", "Available", "Ready", names.CONDITION, "Progressing", "CapacityAvailable")
-_TELLING += ("Autoscaling",)
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", names.CONDITION)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling")
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 

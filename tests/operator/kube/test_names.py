@@ -206,6 +206,18 @@ async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
             assert world.server.owners()["chat"] == "a/chat"
 
 
+async def test_an_edit_is_seen_and_mended_without_a_change_of_any_deployment(monkeypatch):
+    monkeypatch.setattr(names, "LOOK_S", 0.05)
+    world = World(deployment("a"))
+    async with running(world):
+        await world.until(lambda: world.of("a"))
+        world.server.there = False
+        await world.until(lambda: world.server.there)
+        world.server.text, world.server.version = world.server.text.replace("a/chat", "z/chat"), 99
+        await world.until(lambda: world.of("a").lost)
+        assert world.added == [("a", "chat")]
+
+
 async def test_no_name_is_given_before_grants_could_be_read():
     """A name that is granted to one namespace must not go to another while the API server is busy."""
     world = World(deployment("b", created="2020-01-01T00:00:00Z"), deployment("a"))
