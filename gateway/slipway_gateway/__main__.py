@@ -74,7 +74,8 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics, last: Last
     # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
     from .cluster import Cluster
 
-    return Cluster(settings.kubeconfig, settings.namespaces, last.publish, metrics)
+    names = (settings.own_namespace, settings.names_configmap)
+    return Cluster(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
 
 
 def _outlier_detection(settings: Settings) -> OutlierDetection:

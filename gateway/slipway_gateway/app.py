@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -19,7 +20,7 @@ from .proxy import Proxy
 from .router import by_headers
 from .samples import BOUNDS
 from .settings import Settings
-from .table import Route
+from .table import Route, RouteTable
 from .telemetry.metrics import Metrics, Record
 from .wire import envelope, errors, headers, resume
 
@@ -180,12 +181,11 @@ class Edge:
             call = replace(self._call(request, record, body, model), client=client, account=account)
             # Held by the call alone from here on.
             del body
-            record.model = call.model
             return await self._proxy.forward(request, call, record, close=self.draining)
 
     def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
         asked = envelope.parse(body)
-        model = model or asked.model
+        named, model = model, model or asked.model
         if not model:
             message = "You must provide a model parameter."
             raise errors.invalid("missing_required_parameter", message, param="model")
@@ -201,12 +201,19 @@ class Edge:
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit
         )
         preferred = by_headers(route, request.headers) if route.header_routes else ""
+        path_qs = request.rel_url.raw_path_qs
+        if model != route.model:
+            # Its server knows one name, the short one, whoever owns that here.
+            path_qs = _renamed_path(path_qs, route.model) if named else path_qs
+            body = envelope.renamed(body, route.model) if asked.model == model else body
+        record.model = self._backends.table.id_of(route)
         call = Call(
             model,
             key,
-            request.rel_url.raw_path_qs,
+            path_qs,
             sent,
             body,
+            route=route.name,
             preferred=preferred,
             stream=asked.stream is True,
             wants_json=asked.wants_json,
@@ -233,27 +240,40 @@ class Edge:
         table = self._backends.table
         if table is None:
             raise errors.no_table()
-        listed = [self._describe(route) for _, route in sorted(table.models.items())]
+        listed = [self._describe(route, name) for name, route in sorted(_listed(table).items())]
         record.end("ok", 200)
         return self._json(msgspec.json.encode({"object": "list", "data": listed}), record)
 
     async def _model(self, request: web.Request, record: Record) -> web.StreamResponse:
         if self._backends.table is None:
             raise errors.no_table()
-        route = self._backends.find(request.match_info["id"])
+        name = request.match_info["id"]
+        route = self._backends.find(name)
         if route is None:
-            raise errors.model_not_found(request.match_info["id"])
-        record.model = route.model
+            raise errors.model_not_found(name)
+        record.model = self._backends.table.id_of(route)
         record.end("ok", 200)
-        return self._json(msgspec.json.encode(self._describe(route)), record)
+        return self._json(msgspec.json.encode(self._describe(route, name)), record)
 
-    def _describe(self, route: Route) -> dict[str, Any]:
+    def _describe(self, route: Route, name: str) -> dict[str, Any]:
         created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
         ready = self._backends.table is not None and self._backends.table.ready(route)
-        return {"id": route.model, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
+        return {"id": name, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
 
     async def _nowhere(self, request: web.Request, record: Record) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _listed(table: RouteTable) -> dict[str, Route]:
+    """Each model once: by its own name, or by `namespace/name` where that name is another's."""
+    return {table.id_of(route): route for route in table.routes.values()}
+
+
+def _renamed_path(path_qs: str, model: str) -> str:
+    """Of `ROUTED_BY_PATH`."""
+    _, mark, query = path_qs.partition("?")
+    begin, _, end = ROUTED_BY_PATH.partition("{name:.+}")
+    return f"{begin}{quote(model, safe=':@')}{end}{mark}{query}"
 
 
 class Admin:

@@ -191,7 +191,8 @@ class Backends:
             return
 
     def find(self, model: str) -> Route | None:
-        return self.table.models.get(model) if self.table else None
+        """The route of a model name, or of `namespace/name`, by which a request finds its own one to its end."""
+        return (self.table.models.get(model) or self.table.routes.get(model)) if self.table else None
 
     def enter(self, model: str) -> Visitors:
         """A request for a model comes; `visits.leave` tells its end."""
@@ -316,7 +317,7 @@ class Backends:
 
         Nothing is mirrored while the gateway acts alone: what is wrong with a revision then is known already.
         """
-        route = self.find(target.model)
+        route = self.find(target.route)
         if route is None or not route.mirror_routes or self._watches[route.name].cut or self._expired(route):
             return None
         one = mirror_of(route, target.revision, request_id, headers)
@@ -324,7 +325,7 @@ class Backends:
 
     def mirrors(self, target: Target, one: MirrorRoute) -> bool:
         """Whether a mirror is still published."""
-        route = self.find(target.model)
+        route = self.find(target.route)
         return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)
 
     def urls(self, model: str, *revisions: str) -> tuple[str, ...]:

@@ -13,7 +13,18 @@ import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio import config as _config
 
-from .table import LABEL_REVISION, Endpoints, Problem, Route, RouteTable, build, newest, parse_endpoints, parse_route
+from .table import (
+    LABEL_REVISION,
+    Endpoints,
+    Problem,
+    Route,
+    RouteTable,
+    build,
+    newest,
+    parse_endpoints,
+    parse_owners,
+    parse_route,
+)
 from .telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -24,6 +35,12 @@ Resource = tuple[str, str, dict[str, str]]
 
 DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
 SLICES: Resource = ("endpointslices", "/apis/discovery.k8s.io/v1", {"labelSelector": LABEL_REVISION})
+
+
+def names_in(config_map: str) -> Resource:
+    """The one ConfigMap that says who owns which model name."""
+    return ("configmaps", "/api/v1", {"fieldSelector": f"metadata.name={config_map}"})
+
 
 _WATCH_S = 300
 # The API server sends a bookmark about every 60 s: a stream silent for longer than this is dead, whatever TCP thinks.
@@ -237,12 +254,23 @@ def key_of(item: Object) -> str:
 
 
 class Cluster:
-    """Keeps the table equal to the cluster; the first one is published when everything was listed once."""
+    """Keeps the table equal to the cluster; the first one is published when everything was listed once.
+
+    `names`: namespace and name of the ConfigMap of model names. There is no table before the operator has written it:
+    who owns a name is nothing to guess. Once it was read, the last good one counts, whatever happens to it.
+    """
 
     def __init__(
-        self, kubeconfig: str, namespaces: Sequence[str], publish: Callable[[RouteTable], None], metrics: Metrics
+        self,
+        kubeconfig: str,
+        namespaces: Sequence[str],
+        publish: Callable[[RouteTable], None],
+        metrics: Metrics,
+        names: tuple[str, str] | None = None,
     ) -> None:
         self._publish = publish
+        self._names = names
+        self._owners: dict[str, str] | None = None
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, Endpoints] = {}
         self._dirty = asyncio.Event()
@@ -256,10 +284,16 @@ class Cluster:
             for namespace in (namespaces or ("",))
             for resource, owner in ((DEPLOYMENTS, deployments), (SLICES, slices))
         ]
+        if names:
+            owner = Owner(self._names_seen, self._names_gone, self._heard)
+            self._mirrors.append(Mirror(Api(kubeconfig), names_in(names[1]), names[0], owner))
 
     @property
     def waiting_for(self) -> str:
-        return "; ".join(f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced)
+        waits = [f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced]
+        if not waits and self._names and self._owners is None:
+            waits = [f"the operator has not written the ConfigMap {'/'.join(self._names)} of model names yet"]
+        return "; ".join(waits)
 
     async def run(self) -> None:
         try:
@@ -278,10 +312,10 @@ class Cluster:
             # A rollout changes many slices at once: one table for all of them.
             await asyncio.sleep(max(_COALESCE_S, _PAUSE_SHARE * took_s))
             self._dirty.clear()
-            if all(mirror.synced for mirror in self._mirrors):
+            if not self.waiting_for:
                 began_s = time.thread_time()
                 self._published = True
-                self._publish(build(self._routes.values(), self._endpoints.values()))
+                self._publish(build(self._routes.values(), self._endpoints.values(), self._owners))
                 took_s = time.thread_time() - began_s
 
     def _heard(self, resource: str) -> None:
@@ -323,3 +357,17 @@ class Cluster:
     def _slice_gone(self, key: str) -> None:
         self._endpoints.pop(key, None)
         self._dirty.set()
+
+    def _names_seen(self, item: Object) -> None:
+        parsed = parse_owners(item)
+        if isinstance(parsed, Problem):
+            log.error("not used, the last good owners stay: %s", parsed.text)
+        elif parsed is None:
+            self._names_gone(key_of(item))
+        elif parsed != self._owners:
+            self._owners = parsed
+            self._dirty.set()
+
+    def _names_gone(self, key: str) -> None:
+        if self._owners is not None:
+            log.error("the ConfigMap %s of model names was emptied or deleted: the last good owners stay", key)

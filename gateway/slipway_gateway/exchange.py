@@ -20,6 +20,8 @@ FIRST_PAUSE_S = 0.05
 class Call:
     """What is asked of an endpoint; the same bytes for every attempt.
 
+    `model`: as the client wrote it. `route`: whose it was when the request came; it stays that one's to its end, also
+    where the name becomes another's meanwhile.
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
     `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
@@ -42,6 +44,12 @@ class Call:
     excused: frozenset[str] = frozenset()
     forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
     account: Account = field(default_factory=unlimited)
+    route: str = ""
+
+    @property
+    def whose(self) -> str:
+        """What the route is found by."""
+        return self.route or self.model
 
     @property
     def path(self) -> str:

@@ -35,12 +35,14 @@ class Stored(msgspec.Struct):
     saved_s: float
     routes: list[Route]
     endpoints: list[Endpoints]
+    owners: dict[str, str]  # of model names
     version: int = _VERSION
 
 
 def encode(table: RouteTable, saved_s: float) -> bytes:
     endpoints = [Endpoints(route, revision, urls) for (route, revision), urls in table.endpoints.items()]
-    return msgspec.json.encode(Stored(saved_s, list(table.routes.values()), endpoints))
+    owners = {model: route.name for model, route in table.models.items()}
+    return msgspec.json.encode(Stored(saved_s, list(table.routes.values()), endpoints, owners))
 
 
 def decode(written: bytes) -> Stored | Problem:
@@ -117,7 +119,7 @@ class LastTable:
         self._restored_of_s = stored.saved_s
         age_s = round(self.age_s or 0.0)
         log.warning("the API server does not answer: the last table is used", extra={"age_s": age_s})
-        self._publish(build(stored.routes, stored.endpoints))
+        self._publish(build(stored.routes, stored.endpoints, stored.owners))
 
     def _expire(self) -> None:
         if (age_s := self.age_s) is not None and age_s > self._max_age_s and self._restored_of_s:

@@ -66,7 +66,7 @@ class Proxy:
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
         effort = Effort(self._clock(), self._settings.max_attempts)
-        visitors, every_s = self._backends.enter(call.model), self._settings.wake_comment_s
+        visitors, every_s = self._backends.enter(call.whose), self._settings.wake_comment_s
         waiting = Waiting(request, call, record, visitors, began_s=self._clock(), every_s=every_s)
         relay: Relay | None = None
         try:
@@ -136,7 +136,7 @@ class Proxy:
         avoided = self.crashes.avoided(effort)
         excluded = effort.tried.union(avoided) if avoided else effort.tried
         return self._backends.pick(
-            call.model, call.key, excluded, call.revision, preferred=call.preferred, holder=call.holder
+            call.whose, call.key, excluded, call.revision, preferred=call.preferred, holder=call.holder
         )
 
     def _fate(self, call: Call, target: Target) -> Fate:
@@ -153,10 +153,10 @@ class Proxy:
 
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
-            gone = call.revision and not self._backends.lists(call.model, call.revision)
+            gone = call.revision and not self._backends.lists(call.whose, call.revision)
             if gone:
                 raise errors.stream_gone()
-            route = self._backends.find(call.model)
+            route = self._backends.find(call.whose)
             expected_s = route.wake_s if route else None
             raise errors.no_endpoint(call.model) if expected_s is None else errors.asleep(call.model, expected_s)
         if effort.last.answer is None:
@@ -165,7 +165,7 @@ class Proxy:
 
     async def _hold(self, call: Call, effort: Effort, waiting: Waiting | None) -> bool:
         """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
-        now, route = self._clock(), self._backends.find(call.model)
+        now, route = self._clock(), self._backends.find(call.whose)
         effort.wakes |= route is not None and route.wake_s is not None
         if waiting:
             # What was promised to who came while it slept is kept when it is awake, and endpoints are still to be told.
@@ -179,8 +179,8 @@ class Proxy:
         with self._holding(waiting):
             await self._backends.changed(min(pause_s, waiting.until_next_s(route, now)) if waiting else pause_s)
         if waiting:
-            self._backends.call(call.model)
-            await waiting.tell(self._backends.find(call.model), self._clock())
+            self._backends.call(call.whose)
+            await waiting.tell(self._backends.find(call.whose), self._clock())
             if waiting.left:
                 return False
         effort.pause_s = min(effort.pause_s * 2, _MAX_PAUSE_S)

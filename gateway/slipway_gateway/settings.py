@@ -23,6 +23,8 @@ class Settings:
     namespaces: tuple[str, ...] = _setting((), "namespaces to watch, comma-separated; default: all")
     state_dir: str = _setting("", "folder where the last table is kept for a restart; default: it is not kept")
     state_max_age_s: float = _setting(3600.0, "a kept table is used, while the API server does not answer")
+    own_namespace: str = _setting("default", "namespace of the operator, where it keeps who owns which model name")
+    names_configmap: str = _setting("slipway-model-names", "ConfigMap in the own namespace with the owners of names")
     host: str = _setting("", "address of the API port; default: every interface")
     port: int = _setting(8000, "port of the API")
     admin_host: str = _setting("", "address of the admin port; default: every interface")
@@ -134,6 +136,8 @@ def _add(parser: argparse.ArgumentParser, name: str, default: Any, help_: str, e
     given = env.get(ENV_PREFIX + name.removesuffix("_s").upper(), "")
     if name == "kubeconfig":
         given = given or env.get("KUBECONFIG", "")
+    if name == "own_namespace":
+        given = given or env.get("POD_NAMESPACE", "")
     if isinstance(default, bool):
         on = given.lower() in {"1", "true", "yes"}
         parser.add_argument(f"--{flag}", dest=name, action="store_true", default=on, help=help_)
@@ -162,6 +166,7 @@ def _metavar(name: str, default: Any) -> str:
         "tenant_salt": "SECRET",
         "state_dir": "FOLDER",
     }
+    kinds |= {"own_namespace": "NAMESPACE", "names_configmap": "NAME"}
     return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
 
 

@@ -9,6 +9,7 @@ import msgspec
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
 PORT_NAME = "http"
+OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -65,6 +66,15 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     forward_headers: tuple[str, ...] = ()
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """Who owns a model name; what else the operator keeps there is its own."""
+
+    owner: str
+
+
+_OWNERS = msgspec.json.Decoder(dict[str, Claim])
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One ModelDeployment as the gateway sees it; no backends means known, but not ready."""
@@ -118,6 +128,11 @@ class RouteTable:
     def urls(self, route: Route, revision: str) -> tuple[str, ...]:
         return self.endpoints.get((route.name, revision), ())
 
+    def id_of(self, route: Route) -> str:
+        """What clients call it: its model name where that is its own, else `namespace/name`."""
+        owner = self.models.get(route.model)
+        return route.model if owner is not None and owner.name == route.name else route.name
+
     def ready(self, route: Route) -> bool:
         return any(self.urls(route, backend.revision) for backend in route.backends)
 
@@ -138,16 +153,37 @@ def alike(revision: str) -> tuple[str, str]:
     return revision, runs + BASELINE if revision == runs else runs
 
 
-def build(routes: Iterable[Route], endpoints: Iterable[Endpoints]) -> RouteTable:
+def build(
+    routes: Iterable[Route], endpoints: Iterable[Endpoints], owners: Mapping[str, str] | None = None
+) -> RouteTable:
+    """One table of all that is known.
+
+    `owners`: of model names, `namespace/name` each. Without it every name is served by the first route that has it,
+    which is right for a file alone: there nobody is a stranger to anybody.
+    """
     by_name = {route.name: route for route in routes}
-    models: dict[str, Route] = {}
-    for route in sorted(by_name.values(), key=lambda route: (route.created, route.name)):
-        models.setdefault(route.model, route)
+    models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
     urls: dict[tuple[str, str], set[str]] = {}
     for entry in endpoints:
         if entry.urls:
             urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
     return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()})
+
+
+def _first_come(routes: Iterable[Route]) -> dict[str, Route]:
+    models: dict[str, Route] = {}
+    for route in routes:
+        models.setdefault(route.model, route)
+    return models
+
+
+def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str, Route]:
+    """A name needs both: its owner, which only the operator writes, and that the owner is served under it.
+
+    A name with a slash is never a model's: it would read as another deployment's `namespace/name`.
+    """
+    found = ((name, by_name.get(owner)) for name, owner in owners.items() if "/" not in name)
+    return {name: route for name, route in found if route is not None and route.model == name}
 
 
 def newest(last: Route | None, seen: Route) -> Route:
@@ -195,6 +231,20 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         forward_headers=traffic.forward_headers,
         replicas=_replicas(obj),
     )
+
+
+def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
+    """The ConfigMap of model names → owners by name; None while the operator has not written it.
+
+    A name whose owner was deleted is listed too: nobody else serves it meanwhile.
+    """
+    text = (obj.get("data") or {}).get(OWNERS_KEY)
+    if text is None:
+        return None
+    try:
+        return {name: claim.owner for name, claim in _OWNERS.decode(text).items()}
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Problem(f"{OWNERS_KEY} of the model names: {error}")
 
 
 def _replicas(obj: Mapping[str, Any]) -> int:

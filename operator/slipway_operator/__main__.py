@@ -18,7 +18,7 @@ import aiohttp
 from slipway_operator import explain, watch
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
-from slipway_operator.kube import auth
+from slipway_operator.kube import auth, names
 from slipway_operator.kube.aggregation import Host
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
@@ -107,10 +107,23 @@ async def _run(settings: Settings) -> int:
         try:
             fences = Fences(client, settings.fence) if settings.fence else None
             gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
-            sight = Sight(client, gateways, known, fences)
+            claims = _names(settings, client, known, queue, lease)
+            sight = Sight(client, gateways, known, fences, claims)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
+
+
+def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Key], lease: Lease) -> names.Names:
+    terms = names.Terms(
+        settings.own_namespace,
+        settings.names_configmap,
+        settings.name_retention_s,
+        settings.name_grants,
+        settings.name_annotations,
+        settings.namespaces,
+    )
+    return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
 
 
 @contextlib.asynccontextmanager
@@ -140,7 +153,7 @@ async def _serve(
     askers: Askers,
 ) -> int:
     client, gateways, known = sight.client, sight.gateways, sight.known
-    assert known, "the operator keeps what it knows"
+    assert known and sight.names, "the operator keeps what it knows"
     listed = asyncio.Event()
     pulse = health.Pulse()
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
@@ -169,6 +182,7 @@ async def _serve(
         resync = watch.resync(client, known, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
+        tasks.append(asyncio.create_task(sight.names.run(), name="names"))
         for key in known.deployments():
             queue.add(key)
         listed.set()

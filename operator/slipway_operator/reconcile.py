@@ -15,6 +15,7 @@ from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
+from slipway_operator.kube.names import Names
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.pins import Pins
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
@@ -61,12 +62,13 @@ class Askers:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a reconcile looks through; without `known` it reads what it looks at."""
+    """What a reconcile looks through; without `known` it reads that, without `names` it tells of no conflict."""
 
     client: Client
     gateways: Gateways
     known: Known | None = None
     fences: Fences | None = None  # around model pods; None where the release wants none
+    names: Names | None = None
 
 
 class Reconciler:
@@ -83,6 +85,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
         self._fences = sight.fences
+        self._names = sight.names
         self._capacity = capacity or Capacity(Autoscalers(sight.client))
         self._pins = Pins()
         self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
@@ -177,12 +180,15 @@ class Reconciler:
         seen = await observe(self._client, self._gateways, obj, children, self._capacity.autoscalers)
         return replace(
             seen,
+            standing=self._names.of(key, obj) if self._names else None,
             hooks=self._askers.hooks.answers(key),
             measured=self._askers.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
         )
 
     def _forget(self, key: Key) -> None:
+        if self._names:
+            self._names.gone(key)
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
         self._askers.forget(key)

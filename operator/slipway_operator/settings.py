@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway_operator.manifests.fence import FenceSettings
+from slipway_operator.model import names
 from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
@@ -39,6 +40,10 @@ class Settings:
     metrics_api_service: str = ""  # empty: the metrics API is not served
     metrics_api_port: int = 8443
     metrics_api_owner: str = ""
+    names_configmap: str = "slipway-model-names"
+    name_retention_s: float = 86_400.0
+    name_grants: tuple[tuple[str, str], ...] = ()  # namespace and its names with commas
+    name_annotations: bool = True
     target: str = ""  # explain: a file or the name of a ModelDeployment
     target_namespace: str = "default"
 
@@ -70,6 +75,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         metrics_api_service=chosen.metrics_api_service,
         metrics_api_port=chosen.metrics_api_port,
         metrics_api_owner=chosen.metrics_api_owner,
+        names_configmap=chosen.names_configmap,
+        name_retention_s=chosen.name_retention_seconds,
+        name_grants=chosen.name_grants,
+        name_annotations=chosen.name_annotations == "true",
         target=getattr(chosen, "target", ""),
         target_namespace=getattr(chosen, "namespace", "default"),
     )
@@ -171,6 +180,7 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     )
     add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
     add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
+    _add_name_flags(add)
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
     add(
         "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"
@@ -182,6 +192,32 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         type=_lease_seconds,
     )
     add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
+
+
+def _add_name_flags(add: "_Adder") -> None:
+    add(
+        "--names-configmap",
+        "slipway-model-names",
+        "ConfigMap in the own namespace that says who owns which model name (default: %(default)s)",
+    )
+    add(
+        "--name-retention-seconds",
+        86_400.0,
+        "how long a model name stays its namespace's when its ModelDeployment is deleted (default: %(default)s)",
+        type=_duration,
+    )
+    add(
+        "--name-grants",
+        "",
+        "model names that only these namespaces may have: NAMESPACE=NAME,PREFIX*;NAMESPACE=... (default: none)",
+        type=_grants,
+    )
+    add(
+        "--name-annotations",
+        "true",
+        f"false: the annotation {names.ANNOTATION} of a Namespace grants nothing (default: %(default)s)",
+        choices=("true", "false"),
+    )
 
 
 class _Adder:
@@ -261,6 +297,24 @@ def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 on")
     return float(text)
+
+
+def _duration(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return float(text)
+
+
+def _grants(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.strip().partition("=") for part in text.split(";") if part.strip()]
+    for namespace, equals, patterns in pairs:
+        if not (namespace and equals and patterns):
+            raise argparse.ArgumentTypeError(f"{namespace}{equals}{patterns}: write NAMESPACE=NAME,PREFIX*")
+    found = tuple((namespace, patterns) for namespace, _, patterns in pairs)
+    problems = names.grants(found)[1]
+    if problems:
+        raise argparse.ArgumentTypeError(problems[0])
+    return found
 
 
 def _lease_seconds(text: str) -> float:

@@ -284,6 +284,12 @@ CEL_CASES = (
         good=_uri("hf://Qwen/Qwen3-0.6B", "hf://org/model_v1.2"),
     ),
     Case(
+        "model-name-slash",
+        "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always reached",
+        bad=tuple(_model(name=name) for name in ("org/chat", "Qwen/Qwen3-0.6B", "a/b/c")),
+        good=(_model(name="Qwen3-0.6B"),),
+    ),
+    Case(
         "uri-pvc",
         "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
         bad=_uri("pvc:///models", "pvc://Claim/models", "pvc://claim-/models", "pvc://my claim"),
@@ -579,7 +585,7 @@ SCHEMA_CASES = (
         "model.name",
         "spec.model.name",
         bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "x" * 129)),
-        good=tuple(_model(name=name) for name in ("chat", "org/chat:v1", "Qwen/Qwen3-0.6B")),
+        good=tuple(_model(name=name) for name in ("chat", "chat:v1", "Qwen3-0.6B")),
     ),
     Case(
         "model.version",

@@ -88,6 +88,14 @@ class World:
         written = self.api.merge(f"{_path(namespace)}/{name}/status", {"status": {"traffic": traffic}})
         assert written.ok, written.message
 
+    def own_names(self, namespace: str, owners: dict[str, str]) -> None:
+        """What the operator keeps in its own namespace."""
+        text = json.dumps({name: {"owner": owner, "since": "2026-01-01T00:00:00Z"} for name, owner in owners.items()})
+        path = f"/api/v1/namespaces/{namespace}/configmaps/slipway-model-names"
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slipway-model-names"}}
+        written = self.api.apply(path, body | {"data": {"names.json": text}})
+        assert written.ok, written.message
+
     def set_endpoints(self, namespace: str, revision: str, *ready: bool, port: int = 8000, name: str = "chat") -> None:
         full = f"{name}-{revision}"
         labels = {"slipway.dev/modeldeployment": name, "slipway.dev/revision": revision}
@@ -211,9 +219,11 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
     namespace = world.namespace()
     world.deploy(namespace)
     world.set_traffic(namespace, 1, {"r1": 100})
+    world.own_names(namespace, {f"{namespace}-chat": f"{namespace}/chat"})
+    flags = ("--kubeconfig", str(world.plane.kubeconfig), f"--own-namespace={namespace}")
     async with (
         upstream(echo, host="0.0.0.0") as server,
-        gateway_process("--kubeconfig", str(world.plane.kubeconfig), ready=False) as process,
+        gateway_process(*flags, ready=False) as process,
         aiohttp.ClientSession() as client,
     ):
         world.set_endpoints(namespace, "r1", True, port=server.port)

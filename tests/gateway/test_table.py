@@ -17,6 +17,7 @@ from slipway_gateway.table import (
     build,
     newest,
     parse_endpoints,
+    parse_owners,
     parse_route,
 )
 
@@ -130,13 +131,49 @@ def test_wiped_status_does_not_stop_a_model() -> None:
     assert newest(route(generation=3), wiped).backends == (CANARY, STABLE)
 
 
-def test_the_older_of_two_claims_serves() -> None:
+def test_a_name_is_served_by_its_owner_alone() -> None:
+    """Safety 14: the oldest creationTimestamp won, whoever it was."""
     old = Route("z/late-name", "1", "chat", "2025-01-01T00:00:00Z")
     young = Route("a/early-name", "2", "chat", "2026-01-01T00:00:00Z")
-    twin = Route("b/name", "3", "chat", "2025-01-01T00:00:00Z")
-    assert build([young, old], []).models["chat"] is old
-    assert build([old, twin, young], []).models["chat"] is twin
-    assert set(build([young, old], []).routes) == {"z/late-name", "a/early-name"}
+    owned = build([old, young], [], {"chat": "a/early-name"})
+    assert owned.models == {"chat": young}
+    assert set(owned.routes) == {"z/late-name", "a/early-name"}
+    assert (owned.id_of(young), owned.id_of(old)) == ("chat", "z/late-name")
+    assert build([old], [], {"chat": "a/early-name"}).models == {}
+    assert build([old], [], {}).models == {}
+
+
+@pytest.mark.attack_class(22)
+def test_a_claim_counts_for_the_declared_name_and_never_for_a_path() -> None:
+    forged = Route("b/older", "1", "chat", "2020-01-01T00:00:00Z")
+    assert build([forged], [], {"older": "b/older"}).models == {}
+    slashed = Route("b/x", "1", "a/chat")
+    table = build([slashed], [], {"a/chat": "b/x"})
+    assert table.models == {} and table.id_of(slashed) == "b/x"
+
+
+def test_names_in_a_file_need_no_owner() -> None:
+    one = Route("file/org/chat", "file", "org/chat")
+    table = build([one], [])
+    assert table.models == {"org/chat": one} and table.id_of(one) == "org/chat"
+
+
+@pytest.mark.parametrize(
+    ("data", "owners"),
+    [
+        (None, None),
+        ({}, None),
+        ({"names.json": "{}"}, {}),
+        ({"names.json": '{"chat": {"owner": "a/chat", "since": "x", "later": 1}}'}, {"chat": "a/chat"}),
+    ],
+)
+def test_owners_of_the_contract(data: Any, owners: Any) -> None:
+    assert parse_owners({"data": data}) == owners
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"chat": "a/chat"}', '{"chat": {}}', '{"chat": {"owner": 1}}', "[" * 9999])
+def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
+    assert isinstance(parse_owners({"data": {"names.json": text}}), Problem)
 
 
 def test_slices_of_one_revision_add_up() -> None:

@@ -160,6 +160,7 @@ class Cluster:
             [
                 f"--kubeconfig={kubeconfig}",
                 f"--namespaces={namespace}",
+                f"--own-namespace={namespace}",
                 f"--port={self.port}",
                 f"--admin-port={self._gateway_port}",
             ],

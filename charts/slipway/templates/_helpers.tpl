@@ -69,6 +69,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- printf "%s-%s-metrics-api" .Release.Namespace (include "slipway.fullname" .) -}}
 {{- end -}}
 
+{{/* names.grants as the operator's flag takes it: NAMESPACE=NAME,PREFIX*;NAMESPACE=... */}}
+{{- define "slipway.nameGrants" -}}
+{{- range $index, $namespace := keys .Values.names.grants | sortAlpha -}}
+{{- if $index }};{{ end }}{{ $namespace }}={{ join "," (get $.Values.names.grants $namespace) }}
+{{- end -}}
+{{- end -}}
+
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
 {{- define "slipway.endpoint" -}}
 {{- $port := int .Values.gateway.service.port -}}

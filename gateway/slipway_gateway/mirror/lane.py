@@ -101,7 +101,7 @@ class Lane:
     def offer(self, copy: Copy) -> None:
         """The client has its answer: the copy runs, waits for its turn, or is dropped, and is counted once."""
         if dropped := self._dropped(copy):
-            self._metrics.mirrored(copy.call.model, copy.mirror.revision, dropped)
+            self._metrics.mirrored(copy.target.model, copy.mirror.revision, dropped)
             return
         self._account.force(copy.size_bytes)
         self._waiting.append(copy)
@@ -146,7 +146,7 @@ class Lane:
 
     def _end(self, copy: Copy, result: str) -> None:
         self._account.shrink(copy.size_bytes)
-        self._metrics.mirrored(copy.call.model, copy.mirror.revision, result)
+        self._metrics.mirrored(copy.target.model, copy.mirror.revision, result)
 
     async def _run(self, copy: Copy) -> str:
         try:
@@ -160,7 +160,7 @@ class Lane:
             return BUSY
         if not self._backends.mirrors(copy.target, copy.mirror):
             return WITHDRAWN
-        urls = self._backends.urls(copy.target.model, copy.mirror.revision)
+        urls = self._backends.urls(copy.target.route, copy.mirror.revision)
         canary = self._endpoint(urls, copy)
         if not canary:
             return BUSY if urls else NO_ENDPOINT
@@ -172,7 +172,7 @@ class Lane:
 
     async def _compare(self, copy: Copy, asked: Pinned, canary: str) -> str:
         """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
-        same = self._backends.urls(copy.target.model, *alike(copy.target.revision))
+        same = self._backends.urls(copy.target.route, *alike(copy.target.revision))
         others = [url for url in same if url != copy.target.url]
         second = self._endpoint(others, copy)
         again = copy.target.url if asked.anew else ""

@@ -106,9 +106,14 @@ class Client:
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
         """Namespace and name of every object, without their bodies."""
+        found = await self.metadata(resource, namespace)
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
+
+    async def metadata(self, resource: Resource, namespace: str | None) -> Objects:
+        """Every object without its body, as a moment ago: this spares etcd."""
         path, query = resource.path(namespace), [("resourceVersion", "0")]
         answer = await self._read("list", resource, path, query, accept=_NAMES_ONLY)
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or []]
+        return answer.get("items") or []
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create an object that must not exist."""

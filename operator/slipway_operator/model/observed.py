@@ -6,6 +6,7 @@ from typing import Any
 
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.model.measuring import Answer
+from slipway_operator.model.names import Standing
 from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
 from slipway_operator.model.template import Template
@@ -127,6 +128,7 @@ class Observed:
     measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
+    standing: Standing | None = None  # about its model name; None: not settled yet
     metrics_providers: dict[str, str] = field(default_factory=dict)  # who serves a metrics API group; "" is we do
 
     def ready(self, revision: str | None) -> int:

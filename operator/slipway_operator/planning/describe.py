@@ -7,7 +7,18 @@ from slipway_operator.model import wire
 from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, baseline, canary, capacity, causes, findings, hooks, scheduling, sleep
+from slipway_operator.planning import (
+    analysis,
+    baseline,
+    canary,
+    capacity,
+    causes,
+    findings,
+    hooks,
+    names,
+    scheduling,
+    sleep,
+)
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -19,7 +30,8 @@ def phase(course: Course, at: Situation) -> Phase:
     if course.state in (State.ABORTING, State.ABORTED):
         return Phase.DEGRADED
     if course.rollout is None:
-        return _settled_phase(course, at)
+        settled = _settled_phase(course, at)
+        return Phase.DEGRADED if settled is Phase.HEALTHY and names.is_elsewhere(at) else settled
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
     waits = hooks.is_waiting(course, at) or analysis.is_undecided(course, at)
@@ -39,6 +51,7 @@ def message(course: Course, at: Situation) -> str:
         + _within(course, at)
         + _unsynced(course, at)
         + _draining(course, at)
+        + names.sentence(at)
     )
 
 
@@ -68,7 +81,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
 
 def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
     """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
-    ill = {item.type: item.reason for item in told if item.status != "True" and item.reason not in _UNSAID}
+    ill = {item.type: item.reason for item in told if names.is_ill(item) and item.reason not in _UNSAID}
     return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
 
 
@@ -78,7 +91,8 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 
 # Conditions by how much they explain, and reasons that only say that something is on its way.
-_TELLING = ("Accepted", "CanaryHealthy", "Available", "Ready", "Progressing", "CapacityAvailable", "Autoscaling")
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", names.CONDITION)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling")
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 
@@ -298,7 +312,11 @@ def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool
         return False, "NoReadyPods", "no pod of the serving revision is ready"
     if traffic.generation <= 1 and not at.traffic_synced:
         return False, "GatewaysBehind", "no gateway knows the model yet"
-    return True, "Serving", "requests are served"
+    return (
+        True,
+        "Serving",
+        f"requests for {names.model(at)} are served" if names.is_elsewhere(at) else "requests are served",
+    )
 
 
 def _availability(serving: str | None, at: Situation) -> tuple[bool, str, str]:

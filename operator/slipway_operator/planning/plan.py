@@ -23,6 +23,7 @@ from slipway_operator.planning import (
     describe,
     hooks,
     measuring,
+    names,
     restart,
     revision,
     sleep,
@@ -70,6 +71,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     scaler = scaling(owner, at, obj)
     now_said = _conditions(course, at, traffic, scaler, generation)
+    said = names.news(status.conditions, now_said)
     told_so = _status(course, at, traffic, desired, settings.endpoint, obj)
     renewed = replace(told_so, ended=ended, conditions=now_said, reason=describe.reason(now_said, course.rollout))
     moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
@@ -80,7 +82,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
-        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
+        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *said, *ignored),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
@@ -152,7 +154,7 @@ def _status(
         step=describe.step(course.rollout),
         weight=_shown_weight(course, at),
         ready=describe.ready_of_wanted(at, {name: desired[name] for name in live}),
-        model=at.spec.inputs.model.name,
+        model=names.model(at),
         endpoint=endpoint,
         # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
@@ -177,6 +179,7 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     fresh = describe.conditions(course, at, traffic)
     told = [*fresh, scaler.condition] if scaler.condition else fresh
+    told = [*told, *names.condition(at.observed.standing, at.status.conditions, at.now)]
     return conditions.carry_over(told, at.status.conditions, generation)
 
 

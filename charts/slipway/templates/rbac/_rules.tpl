@@ -49,6 +49,10 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [get, create, patch]
+# Their annotation slipway.dev/model-names: which names they alone may have.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list]
 {{- end -}}
 
 {{- define "slipway.operatorOwnRules" -}}
@@ -60,6 +64,18 @@
   resources: [leases]
   resourceNames: [{{ include "slipway.fullname" . }}-operator]
   verbs: [get, update]
+# Who owns which model name: the operator alone writes it, gateways follow it.
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, update]
+{{- end -}}
+
+{{- define "slipway.gatewayOwnRules" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, list, watch]
 {{- end -}}
 
 {{- define "slipway.gatewayRules" -}}
