@@ -16,6 +16,7 @@ from .app import Admin, Edge, Source
 from .backends import Backends, Failsafe
 from .failsafe import Rule
 from .listener import listen
+from .operator_token import OperatorToken
 from .proxy import Proxy, open_session
 from .routes_file import RoutesFileWatch
 from .settings import Settings
@@ -73,7 +74,8 @@ async def run(settings: Settings) -> int:
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
         source = _source(settings, backends, metrics)
-        admin = Admin(edge, backends, metrics, source, incarnation)
+        token = OperatorToken(settings.operator_token_file)
+        admin = Admin(edge, backends, metrics, source, incarnation, token)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         runner = await listen(edge.app(), settings.host, settings.port, settings, edge.refuse)
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})

@@ -165,7 +165,7 @@ class Epoch:
     """One generation of a route's weights."""
 
     def __init__(self, route: Route) -> None:
-        self.generation = route.generation
+        self.generation, self.digest = route.generation, route.digest
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._seen: set[int] = set()
@@ -242,13 +242,18 @@ class Samples:
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, str], list[Epoch]] = {}
 
-    def epoch(self, route: Route) -> Epoch:
-        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more."""
+    def epoch(self, route: Route) -> Epoch | None:
+        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more.
+
+        None under a table that has a generation which counted for another table, as after somebody restored an old
+        status: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
-        if not epochs or epochs[-1].generation != route.generation:
+        if not epochs or epochs[-1].generation < route.generation:
             epochs.append(Epoch(route))
             del epochs[:-GENERATIONS]
-        return epochs[-1]
+        last = epochs[-1]
+        return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def keep(self, routes: Mapping[str, Route]) -> None:
         """Forgets routes that are gone, and those of a former object of the same name."""

@@ -12,7 +12,7 @@ import msgspec
 from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
-from slipway_operator.model.observed import Gateway
+from slipway_operator.model.observed import Gateway, Service
 
 Object = dict[str, Any]
 
@@ -21,6 +21,8 @@ CACHE_S = 0.3
 # What was in progress at a gateway that died comes back through another one; so long it is waited for.
 GRACE_S = 30.0
 PORT_NAME = "admin"
+DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
+MAX_GENERATION = 1 << 53  # what every reader of JSON takes; the next one after a larger one could not be written
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -88,7 +90,7 @@ class Answer:
                 self.name,
                 self.ready,
                 self.reachable,
-                int(route["generation"]),
+                min(int(route["generation"]), MAX_GENERATION),
                 inflight={revision: int(counts["inflight"]) for revision, counts in counted.items()},
                 incarnation=self.incarnation,
                 cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
@@ -98,6 +100,9 @@ class Answer:
                 held=int(activity.get("held", 0)),
                 known_s=_seconds(activity.get("known_s")),
                 last_request_s=_seconds(activity.get("last_request_s")),
+                digest=str(route.get("digest") or "")[:DIGEST_LENGTH],
+                weights={revision: int(counts.get("weight", 0)) for revision, counts in counted.items()},
+                service=_service(route.get("service") or {}),
             )
         except (AttributeError, LookupError, TypeError, ValueError):
             return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
@@ -106,6 +111,15 @@ class Answer:
         """What it says about one; empty where it has no such route."""
         told = self.routes.get(f"{namespace}/{name}")
         return (msgspec.json.decode(told) if told else None) or {}
+
+
+def _service(told: Object) -> Service:
+    return Service(
+        answered=max(0, int(told.get("answered", 0))),
+        refused=max(0, int(told.get("refused", 0))),
+        last=str(told.get("last") or "")[: samples.LONGEST],
+        unserved_s=_seconds(told.get("unserved_s")),
+    )
 
 
 def _seconds(value: object) -> float | None:

@@ -10,7 +10,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.plan import Event, Evict
 from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, RevisionStatus, Rollout, State, Traffic
-from slipway_operator.planning import causes
+from slipway_operator.planning import causes, service
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -35,10 +35,12 @@ def news(
 def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
     """What keeps pods from being ready, told when it is another cause than before."""
     former = {item.type: item.reason for item in before}
+    unserved = [item for item in now if item.type == "Ready" and item.reason in service.REASONS]
     ill = [item for item in now if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
+    named = [("PodsFailing", item) for item in ill] + [("NotServing", item) for item in unserved]
     return tuple(
-        Event("Warning", "PodsFailing", f"{item.reason}: {item.message}")
-        for item in ill
+        Event("Warning", name, f"{item.reason}: {item.message}")
+        for name, item in named
         if former.get(item.type) != item.reason
     )
 

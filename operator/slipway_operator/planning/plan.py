@@ -24,6 +24,7 @@ from slipway_operator.planning import (
     hooks,
     measuring,
     restart,
+    restore,
     revision,
     sleep,
     wakeup,
@@ -57,6 +58,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     owner = Owner.of(obj)
+    read, status = status, restore.restored(status, spec, observed, wanted, now)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
     at = replace(at, sleep=sleep.next_sleep(before, at))
@@ -78,7 +80,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=evicted,
-        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
+        events=(*restore.lost(read, status), *translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
@@ -204,8 +206,14 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
         version=_version(at, name),
         # Only of those that leave: of the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
+        replica_set_uid=_uid(at, name),
         scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
     )
+
+
+def _uid(at: Situation, name: str) -> str | None:
+    workload = at.workload(name)
+    return workload.uid or None if workload else None
 
 
 def _version(at: Situation, name: str) -> str | None:
