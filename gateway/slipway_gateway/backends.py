@@ -346,9 +346,11 @@ class Backends:
 
     def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
         revisions = {}
+        weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             tally = self._tallies.get((route.name, revision), Tally())
             revisions[revision] = {
+                "weight": weights.get(revision, 0),
                 "endpoints": len(table.urls(route, revision)),
                 "inflight": tally.inflight,
                 "requests": tally.requests,

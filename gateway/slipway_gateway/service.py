@@ -85,7 +85,8 @@ class Services:
             before = one.unserved_since_s is None
             if served != before:
                 one.unserved_since_s = None if served else now_s
-                self._tell(name)
+                if known:  # of a new one nothing else is expected
+                    self._tell(name)
         self._failing &= self._routes.keys()
 
     def answered(self, route: str) -> None:

@@ -60,7 +60,7 @@ OPERATOR = {
 # Those that register the metrics API, by name.
 REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 LEASE = {"get", "update"}  # its own one, in its own namespace
-GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
+GATEWAY = {"modeldeployments": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

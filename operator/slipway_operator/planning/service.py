@@ -31,7 +31,8 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
 def look_again_s(course: Course, at: Situation) -> float | None:
     """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
     unserved = any(item.service.unserved_s is not None for item in _heard(at)) and _is_to_serve(course, at)
-    return POLL_S if unserved or trouble(course, at) else None
+    found = trouble(course, at)
+    return POLL_S if unserved or (found and found[0] != NO_GATEWAY) else None
 
 
 def _is_to_serve(course: Course, at: Situation) -> bool:
