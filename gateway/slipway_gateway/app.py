@@ -319,7 +319,9 @@ class Admin:
     async def _renewed_routes(self, request: web.Request) -> web.Response:
         """The same for the operator, which thereby says that it minds the rollouts: reading alone renews nothing."""
         if not self._token.proves(request.headers.get("Authorization", "")):
-            message = "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
+            message = (
+                "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
+            )
             return web.json_response({"error": message}, status=401)
         self._backends.renew()
         return await self._routes(request)

@@ -130,7 +130,13 @@ def _metavar(name: str, default: Any) -> str:
         return "SECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
-    kinds = {"routes": "FILE", "operator_token_file": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL", "tenant_salt": "SECRET"}
+    kinds = {
+        "routes": "FILE",
+        "operator_token_file": "FILE",
+        "kubeconfig": "FILE",
+        "log_level": "LEVEL",
+        "tenant_salt": "SECRET",
+    }
     return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
 
 

@@ -6,7 +6,17 @@ from typing import Any
 
 Object = dict[str, Any]
 
-STATES = ("Initializing", "Provisioning", "Shifting", "Paused", "Analyzing", "Promoting", "Aborting", "Aborted", "Nonsense")
+STATES = (
+    "Initializing",
+    "Provisioning",
+    "Shifting",
+    "Paused",
+    "Analyzing",
+    "Promoting",
+    "Aborting",
+    "Aborted",
+    "Nonsense",
+)
 MOMENTS = ("0001-01-01T00:00:00+14:00", "2001-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
 NUMBERS = (-5, 0, 1, 7, 100, 2**31 - 1)
 # Moments that decide; a short list, so that edits find them.

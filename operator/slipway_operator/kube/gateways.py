@@ -221,7 +221,6 @@ class Gateways:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
             return Answer(endpoint.name, endpoint.ready, False)
 
-
     async def _report(self, endpoint: Endpoint) -> bytes:
         """What a gateway says. POST renews its failsafe too; one that refuses it is asked by GET all the same."""
         url, limit = f"{endpoint.url}/internal/routes", aiohttp.ClientTimeout(total=TIMEOUT_S)

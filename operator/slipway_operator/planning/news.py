@@ -33,16 +33,13 @@ def news(
 
 
 def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """What keeps pods from being ready, told when it is another cause than before."""
+    """What keeps pods from being ready, or ready pods from serving, told when it is another cause than before."""
     former = {item.type: item.reason for item in before}
-    unserved = [item for item in now if item.type == "Ready" and item.reason in service.REASONS]
-    ill = [item for item in now if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
-    named = [("PodsFailing", item) for item in ill] + [("NotServing", item) for item in unserved]
-    return tuple(
-        Event("Warning", name, f"{item.reason}: {item.message}")
-        for name, item in named
-        if former.get(item.type) != item.reason
-    )
+    changed = [item for item in now if former.get(item.type) != item.reason]
+    unserved = [item for item in changed if item.type == "Ready" and item.reason in service.REASONS]
+    ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
+    told = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
+    return (*told, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
 
 
 def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:

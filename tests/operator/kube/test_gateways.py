@@ -79,7 +79,15 @@ async def ask(session, *slices):
 
 async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
     assert await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port)) == [
-        Gateway("gw-1", ready=True, reachable=True, generation=41, inflight={"rev1": 3}, incarnation="b1", weights={"rev1": 0})
+        Gateway(
+            "gw-1",
+            ready=True,
+            reachable=True,
+            generation=41,
+            inflight={"rev1": 3},
+            incarnation="b1",
+            weights={"rev1": 0},
+        )
     ]
 
 

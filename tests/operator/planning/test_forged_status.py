@@ -1,4 +1,4 @@
-"""A status that others wrote: the operator goes on from it, within 30 s, and never says Healthy without service (S1)."""
+"""A status that others wrote: the operator goes on from it, within 30 s, and never Healthy without service (S1)."""
 
 from random import Random
 from typing import Any
@@ -138,7 +138,11 @@ def test_pods_stay_while_gateways_route_by_another_table() -> None:
 def test_a_status_that_cannot_be_read_counts_as_lost() -> None:
     world = healthy()
     world.__class__ = Forged
-    for forgery in ({"traffic": {}}, {"rollout": {"state": "Nonsense"}}, {"sleep": {"state": "Awake", "since": "0001-01-01T00:00:00+14:00"}}):
+    for forgery in (
+        {"traffic": {}},
+        {"rollout": {"state": "Nonsense"}},
+        {"sleep": {"state": "Awake", "since": "0001-01-01T00:00:00+14:00"}},
+    ):
         world.patch_status(**forgery)
         world.run(5)
         assert serves(world) and world.parsed().phase == "Healthy"
