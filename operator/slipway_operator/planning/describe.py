@@ -310,10 +310,10 @@ def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[
         return True, "Waking", "requests wait for the first pod"
     if at.ready(_serving(course)) == 0 or traffic is None:
         return False, "NoReadyPods", "no pod of the serving revision is ready"
-    if traffic.generation <= 1 and not at.traffic_synced:
-        return False, "GatewaysBehind", "no gateway knows the model yet"
     if unserved := service.trouble(course, at):
         return False, *unserved
+    if traffic.generation <= 1 and not at.traffic_synced:
+        return False, "GatewaysBehind", "no gateway knows the model yet"
     return True, "Serving", "requests are served"
 
 
