@@ -49,7 +49,7 @@ def message(course: Course, at: Situation) -> str:
         + baseline.sentence(course, at)
         + _within(course, at)
         + _unsynced(course, at)
-        + _unserved(course, at)
+        + service.sentence(course, at)
         + _draining(course, at)
     )
 
@@ -372,11 +372,6 @@ def _unsynced(course: Course, at: Situation) -> str:
         return ""
     acked, ready = at.acknowledged
     return "; waits for a ready gateway" if ready == 0 else f"; {acked} of {ready} gateways acknowledged"
-
-
-def _unserved(course: Course, at: Situation) -> str:
-    found = service.trouble(course, at)
-    return f"; {found[1]}" if found and found[0] != service.NO_GATEWAY else ""
 
 
 def _draining(course: Course, at: Situation) -> str:

@@ -28,6 +28,12 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
     return None
 
 
+def sentence(course: Course, at: Situation) -> str:
+    """The same at the end of a message; that there is no gateway is said by what waits for one."""
+    found = trouble(course, at)
+    return f"; {found[1]}" if found and found[0] != NO_GATEWAY else ""
+
+
 def look_again_s(course: Course, at: Situation) -> float | None:
     """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
     unserved = any(item.service.unserved_s is not None for item in _heard(at)) and _is_to_serve(course, at)

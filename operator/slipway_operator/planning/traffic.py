@@ -37,9 +37,10 @@ def _highest_generation(at: Situation) -> int:
     Gateways count requests by generation. Where a status was lost or an old one restored, its number is one that they
     had before, and counts of two tables would be added up.
     """
-    known = (one.generation for gateway in at.observed.gateways for one in (gateway, *gateway.samples))
+    routed = [gateway.generation or 0 for gateway in at.observed.gateways]
+    counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
     written = at.status.traffic.generation if at.status.traffic else 0
-    return max(written, *(generation or 0 for generation in known), 0)
+    return max([written, *routed, *counted])
 
 
 def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
