@@ -19,7 +19,7 @@ from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, 
 from slipway_operator.model import labels
 from tests.support.forgery import forged
 from tests.support.pods import MERGE, owner_of, pod, set_ready
-from tests.support.processes import Cluster, free_port, limited_kubeconfig, own_address
+from tests.support.processes import Cluster, limited_kubeconfig, own_address
 
 from .conftest import MANIFEST
 
@@ -37,7 +37,7 @@ class Controllers:
     def __init__(self, cluster):
         self._cluster, self._made = cluster, 0
         self.genuine, self.foreign = 0, 0
-        self.own_port, self.foreign_port = free_port(), free_port()
+        self.own_port, self.foreign_port = 0, 0
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -50,12 +50,13 @@ class Controllers:
             return web.json_response({"ok": True})
 
         runners = []
-        for port, handler in ((self.own_port, own), (self.foreign_port, foreign)):
+        for handler in (own, foreign):
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", handler)
             runners.append(web.AppRunner(app, access_log=None))
             await runners[-1].setup()
-            await web.TCPSite(runners[-1], "0.0.0.0", port).start()
+            await web.TCPSite(runners[-1], "0.0.0.0", 0).start()
+        self.own_port, self.foreign_port = (runner.addresses[0][1] for runner in runners)
         task = asyncio.create_task(self._run())
         try:
             yield self
@@ -279,4 +280,7 @@ async def test_edits_by_a_stranger_converge(client, namespace, api_server, tmp_p
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
 async def test_two_hundred_edits_by_a_stranger_converge(client, namespace, api_server, tmp_path):
-    await survives(client, namespace, api_server, tmp_path, 200, int(os.environ.get("SLIPWAY_STRANGER_SEED", "15")))
+    edits, seed = (
+        int(os.environ.get(f"SLIPWAY_STRANGER_{name}", usual)) for name, usual in (("EDITS", 200), ("SEED", 15))
+    )
+    await survives(client, namespace, api_server, tmp_path, edits, seed)
