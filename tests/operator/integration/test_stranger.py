@@ -82,6 +82,9 @@ class Controllers:
             if owner and owner["kind"] == "ReplicaSet" and owner["uid"] not in alive:
                 await client.delete(PODS, namespace, item["metadata"]["name"], item["metadata"]["uid"])
         for item in sets:
+            if (controller(item) or {}).get("uid") == "made-up":  # an owner that is not there
+                await client.delete(REPLICA_SETS, namespace, item["metadata"]["name"], item["metadata"]["uid"])
+                continue
             await self._follow(item, [one for one in pods if is_own(one, item)])
 
     async def _follow(self, item, own):
