@@ -19,6 +19,7 @@ from .backends import Backends, Failsafe
 from .failsafe import Rule
 from .last_table import LastTable
 from .listener import listen
+from .operator_token import OperatorToken
 from .outlier import OutlierDetection
 from .proxy import Proxy, sessions_within
 from .routes_file import RoutesFileWatch
@@ -102,7 +103,8 @@ async def run(settings: Settings) -> int:
             "" if settings.routes else settings.state_dir, settings.state_max_age_s, backends.publish, metrics
         )
         source = _source(settings, backends, metrics, last)
-        admin = Admin(edge, backends, metrics, source, incarnation, last)
+        token = OperatorToken(settings.operator_token_file)
+        admin = Admin(edge, backends, metrics, source, incarnation, token, last)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         runner = await listen(edge.app(), settings.host, settings.port, settings, edge.door())
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})

@@ -16,6 +16,7 @@ from .backends import Backends
 from .exchange import Call
 from .last_table import LastTable
 from .listener import Door
+from .operator_token import OperatorToken
 from .proxy import Proxy
 from .router import by_headers
 from .samples import BOUNDS
@@ -127,6 +128,7 @@ class Edge:
             self.running -= 1
             self._ended.set()
             self._metrics.observe(record, self._clock())
+            self._backends.ended(record.model, record.code, record.outcome)
             self._log(request, record)
 
     def door(self) -> Door:
@@ -286,8 +288,10 @@ class Admin:
         metrics: Metrics,
         source: Source,
         incarnation: str,
+        token: OperatorToken | None = None,
         last: LastTable | None = None,
     ) -> None:
+        self._token = token or OperatorToken("")
         self._edge = edge
         self._backends = backends
         self._metrics = metrics
@@ -301,6 +305,7 @@ class Admin:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_get("/internal/routes", self._routes)
+        app.router.add_post("/internal/routes", self._renewed_routes)
         app.router.add_get("/internal/calls", self._calls)
         return app
 
@@ -330,8 +335,17 @@ class Admin:
             "bounds": BOUNDS,
             "routes": self._backends.report(),
         }
-        self._backends.renew()
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _renewed_routes(self, request: web.Request) -> web.Response:
+        """The same for the operator, which thereby says that it minds the rollouts: reading alone renews nothing."""
+        if not self._token.proves(request.headers.get("Authorization", "")):
+            message = (
+                "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
+            )
+            return web.json_response({"error": message}, status=401)
+        self._backends.renew()
+        return await self._routes(request)
 
     async def _calls(self, request: web.Request) -> web.Response:
         """Which routes are to be woken: answered when there is news of it, or after a while."""

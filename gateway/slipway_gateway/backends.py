@@ -16,6 +16,7 @@ from .mirror.choice import mirror_of
 from .outlier import OutlierDetection
 from .router import Target, assigned, pick, pick_of, preference
 from .samples import MAX_ENTRIES, Epoch, Samples
+from .service import Services
 from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
 from .visits import Visitors, Visits
@@ -87,6 +88,11 @@ class Failsafe:
     ttl_s: float = 0.0
 
 
+def _version(route: Route) -> tuple[str, int, str]:
+    """What names one table of one object."""
+    return route.uid, route.generation, route.digest
+
+
 class Backends:
     """The published table with the counts that routing and the operator need.
 
@@ -117,6 +123,7 @@ class Backends:
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}
         self.visits = Visits(clock, incarnation)
+        self._services = Services(clock, self.visits.tell)
         self._changed = asyncio.Event()
         self.ejection = Ejection(outlier_detection or OutlierDetection(), metrics, clock)
 
@@ -128,6 +135,7 @@ class Backends:
                 del self._tallies[route, revision]
         self._samples.keep(table.routes)
         self.visits.follow(table.routes)
+        self._services.follow((name, route.uid, table.ready(route)) for name, route in table.routes.items())
         self._follow(last, table)
         self.ejection.follow(table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
@@ -141,7 +149,7 @@ class Backends:
         self._watches, self._renewed_s = {}, {}
         for name, route in table.routes.items():
             before = last.routes.get(name)
-            same = before is not None and (before.uid, before.generation) == (route.uid, route.generation)
+            same = before is not None and _version(before) == _version(route)
             self._watches[name] = watches[name] if same else Watch(rule, route.backends)
             self._renewed_s[name] = renewed[name] if route == before else self._clock()
         for gone in self._told.keys() - table.routes.keys():
@@ -250,7 +258,13 @@ class Backends:
             self._tell(route)
         return pick(self.table, in_force, key, self._inflight, excluded, avoided=avoided)
 
+    def ended(self, model: str, code: int, outcome: str) -> None:
+        """A client's request is over. `drained` ones say nothing of the route."""
+        if code >= 500 and outcome != "drained" and (route := self.find(model)):
+            self._services.refused(route.name, outcome)
+
     def began(self, target: Target, client: str) -> Try | None:
+        self._services.answered(target.route)
         return self._watched(target, lambda watch: watch.began(target.revision, client))
 
     def failed(self, target: Target, one: Try | None, client: str) -> None:
@@ -321,7 +335,8 @@ class Backends:
         if route is None or not route.mirror_routes or self._watches[route.name].cut or self._expired(route):
             return None
         one = mirror_of(route, target.revision, request_id, headers)
-        return (route, one, self._samples.epoch(route, self._clock())) if one else None
+        epoch = self._samples.epoch(route, self._clock())
+        return (route, one, epoch) if one and epoch else None
 
     def mirrors(self, target: Target, one: MirrorRoute) -> bool:
         """Whether a mirror is still published."""
@@ -363,9 +378,11 @@ class Backends:
 
     def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
         revisions = {}
+        weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             tally = self._tallies.get((route.name, revision), Tally())
             revisions[revision] = {
+                "weight": weights.get(revision, 0),
                 "endpoints": len(table.urls(route, revision)),
                 "inflight": tally.inflight,
                 "requests": tally.requests,
@@ -380,8 +397,10 @@ class Backends:
         return {
             "uid": route.uid,
             "generation": route.generation,
+            "digest": route.digest,
             "revisions": revisions,
             "failsafe": failsafe,
             "activity": self.visits.report(route.name),
+            "service": self._services.report(route.name),
             "samples": self._samples.report(route, self._clock()),
         }

@@ -140,7 +140,7 @@ class Epoch:
     """One generation of a route's weights."""
 
     def __init__(self, route: Route, begun_s: float = 0.0, room: Room | None = None) -> None:
-        self.generation = route.generation
+        self.generation, self.digest = route.generation, route.digest
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, Pairs]] = {}
@@ -216,15 +216,20 @@ class Samples:
         self._room = Room(max_entries)
         self._epochs: dict[tuple[str, str], list[Epoch]] = {}
 
-    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch:
-        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more."""
+    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch | None:
+        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more.
+
+        None under a table that has a generation which counted for another table, as after somebody restored an old
+        status: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
-        if not epochs or epochs[-1].generation != route.generation:
+        if not epochs or epochs[-1].generation < route.generation:
             epochs.append(Epoch(route, now_s, self._room))
             for old in epochs[:-GENERATIONS]:
                 old.end()
             del epochs[:-GENERATIONS]
-        return epochs[-1]
+        last = epochs[-1]
+        return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def keep(self, routes: Mapping[str, Route]) -> None:
         """Forgets routes that are gone, and those of a former object of the same name."""

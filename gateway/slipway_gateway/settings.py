@@ -94,6 +94,9 @@ class Settings:
         "weights go back to the stable revision when nobody renews them for so long; 0: never; the operator asks "
         "at least every 300",
     )
+    operator_token_file: str = _setting(
+        "", "file with the operator's token: who has it may renew the failsafe's time; default: anybody who POSTs"
+    )
     drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
     drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
     log_level: str = _setting("info", "debug, info, warning or error")
@@ -161,6 +164,7 @@ def _metavar(name: str, default: Any) -> str:
         return "BYTES"
     kinds = {
         "routes": "FILE",
+        "operator_token_file": "FILE",
         "kubeconfig": "FILE",
         "log_level": "LEVEL",
         "tenant_salt": "SECRET",

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import secrets
 import socket
 import sys
@@ -40,6 +41,7 @@ from slipway_operator.settings import Settings, parse, product_version
 from slipway_operator.telemetry import health, logs
 from slipway_operator.telemetry.metrics import Key, Metrics
 
+SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
 
 log = logging.getLogger("slipway_operator")
@@ -75,7 +77,7 @@ async def _explain(settings: Settings) -> int:
     planning = PlanSettings(settings.server_image, settings.endpoint)
     now = datetime.now(UTC)
     async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
-        gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+        gateways = _gateways(settings, client, session)
         try:
             found = await explain.from_cluster(
                 client, gateways, settings.target_namespace, settings.target, planning, now
@@ -106,7 +108,7 @@ async def _run(settings: Settings) -> int:
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
             fences = Fences(client, settings.fence) if settings.fence else None
-            gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+            gateways = _gateways(settings, client, session)
             claims = _names(settings, client, known, queue, lease)
             sight = Sight(client, gateways, known, fences, claims)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
@@ -124,6 +126,19 @@ def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Ke
         settings.namespaces,
     )
     return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
+
+
+def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession) -> Gateways:
+    """The secret is read for each question, so one that was rotated counts at once."""
+
+    def token() -> str:
+        try:
+            words = settings.gateway_token_file.read_text().split() if settings.gateway_token_file else []
+        except (OSError, UnicodeDecodeError):  # gateways that want a proof say what is missing
+            words = []
+        return words[0] if words else ""
+
+    return Gateways(client, session, settings.own_namespace, settings.gateway_service, token=token)
 
 
 @contextlib.asynccontextmanager
@@ -176,7 +191,12 @@ async def _serve(
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
         ]
-        calls = Calls(gateways, session, queue.add, settings.namespaces)
+
+        def look_at_all() -> None:
+            for key in known.deployments():
+                queue.add_after(key, random.uniform(0.0, SPREAD_S))
+
+        calls = Calls(gateways, session, queue.add, settings.namespaces, look_at_all)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
         await known.fill(client)
         resync = watch.resync(client, known, settings.resync_s, queue.add_after)

@@ -37,6 +37,7 @@ class Settings:
     hook_signing_key_file: Path | None = None
     outbound: Policy = field(default_factory=Policy)  # what may be called for tenants
     fence: FenceSettings | None = None  # None: model pods get no NetworkPolicy
+    gateway_token_file: Path | None = None  # the first word in it proves to gateways that the operator asks
     metrics_api_service: str = ""  # empty: the metrics API is not served
     metrics_api_port: int = 8443
     metrics_api_owner: str = ""
@@ -72,6 +73,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
         outbound=Policy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
         fence=_fence(chosen),
+        gateway_token_file=Path(chosen.gateway_token_file) if chosen.gateway_token_file else None,
         metrics_api_service=chosen.metrics_api_service,
         metrics_api_port=chosen.metrics_api_port,
         metrics_api_owner=chosen.metrics_api_owner,
@@ -177,6 +179,11 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     )
     add(
         "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
+    )
+    add(
+        "--gateway-token-file",
+        "",
+        "file with the token by which gateways know the operator, their --operator-token-file (default: none)",
     )
     add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
     add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")

@@ -66,7 +66,7 @@ OPERATOR = {
 REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 LEASE = {"get", "update"}  # its own one, in its own namespace
 NAMES_OBJECT = {"slipway-operator": {"get", "update"}, "slipway-gateway": set(READ)}  # who owns which model name
-GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
+GATEWAY = {"modeldeployments": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

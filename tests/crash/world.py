@@ -22,7 +22,8 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource
 from tests.crash.proxy import Proxy
-from tests.support.processes import ROOT, Process, free_port, operator_rules
+from tests.support.pods import has_pod
+from tests.support.processes import ROOT, Process, free_port, operator_rules, own_address
 
 Object = dict[str, Any]
 
@@ -194,6 +195,7 @@ class World:
             path = REPLICA_SETS.path(item["metadata"]["namespace"], item["metadata"]["name"], "status")
             with contextlib.suppress(ApiError):  # deleted meanwhile
                 await self.client._call("PATCH", path, [], {"status": status}, _MERGE)
+            await has_pod(self.client, item, own_address())
 
     async def _remember(self, item: Object) -> None:
         self.objects[item["metadata"]["namespace"]] = item

@@ -13,6 +13,7 @@ from aiohttp import web
 from slipway_gateway.app import Admin, Edge
 from slipway_gateway.backends import Backends
 from slipway_gateway.listener import listen
+from slipway_gateway.operator_token import OperatorToken
 from slipway_gateway.proxy import Proxy
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
@@ -130,7 +131,8 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     backends = Backends(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
-        admin = Admin(edge, backends, metrics, NoSource(), "incarnation")
+        token = OperatorToken(settings.operator_token_file)
+        admin = Admin(edge, backends, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))

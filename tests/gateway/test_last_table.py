@@ -131,7 +131,7 @@ async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> Non
         last = LastTable(str(tmp_path), 3600.0, gate.backends.publish, gate.metrics)
         running = asyncio.create_task(last.run(grace_s=0.01))
         await until(lambda: gate.backends.table)
-        admin = Admin(gate.edge, gate.backends, gate.metrics, NoSource(), "i", last)
+        admin = Admin(gate.edge, gate.backends, gate.metrics, NoSource(), "i", last=last)
         ready = await admin._readyz(None)  # type: ignore[arg-type]
         assert ready.status == 200 and "restored table, 3" in str(ready.text) and "the test" in str(ready.text)
         report = msgspec.json.decode((await admin._routes(None)).body)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ class FakeApi:
         self.watches = list(watches)
         self.versions: list[str] = []
         self.lists = 0
+        self.page = 500
         self.tokens: list[str] = []
         self.good_token = ""
         self.names: list[Any] = []  # what each list of ConfigMaps says; while there is more, watches are refused
@@ -49,7 +50,10 @@ class FakeApi:
             self.lists += ours
             if self.lists > 1 and self.later_items is not None:
                 self.items = self.later_items
-            return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.items if ours else []})
+            first = int(request.query.get("continue", "0"))
+            more = {"continue": str(first + self.page)} if ours and first + self.page < len(self.items) else {}
+            items = self.items[first : first + self.page] if ours else []
+            return web.json_response({"metadata": {"resourceVersion": "5"} | more, "items": items})
         if ours:
             self.versions.append(request.query["resourceVersion"])
             if self.watches:
@@ -237,22 +241,32 @@ async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: py
         assert "the weights sum to 7" in caplog.text
 
 
-async def test_lower_generation_is_not_followed_but_a_new_object_is(tmp_path: Path) -> None:
-    reborn = deployment("other", 1, 9)
-    reborn["metadata"]["uid"] = "new"
+async def test_the_newest_object_is_followed_whatever_its_generation(tmp_path: Path) -> None:
+    """Story S1: the gateway stayed with generation 9 for good after a status was lost and began again at 1."""
+    lost = deployment("chat", 0, 8)
+    del lost["status"]["traffic"]
     api = FakeApi(
         [
             ("ADDED", deployment("other", 9, 6)),
-            ("MODIFIED", deployment("chat", 0, 7)),
-            ("MODIFIED", reborn),
+            ("MODIFIED", deployment("other", 1, 7)),
+            ("MODIFIED", lost),
             ("ADDED", deployment("last", 1, 10)),
             None,
         ]
     )
     async with watching(api, tmp_path) as table:
         await until(lambda: "last" in table().models)
-        assert table().models["chat"].generation == 1
         assert table().models["other"].generation == 1
+        # Without a table the last one stays: nobody said where else to send requests.
+        assert table().models["chat"].generation == 1 and table().models["chat"].backends
+
+
+async def test_lists_come_in_pages(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.items = [deployment(f"m{number}", 1, number + 1) for number in range(5)]
+    api.page = 2
+    async with watching(api, tmp_path) as table:
+        assert len(table().models) == 5 and api.lists == 3
 
 
 async def test_rotated_token_is_read_again(tmp_path: Path) -> None:

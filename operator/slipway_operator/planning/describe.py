@@ -17,6 +17,7 @@ from slipway_operator.planning import (
     hooks,
     names,
     scheduling,
+    service,
     sleep,
 )
 from slipway_operator.planning.conditions import condition
@@ -50,6 +51,7 @@ def message(course: Course, at: Situation) -> str:
         + baseline.sentence(course, at)
         + _within(course, at)
         + _unsynced(course, at)
+        + service.sentence(course, at)
         + _draining(course, at)
         + names.sentence(at)
     )
@@ -68,7 +70,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
     healthy = course.stable is not None and capacity.stable_healthy(course, at)
     rows = (
         ("Accepted", True, "Valid", "the spec is valid"),
-        ("Ready", *_readiness(at.ready(serving), at, traffic)),
+        ("Ready", *_readiness(course, at, traffic)),
         ("Available", *_availability(serving, at)),
         ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
         ("TrafficSynced", *_synchrony(at, traffic)),
@@ -241,6 +243,8 @@ def _settled_phase(course: Course, at: Situation) -> Phase:
         return Phase.ASLEEP
     if at.sleep and at.sleep.state is SleepState.WAKING:
         return Phase.DEGRADED if sleep.is_late(at) else Phase.PROGRESSING
+    if service.trouble(course, at):
+        return Phase.DEGRADED
     if ready >= at.replicas:
         return Phase.HEALTHY
     return Phase.PROGRESSING if ready > 0 else Phase.DEGRADED
@@ -302,14 +306,16 @@ def _progress_reason(course: Course, at: Situation) -> tuple[str, str]:
     return str(rollout.state), _sentence(course, at)
 
 
-def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
+def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
     """A later table that is still on its way takes nothing from readiness: the former one routes to the same pods."""
     if at.asleep:
         return True, "Asleep", "the next request waits until it is awake"
     if at.sleep and at.sleep.state is SleepState.WAKING and not sleep.is_late(at):
         return True, "Waking", "requests wait for the first pod"
-    if ready == 0 or traffic is None:
+    if at.ready(_serving(course)) == 0 or traffic is None:
         return False, "NoReadyPods", "no pod of the serving revision is ready"
+    if unserved := service.trouble(course, at):
+        return False, *unserved
     if traffic.generation <= 1 and not at.traffic_synced:
         return False, "GatewaysBehind", "no gateway knows the model yet"
     return (

@@ -25,6 +25,7 @@ from slipway_operator.planning import (
     measuring,
     names,
     restart,
+    restore,
     revision,
     sleep,
     wakeup,
@@ -59,6 +60,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     owner = Owner.of(obj)
+    read, status = status, restore.restored(status, spec, observed, wanted, now)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
     at = replace(at, sleep=sleep.next_sleep(before, at))
@@ -82,7 +84,16 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
-        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *said, *ignored),
+        events=(
+            *restore.lost(read, status),
+            *translated,
+            *decided,
+            *told,
+            *moved,
+            *troubles(status.conditions, now_said),
+            *said,
+            *ignored,
+        ),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
@@ -211,10 +222,16 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
         version=_version(at, name),
         # Only of those that leave: of the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
+        replica_set_uid=_uid(at, name),
         scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
     )
+
+
+def _uid(at: Situation, name: str) -> str | None:
+    workload = at.workload(name)
+    return workload.uid or None if workload else None
 
 
 def _version(at: Situation, name: str) -> str | None:

@@ -82,6 +82,11 @@
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]
   verbs: [get, list, watch]
+# Endpoints are pods that a revision's own ReplicaSet controls.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+# For gateways of the former release, until an upgrade has replaced them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
