@@ -12,6 +12,7 @@ from typing import Any
 from .ejection import Ejection
 from .failsafe import Rule, Try, Watch, pair, returned
 from .fate import Fate, Outcome
+from .lease import Lease, Tally
 from .mirror.choice import mirror_of
 from .outlier import OutlierDetection
 from .router import Target, assigned, pick, pick_of, preference
@@ -25,59 +26,6 @@ log = logging.getLogger(__name__)
 # A whole answer is silent while it is written, a stream only before it and when something is wrong.
 WHOLE_PATIENCE = 5
 _EXPIRED = "nobody renewed its weights in time: they go back to the stable revision as far as its pods can carry them"
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of one revision since the process started; `requests` and `failures` are first attempts only."""
-
-    inflight: int = 0
-    requests: int = 0
-    failures: int = 0
-
-
-class Lease:
-    """One attempt at one endpoint: counted as in flight from creation to `release`."""
-
-    def __init__(
-        self,
-        owner: "Backends",
-        target: Target,
-        tally: Tally,
-        *,
-        first: bool,
-        fate: Fate | None = None,
-        client: str = "",
-    ) -> None:
-        self.target = target
-        self.client = client
-        self.fate = fate  # of a first attempt alone
-        self._owner = owner
-        self._tally = tally
-        self._first = first
-        self._held = True
-        self._failed = False
-        self._try: Try | None = None
-
-    def began(self) -> None:
-        """The endpoint answers; whether it also ends the answer is yet to be seen."""
-        if not self._failed:
-            self._try = self._owner.began(self.target, self.client)
-
-    def failed(self, body: bytes = b"") -> None:
-        """`body`: of an answer whose status says so."""
-        # Retries hide a bad revision from clients; they must not hide it from the operator's judgement.
-        if self.fate:
-            self.fate.failed(self._owner.now(), body)
-        if not self._failed:
-            self._failed = True
-            self._tally.failures += self._first
-            self._owner.failed(self.target, self._try, self.client)
-
-    def release(self) -> None:
-        if self._held:
-            self._held = False
-            self._owner.give_back(self.target, self._tally)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import aiohttp
 from multidict import CIMultiDict
 
-from .backends import Lease
 from .budget import Account, unlimited
 from .fate import Fate
+from .lease import Lease
 from .router import Target
 from .samples import stratum
 from .wire.answers import WITHOUT_TEXT

@@ -10,13 +10,14 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from .backends import Backends, Lease
+from .backends import Backends
 from .bodies import outgoing
 from .budget import Account, Budget
 from .container import budget_bytes, memory_limit_bytes
 from .crashes import Crashes
 from .exchange import Answer, Call, Effort, Fault
 from .fate import Fate
+from .lease import Lease
 from .memory import Memory, name_of
 from .mirror.lane import Lane
 from .relay import Relay

@@ -42,7 +42,7 @@ def test_it_draws_most_fields_of_every_body_and_many_bodies_are_json() -> None:
     schemas = Schemas(DOCUMENT, "m")
     requests = drawn(schemas.requests(), 200)
     covered = {field for request in requests for field in request.fields}
-    assert len(schemas.fields() - covered) <= 0.4 * len(schemas.fields())
+    assert len(schemas.fields() - covered) <= 0.6 * len(schemas.fields())
     assert {request.path.replace("/m/", "/{name}/") for request in requests} == set(schemas.bodies)
 
     def is_json(request: Request) -> bool:

@@ -160,7 +160,7 @@ async def test_models() -> None:
 async def test_bug_is_a_500_with_a_count(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async with gateway() as gate:
         gate.route(("rev", 100, []))
-        monkeypatch.setattr(gate.backends, "find", lambda model: 1 / 0)
+        monkeypatch.setattr(gate.backends, "enter", lambda model: 1 / 0)
         assert await refusal(gate, {"model": "chat"}) == (500, "internal_error")
         assert gate.outcomes() == {"internal": 1}
         assert "ZeroDivisionError" in caplog.text
@@ -194,8 +194,8 @@ async def test_routes_report_is_the_contract() -> None:
         async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
             report = await answer.json()
         revisions = {
-            "rev": {"endpoints": 1, "inflight": 1, "requests": 1, "failures": 0},
-            "old": {"endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
+            "rev": {"weight": 100, "endpoints": 1, "inflight": 1, "requests": 1, "failures": 0},
+            "old": {"weight": 0, "endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
         }
         failsafe = {"cut_off": "", "reason": "", "expired": False}
         (sample,) = report["routes"]["default/chat"].pop("samples")
@@ -203,7 +203,15 @@ async def test_routes_report_is_the_contract() -> None:
         assert (activity["held"], activity["last_request_s"], activity["known_s"] >= 0) == (0, 0.0, True)
         assert (sample["generation"], sample["weights"]) == (1, {"rev": 100, "old": 0})
         assert set(report.pop("bounds")) == {"ttft", "itl", "e2e"}
-        route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}
+        service = {"answered": 1, "refused": 0, "last": "", "unserved_s": None}
+        route = {
+            "uid": "uid",
+            "generation": 1,
+            "digest": "",
+            "revisions": revisions,
+            "failsafe": failsafe,
+            "service": service,
+        }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.

@@ -225,7 +225,9 @@ async def test_calls_are_told_at_once_and_once() -> None:
         assert not again.done(), "the other two are no news"
         edge.route(("r1", 100, [server.url]))
         assert {(await one).status for one in asked} == {200}
-        assert (await calls(edge))["routes"] == []
+        served = await asyncio.wait_for(again, 2)
+        assert served["routes"] == ["default/chat"], "it has an endpoint now"
+        again = asyncio.create_task(calls(edge, served["mark"]))
         sleeps(edge, hold_s=0)
         await edge.post()
         assert (await asyncio.wait_for(again, 2))["routes"] == ["default/chat"]

@@ -26,7 +26,7 @@ from .harness import NoSource, echo, gateway, table, until, upstream
 
 MATCH = (HeaderMatch("x-team", prefix="qa-"),)
 ROUTE = Route(
-    "default/chat", "u1", "org/chat", "2026-01-01T00:00:00Z", 41, "salt",
+    "default/chat", "u1", "chat", "2026-01-01T00:00:00Z", 41, "salt",
     (Backend("r1", 25, "v2"), Backend("r2", 75)), (HeaderRoute("t", "r1", MATCH),),
     (MirrorRoute("m", "r1", 20, MATCH),),
     30.0, 2, False, None, ("cookie",),

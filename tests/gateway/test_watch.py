@@ -38,6 +38,7 @@ class FakeApi:
         self.good_token = ""
         self.names: list[Any] = []  # what each list of ConfigMaps says; while there is more, watches are refused
         self.names_watches: list[Any] = []  # what each watch of them says before that
+        self.restarted = asyncio.Event()  # ends the streams that say nothing more
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         self.tokens.append(request.headers.get("Authorization", ""))
@@ -78,7 +79,8 @@ class FakeApi:
         await out.prepare(request)
         for line in answer:
             if line is None:
-                await asyncio.sleep(60)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.restarted.wait(), 60)
             elif isinstance(line, bytes):
                 await out.write(line)
             else:
@@ -102,6 +104,7 @@ async def watching(
                 await until(lambda: waits_for in source.waiting_for, 10)
                 assert not published
                 api.names, api.names_watches = [[owners(2, '{"chat": {"owner": "default/chat"}}')]], [410]
+                api.restarted.set()
             await until(lambda: published, 10)
             yield lambda: published[-1]
         finally:

@@ -44,17 +44,8 @@ def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
     sentence = _sentence(course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
-    return (
-        held
-        + sentence
-        + _mirrored(at)
-        + baseline.sentence(course, at)
-        + _within(course, at)
-        + _unsynced(course, at)
-        + service.sentence(course, at)
-        + _draining(course, at)
-        + names.sentence(at)
-    )
+    about = (baseline.sentence, _within, _unsynced, service.sentence, _draining)
+    return "".join((held, sentence, _mirrored(at), *(say(course, at) for say in about), names.sentence(at)))
 
 
 def step(rollout: Rollout | None) -> str | None:

@@ -70,7 +70,7 @@ class InProcess:
     async def __aenter__(self) -> "InProcess":
         self.app, _ = build(self.service, Replays(Bounds(window_s=0.0), self.metrics), self._max_body_bytes)
         self.server = TestServer(self.app)
-        await self.server.start_server()
+        await self.server.start_server(auto_decompress=False)  # as serve() does
         self.client = aiohttp.ClientSession()
         return self
 

@@ -282,7 +282,7 @@ async def test_no_header_is_answered_500(server: InProcess, headers: dict[str, s
     for body in (completion(stream=True), completion()):
         # Behind a body that cannot be decoded nothing can be read: the connection ends.
         status, _ = await server.post(COMPLETE, body, headers | {"Connection": "close"})
-        assert status in (200, 400, 410)
+        assert status in (200, 400, 410, 415)
 
 
 @pytest.mark.attack_class(15)
@@ -389,7 +389,7 @@ async def test_the_document_is_served(server: InProcess) -> None:
 async def test_an_encoded_body_is_refused_before_it_is_read(server: InProcess, encoding: str) -> None:
     """Found by fuzzing: a body that is not gzip but says so was answered 500, and a bomb would have been unpacked."""
     status, answer = await server.post(COMPLETE, completion(), {"Content-Encoding": encoding})
-    assert (status, answer["error"]["param"]) == (415, "Content-Encoding")
+    assert (status, answer["error"]["param"]) == (415, "Content-Encoding"), answer
     assert server.outcomes() == {"invalid": 1.0}
 
 
