@@ -1,6 +1,6 @@
 """What the gateway costs: latency added to a direct call, and streams at a time in one process.
 
-    python bench/gateway.py            (QUICK=1 for a short run)
+    python -m bench.gateway            (QUICK=1 for a short run)
 
 Upstream, gateway and load are three processes on this machine; direct and routed requests alternate, so that noise
 hits both. The gateway's own CPU time per request is the number to trust on a machine that has other work to do.
@@ -65,7 +65,9 @@ async def serve_upstream() -> None:
 def processes() -> Iterator[tuple[str, str, int]]:
     """URLs of the upstream and of the gateway, and the gateway's process id."""
     with tempfile.TemporaryDirectory() as folder:
-        first = subprocess.Popen([sys.executable, __file__, "upstream"], stdout=subprocess.PIPE, text=True)
+        first = subprocess.Popen(
+            [sys.executable, "-m", "bench.gateway", "upstream"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         assert first.stdout
         upstream = f"http://127.0.0.1:{first.stdout.readline().strip()}"
         routes = Path(folder) / "routes.json"
