@@ -15,6 +15,7 @@ from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
+from slipway_operator.kube.pins import Pins
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api.sampler import Sampler, followed
 from slipway_operator.model import status
@@ -80,6 +81,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
         self._capacity = capacity or Capacity(Autoscalers(sight.client))
+        self._pins = Pins()
         self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
         self._settings, self._metrics, self._clock, self._askers = settings, metrics, clock, askers
         self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
@@ -127,6 +129,7 @@ class Reconciler:
         self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
+            await self._pins.hold(self._client, obj, planned.pins)
             told = await apply.execute(self._client, obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.

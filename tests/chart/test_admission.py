@@ -53,6 +53,7 @@ OPERATOR = {
     "horizontalpodautoscalers": (*READ, "create", "patch", "delete"),
     "pods": READ,
     "pods/eviction": ("create",),
+    "configmaps": ("create",),
     "jobs": ("get", "create", "delete"),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),

@@ -11,6 +11,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
 from slipway_server import fetcher
+from slipway_server.fetcher.pin import Report
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT, ports
 from tests.crds.objects import model_deployment, path
@@ -27,7 +28,7 @@ def _snapshot(**model: object) -> Snapshot:
         Engine(args=("--max-num-seqs", "8"), env=(("HF_ENDPOINT", "https://hub.example.com"),)),
         Resources(cpu="1", memory="1Gi"),
     )
-    return Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 1)
+    return Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
 
 
 def _pod(**model: object) -> dict:
@@ -66,9 +67,20 @@ def test_fetcher_parses_the_operators_arguments(
     container = _pod(uri=uri, revision=revision)["initContainers"][0]
     monkeypatch.setattr(sys, "argv", [*container["command"], *container["args"]])
     seen: dict[str, object] = {}
-    monkeypatch.setattr(fetcher, "fetch", lambda *found, **_: seen.update(found=found))
+
+    def fetch(*found: object, **options: object) -> Report:
+        seen.update(found=found, **options)
+        return Report("sha256:" + "0" * 64, "", 1, 1, False)
+
+    monkeypatch.setattr(fetcher, "fetch", fetch)
     monkeypatch.setattr(fetcher.logs, "configure", lambda level: None)
+    for variable in container["env"]:
+        if "value" in variable:
+            monkeypatch.setenv(variable["name"], variable["value"])
     fetcher.main()
+    downloads = not uri.startswith(("pvc", "file"))
+    assert seen["max_bytes"] == (64 * 2**30 if downloads else 2**40)
+    assert str(seen["pin_file"]) == "/etc/slipway/weights/pin.json"
     assert [str(value) for value in seen["found"]] == [uri, revision or "", "/mnt/models"]  # type: ignore[attr-defined]
 
 

@@ -161,9 +161,21 @@ CEL_CASES = (
         ),
     ),
     Case(
-        "revision-needs-hf",
-        "spec.model.revision goes with hf:// only",
-        bad=(_model(uri="pvc://claim/m", revision="main"), _model(uri="file:///m", revision="main")),
+        "revision-is-a-digest",
+        "spec.model.revision of an https://, pvc:// or file:// model is its digest",
+        bad=(
+            _model(uri="pvc://claim/m", revision="main"),
+            _model(uri="file:///m", revision="sha256:12"),
+            _model(uri="https://host/m.tar", revision="sha256:" + "A" * 64),
+        ),
+        good=tuple(
+            _model(uri=uri, revision="sha256:" + "0a" * 32) for uri in ("pvc://c/m", "file:///m", "https://h/m.tar")
+        ),
+    ),
+    Case(
+        "revision-of-a-repository",
+        "spec.model.revision of an hf:// model is a branch, a tag or a commit",
+        bad=(_model(revision="sha256:" + "0a" * 32),),
         good=(_model(revision="main"), _model(revision="9f3c1e0")),
     ),
     Case(
@@ -214,6 +226,18 @@ CEL_CASES = (
         "spec.resources.cpu must be a positive quantity",
         bad=_amount("cpu", "0", 0, "-1", "four", "4 cores"),
         good=_amount("cpu", 4, "4", "500m", "0.5"),
+    ),
+    Case(
+        "storage",
+        "spec.resources.storage must be a positive quantity",
+        bad=_amount("storage", "0", "-1Gi", "24GB", "much", "65Ti"),
+        good=_amount("storage", "200Gi", "1T", 1073741824),
+    ),
+    Case(
+        "storage-of-downloads",
+        "spec.resources.storage is for models that are downloaded",
+        bad=tuple({"model": {"uri": uri}, "resources": {"storage": "1Gi"}} for uri in ("pvc://claim/m", "file:///m")),
+        good=tuple({"model": {"uri": uri}, "resources": {"storage": "1Gi"}} for uri in ("hf://o/m", "https://h/m.tar")),
     ),
     Case(
         "memory",

@@ -16,7 +16,7 @@ from slipway_operator.kube.resources import (
     SERVICES,
     Resource,
 )
-from slipway_operator.model import labels
+from slipway_operator.model import labels, weights
 
 Object = dict[str, Any]
 Key = tuple[str, str]
@@ -190,6 +190,7 @@ def _kept(resource: Resource, obj: Object) -> Object:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
     elif resource is CONTROLLER_REVISIONS:
         kept |= _part(obj, ("data", "revision"))
+        kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, (weights.ANNOTATION,))
     return kept
 
 

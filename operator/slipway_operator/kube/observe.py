@@ -14,6 +14,9 @@ from slipway_operator.model import labels, template, wire
 from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
 from slipway_operator.model.spec import Invalid, parse, parse_inputs
 from slipway_operator.model.template import BUILT_IN, Template
+from slipway_operator.model.weights import ANNOTATION, Weights, reported
+from slipway_operator.model.weights import parse as parse_weights
+from slipway_operator.planning import weights
 
 Object = dict[str, Any]
 
@@ -33,12 +36,14 @@ async def observe(
     )
     pods = children[PODS]
     owned = [item for item in children[REPLICA_SETS] if is_owned(item, uid)]
+    snapshots = {
+        item.revision: item
+        for item in (snapshot(it, name) for it in children[CONTROLLER_REVISIONS] if is_owned(it, uid))
+    }
+    found = (workload(it, pods) for it in owned)
     return Observed(
-        snapshots={
-            item.revision: item
-            for item in (snapshot(it, name) for it in children[CONTROLLER_REVISIONS] if is_owned(it, uid))
-        },
-        workloads={item.revision: item for item in (workload(it, pods) for it in owned)},
+        snapshots=snapshots,
+        workloads={item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found},
         services=frozenset(
             revision_of(item) for item in children[SERVICES] if is_owned(item, uid) and not _is_leaving(item)
         ),
@@ -88,6 +93,7 @@ def snapshot(item: Object, name: str) -> Snapshot:
         image=data["image"],
         drain_timeout_s=int(data["drainTimeoutSeconds"]),
         template_version=int(data["templateVersion"]),
+        weights=parse_weights((item["metadata"].get("annotations") or {}).get(ANNOTATION)),
     )
 
 
@@ -116,7 +122,17 @@ def _pod(pod: Object) -> Pod:
     metadata = pod["metadata"]
     made = wire.parse_time(metadata["creationTimestamp"])
     address = (pod.get("status") or {}).get("podIP") or ""
-    return Pod(metadata["name"], made, pod_trouble.is_ready(pod), pod_trouble.restarts(pod), address)
+    ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
+    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod))
+
+
+def _loaded(pod: Object) -> Weights | None:
+    """What the fetcher of a pod said when it succeeded."""
+    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if container.get("name") == "fetch" and ended.get("exitCode") == 0:
+            return reported(str(ended.get("message") or ""))
+    return None
 
 
 def _is_leaving(item: Object) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from slipway_operator.manifests import bounds
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Snapshot
@@ -38,10 +39,16 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
                     "labels": pod_labels,
                     "annotations": {"kubectl.kubernetes.io/default-container": "server"},
                 },
-                "spec": _pod_spec(snapshot),
+                "spec": _rendered(owner, snapshot),
             },
         },
     }
+
+
+def _rendered(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
+    """By the version of the template that the revision was made with."""
+    pod = _pod_spec(snapshot)
+    return bounds.bounded(pod, owner.name, snapshot) if snapshot.template_version > 1 else pod
 
 
 def _pod_spec(snapshot: Snapshot) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from slipway_operator.model.measuring import Answer
 from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
 from slipway_operator.model.template import Template
+from slipway_operator.model.weights import Weights
 
 # Words of PodTrouble.reason that decisions know; the others are whatever Kubernetes says.
 CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
+WEIGHTS_DIFFER = "WeightsDiffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Snapshot:
     image: str  # the server image in force when the revision was made; operator upgrades do not change it
     drain_timeout_s: int
     template_version: int  # which rendering of the pod the revision was made with
+    weights: Weights | None = None  # what its first pod loaded, and every other one must
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Pod:
     ready: bool
     restarts: int = 0  # of its containers
     address: str = ""  # its IP, once it has one
+    weights: Weights | None = None  # what it says that it loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 from slipway_operator.model.hooks import HookCall
 from slipway_operator.model.measuring import Question
 from slipway_operator.model.status import Status
+from slipway_operator.model.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,14 @@ class Create:
     """Create or complete an object by server-side apply."""
 
     manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep what a revision's weights are, and tell its pods; the record and the ConfigMap have this name."""
+
+    name: str
+    weights: Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, then one status write, then deletions, evictions, events and questions to hooks."""
+    """Pins, then actions in order, then one status write, then deletions, evictions, events and questions to hooks."""
 
     status: Status
+    pins: tuple[Pin, ...] = ()
     create: tuple[Create, ...] = ()
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()

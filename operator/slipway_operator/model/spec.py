@@ -56,6 +56,7 @@ class Resources:
     cpu: str | None = None
     memory: str | None = None
     accelerator: tuple[str, int] | None = None
+    storage: str | None = None  # room for the files of a model that is downloaded
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
             if accelerator is not None
             else None,
+            storage=_quantity(resources.get("storage")),
         ),
     )
 
@@ -197,6 +199,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "cpu": resources.cpu,
                 "memory": resources.memory,
                 "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
+                "storage": resources.storage,
             },
         }
     )

@@ -160,6 +160,8 @@ class RevisionStatus:
     version: str | None = None
     inflight: int | None = None
     scale_down_at: datetime | None = None
+    commit: str | None = None  # of its weights, where they are a repository's
+    digest: str | None = None  # of its weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,7 @@ def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
 def _weights_differ(course: Course, at: Situation) -> bool:
     """Whether canary computes with other numbers than stable. Where nobody knows, nobody is blamed for drift."""
     one, other = (at.observed.snapshots.get(name) for name in _pair(course))
-    return one is None or other is None or not same_weights(one.inputs, other.inputs)
+    return one is None or other is None or not same_weights(one, other)
 
 
 def _pair(course: Course) -> tuple[str, str]:

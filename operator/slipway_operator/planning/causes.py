@@ -6,7 +6,14 @@
 import re
 from dataclasses import dataclass
 
-from slipway_operator.model.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble, Workload
+from slipway_operator.model.observed import (
+    CREATE_FAILED,
+    NOT_READY,
+    UNSCHEDULABLE,
+    WEIGHTS_DIFFER,
+    PodTrouble,
+    Workload,
+)
 from slipway_operator.model.spec import Resources
 from slipway_operator.planning import scheduling
 
@@ -147,6 +154,18 @@ RULES = (
     ),
     # A container began and ended.
     Rule("OOMKilled", "raise spec.resources.memory, or serve a smaller or quantized model", frozenset({"OOMKilled"})),
+    Rule(
+        WEIGHTS_DIFFER,
+        "publish again what it is pinned to; or change spec.model, which makes a new revision of what is there now",
+        _CRASH | {WEIGHTS_DIFFER},
+        r"; the revision is pinned to sha256:",
+    ),
+    Rule(
+        "StorageTooSmall",
+        "raise spec.resources.storage, or serve a smaller model",
+        _CRASH,
+        r"^container fetch: (There is no room for the model|.* has \d+ bytes; the limit is )",
+    ),
     Rule(
         "ModelNotFetched",
         "correct spec.model.uri, or see that the pod can reach what it names",

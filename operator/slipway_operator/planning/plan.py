@@ -27,6 +27,7 @@ from slipway_operator.planning import (
     revision,
     sleep,
     wakeup,
+    weights,
 )
 from slipway_operator.planning.autoscale import Scaling, scaling
 from slipway_operator.planning.news import news, troubles
@@ -74,10 +75,11 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
     return Plan(
         status=renewed,
+        pins=weights.pins(owner.name, observed),
         create=(*_creations(owner, course, at, desired, settings), *scaler.create),
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
-        evict=evicted,
+        evict=(*evicted, *weights.evictions(observed)),
         events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
@@ -195,6 +197,8 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
     roles = {name: "old", course.target: "canary", course.stable: "stable"}
     role = "baseline" if baseline.is_one(course, at, name) else roles[name]
     weight = traffic.weight(name) if traffic else 0
+    workload = at.workload(name)
+    loaded = weights.of(at.observed.snapshots.get(labels.what_runs(name)), workload) if workload else None
     return RevisionStatus(
         revision=name,
         role=role,
@@ -205,6 +209,8 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
         # Only of those that leave: of the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
         scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
+        commit=(loaded.commit or None) if loaded else None,
+        digest=loaded.digest if loaded else None,
     )
 
 

@@ -8,9 +8,10 @@ from functools import lru_cache
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import Model, PodInputs, Spec
 from slipway_operator.model.strategy import Step
+from slipway_operator.planning import weights
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
-TEMPLATE_VERSION = 1  # how new revisions are rendered; see manifests/workload.py
+TEMPLATE_VERSION = 2  # how new revisions are rendered; see manifests/workload.py
 HASH_LENGTH = 10
 KEPT = 1024  # hashes of step lists
 
@@ -42,9 +43,9 @@ def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> 
     return next(same, None) or revision_hash(inputs)
 
 
-def same_weights(one: PodInputs, other: PodInputs) -> bool:
+def same_weights(one: Snapshot, other: Snapshot) -> bool:
     """Whether two revisions compute with the same numbers, so that only image or arguments can change what they say."""
-    return _numbers(one.model) == _numbers(other.model)
+    return _numbers(one.inputs.model) == _numbers(other.inputs.model) and not weights.differ(one, other)
 
 
 def next_ordinal(snapshots: Mapping[str, Snapshot]) -> int:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart, sleep
+from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart, sleep, weights
 from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
@@ -29,6 +29,8 @@ def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[f
     if any(at.observed.workloads[name].replicas for name in retired(course, at)):
         yield DRAIN_POLL_S
     if restart.extra_pods(course, at, course.stable or ""):
+        yield RESTART_POLL_S
+    if weights.evictions(at.observed):
         yield RESTART_POLL_S
     if any(analysis.ongoing(course, at)):
         yield analysis.READ_S

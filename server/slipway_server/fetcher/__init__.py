@@ -1,30 +1,51 @@
 """The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole."""
 
 import argparse
+import json
 import logging
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry import logs
-from ..telemetry.termination import DATA_ERROR, NO_INPUT, Parser, last_words
-from . import folder, hub, marker, web
+from ..telemetry.termination import DATA_ERROR, NO_INPUT, Parser, last_words, leave
+from . import folder, guard, hub, marker, pin, web
 from .folder import FetchError, UnusableError
+from .guard import Rules
+from .marker import Marker
+from .pin import Pin, Report
 
 log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
 SCHEMES = "file://, pvc://, hf:// and https://"
+LEFT_OUT_KEPT = 1000  # names in the marker
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model folder, before it was looked into."""
+
+    path: Path
+    commit: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def main() -> None:
     options = _parse()
     logs.configure(os.environ.get("SLIPWAY_LOG_LEVEL", "INFO"))
+    shown = guard.shown(options.uri)
     try:
-        fetch(options.uri, options.revision, options.dest, max_bytes=options.max_bytes)
+        rules = Rules.of(options.allow_host, [*options.allow_network, *guard.networks_of_environment()])
+        report = fetch(
+            options.uri, options.revision, options.dest,
+            max_bytes=options.max_bytes, pin_file=options.pin_file, rules=rules,
+        )  # fmt: skip
+        leave(report.text())
     except (UnusableError, CheckpointError) as error:
         last_words(str(error))
         sys.exit(DATA_ERROR)
@@ -33,39 +54,122 @@ def main() -> None:
         sys.exit(NO_INPUT)
     except Exception as error:
         log.debug("failed", exc_info=True)
-        last_words(f"{options.uri} cannot be fetched: {type(error).__name__}: {error}")
+        last_words(f"{shown} cannot be fetched: {type(error).__name__}: {error}")
         sys.exit(NO_INPUT)
 
 
-def fetch(uri: str, revision: str, dest: Path, *, max_bytes: int, pvc_mount: Path = PVC_MOUNT) -> None:
-    """Idempotent: what a finished run left is kept, what an interrupted one left is continued or replaced."""
-    if marker.is_complete(dest, uri, revision):
-        log.info("already here", extra={"uri": uri})
-        return
-    dest.mkdir(parents=True, exist_ok=True)
+def fetch(
+    uri: str,
+    revision: str,
+    dest: Path,
+    *,
+    max_bytes: int,
+    pvc_mount: Path = PVC_MOUNT,
+    pin_file: Path | None = None,
+    rules: Rules | None = None,
+) -> Report:
+    """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision.
+
+    Idempotent: what a finished run left is kept, what an interrupted one left is continued or replaced.
+
+    Raises:
+        FetchError: when what the URI names cannot be had.
+        UnusableError: when it cannot be used, or is not what the revision is pinned to.
+        CheckpointError: when it is no model that a server loads.
+    """
+    kept = pin.read(pin_file)
+    done = marker.read(dest, uri, revision)
+    if done and (kept is None or kept.digest == done.digest):
+        log.info("already here", extra={"uri": guard.shown(uri)})
+        return _report(done, kept)
+    with folder.writing(dest):
+        dest.mkdir(parents=True, exist_ok=True)
+    found = _find(uri, revision, dest, max_bytes, pvc_mount, kept, rules or Rules())
+    _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
+    files = folder.digests(found.path)
+    digest = pin.digest_of(files)
+    where = f"{guard.shown(uri)} at commit {found.commit}" if found.commit else guard.shown(uri)
+    if urlsplit(uri).scheme in ("file", "pvc") and (wanted := pin.sha256_pin(revision)):
+        _check_revision(digest, wanted, where)
+    pin.check(digest, kept, where)
+    left_out = list(found.left_out[:LEFT_OUT_KEPT])
+    fresh = Marker(uri, revision, str(found.path.absolute()), digest, found.commit, files, left_out)
+    marker.write(dest, fresh)
+    log.info("complete", extra={"uri": guard.shown(uri), "path": fresh.path, "digest": digest, "commit": found.commit})
+    return _report(fresh, kept)
+
+
+def _find(
+    uri: str, revision: str, dest: Path, max_bytes: int, pvc_mount: Path, kept: Pin | None, rules: Rules
+) -> Found:
     parts = urlsplit(uri)
     match parts.scheme:
         case "file":
-            found = folder.check(Path(parts.netloc + parts.path), max_bytes)
+            return _in_place(Path(parts.netloc + parts.path))
         case "pvc":
-            found = folder.check(folder.inside(pvc_mount, parts.path.lstrip("/")), max_bytes)
+            name = parts.path.strip("/")
+            return _in_place(folder.inside(pvc_mount, name) if name else pvc_mount)
         case "hf":
-            found = hub.download(parts.netloc + parts.path, revision, dest, max_bytes)
+            repository, pinned = parts.netloc + parts.path, kept.commit if kept else ""
+            path, commit, left_out = hub.download(repository, revision, dest, max_bytes, rules, pinned)
+            return Found(path, commit, tuple(left_out))
         case "https":
-            found = web.download(uri, revision, dest, max_bytes)
-        case _:
-            raise FetchError(f"{uri} is not understood: model URIs begin with {SCHEMES}.")
-    checkpoint.read(found)
-    marker.write(dest, uri=uri, revision=revision, path=found, files=folder.digests(found))
-    log.info("complete", extra={"uri": uri, "path": str(found)})
+            path, left_out = web.download(uri, revision, dest, max_bytes, rules)
+            return Found(path, "", tuple(left_out))
+    raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
+
+
+def _in_place(path: Path) -> Found:
+    folder.check(path)
+    return Found(path, "", tuple(folder.left_out(folder.names_in(path), str(path))))
+
+
+def _check_revision(digest: str, wanted: str, source: str) -> None:
+    if digest != f"sha256:{wanted}":
+        raise UnusableError(f"{source} has {digest}; spec.model.revision is sha256:{wanted}.")
+
+
+def _look_at_code(config: dict[str, object], source: str) -> None:
+    """Code of a repository is never fetched nor run. Refused is only what nothing but that code could load."""
+    mapped = config.get("auto_map")
+    if not mapped:
+        return
+    text = json.dumps(mapped)[:200]
+    if not config.get("model_type"):
+        raise UnusableError(
+            f"config.json of {source} names no model_type, only code of its own ({text}), which is never run: "
+            "serve a model whose architecture is known."
+        )
+    log.warning("config.json of %s names code of its own (auto_map), which is never run: %s", source, text)
+
+
+def _report(done: Marker, kept: Pin | None) -> Report:
+    size = sum(int(file["size"]) for file in done.files.values())
+    return Report(done.digest, done.commit, len(done.files), size, kept is not None)
 
 
 def _parse() -> argparse.Namespace:
     parser = Parser(prog="slipway-fetcher", description=(__doc__ or "").strip(), allow_abbrev=False)
     parser.add_argument("--uri", required=True, help=f"where the model is: {SCHEMES}")
     parser.add_argument(
-        "--revision", default="", help="hf: branch, tag or commit; https: sha256:DIGEST of the archive or the manifest"
+        "--revision",
+        default="",
+        help="hf: branch, tag or commit; https: sha256:DIGEST of the archive or the manifest; "
+        "file and pvc: sha256:DIGEST of the folder, as the marker has it",
     )
     parser.add_argument("--dest", required=True, type=Path, metavar="DIR", help="where the marker and downloads go")
-    parser.add_argument("--max-bytes", type=int, default=2**40, help="refuse larger models (default: 1 TiB)")
+    parser.add_argument("--max-bytes", type=int, default=2**40, help="write no more than this (default: 1 TiB)")
+    pin_file = os.environ.get("SLIPWAY_PIN_FILE")
+    parser.add_argument(
+        "--pin-file", type=Path, default=Path(pin_file) if pin_file else None, metavar="FILE",
+        help="commit and digest that the model must have, where the file exists (default: $SLIPWAY_PIN_FILE)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-network", action="append", default=[], metavar="CIDR",
+        help=f"private addresses that redirects may lead to; also ${guard.ALLOW_NETWORKS}, with commas",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="HOST",
+        help="a host that may be on this machine: for tests",
+    )  # fmt: skip
     return parser.parse_args()

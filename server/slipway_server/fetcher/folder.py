@@ -1,11 +1,17 @@
 """Rules for the files of a model folder, wherever they come from."""
 
+import contextlib
+import errno
 import hashlib
 import logging
+import os
+import shutil
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ..models.checkpoint import PICKLE_SUFFIXES
+from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +19,11 @@ log = logging.getLogger(__name__)
 KEPT_SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".md"})
 CHUNK_BYTES = 1 << 20
 PROGRESS_EVERY_S = 5.0
+MAX_FILES = 10_000
+MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255  # of a path below the folder, and of a name in it
+NAMED = 5  # names in a sentence
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_WRONG_NAME = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class FetchError(Exception):
@@ -23,12 +34,39 @@ class UnusableError(FetchError):
     """It can be had, and is damaged or not to be served: another try brings the same."""
 
 
+class DiskFullError(FetchError):
+    """There is no room for the model's files."""
+
+
 def is_kept(name: str) -> bool:
-    return PurePosixPath(name).suffix in KEPT_SUFFIXES
+    pure = PurePosixPath(name)
+    return pure.suffix in KEPT_SUFFIXES and pure.name != MARKER
+
+
+def is_pickle(name: str) -> bool:
+    return PurePosixPath(name).suffix in PICKLE_SUFFIXES
+
+
+def left_out(names: Iterable[str], source: str) -> list[str]:
+    """Names of the files that stay where they are; pickles are said in the log.
+
+    Raises:
+        UnusableError: when the weights are pickles alone.
+    """
+    names = sorted(names)
+    refuse_pickles_only(names, source)
+    if pickles := [name for name in names if is_pickle(name)]:
+        log.warning("%s has pickled files, which are left out: %s", source, few(pickles))
+    return [name for name in names if not is_kept(name)]
+
+
+def few(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def refuse_pickles_only(names: list[str], source: str) -> None:
-    pickles = sorted(name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES)
+    pickles = sorted(name for name in names if is_pickle(name))
     if pickles and not any(name.endswith(".safetensors") for name in names):
         raise UnusableError(
             f"{source} has only pickled weights ({', '.join(pickles[:3])}), which can run any code when loaded: "
@@ -37,14 +75,18 @@ def refuse_pickles_only(names: list[str], source: str) -> None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """root/name; refuses names that lead out of the root."""
+    """root/name; refuses names that lead out of the root, and those that no tool writes."""
     pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
-        raise UnusableError(f"The file name {name!r} leads out of the model folder.")
+    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
+        raise UnusableError(f"The file name {name[:MAX_PART_BYTES]!r} leads out of the model folder.")
+    long = len(name.encode(errors="replace")) > MAX_NAME_BYTES
+    long = long or any(len(part.encode(errors="replace")) > MAX_PART_BYTES for part in pure.parts)
+    if long or not name.isprintable():
+        raise UnusableError(f"The file name {name[:MAX_PART_BYTES]!r} is too long or has characters of control.")
     return root / pure
 
 
-def check(folder: Path, max_bytes: int) -> Path:
+def check(folder: Path) -> Path:
     """A folder that is used where it lies: nothing is copied."""
     if not folder.is_dir():
         raise FetchError(f"There is no folder {folder}.")
@@ -53,15 +95,49 @@ def check(folder: Path, max_bytes: int) -> Path:
     for path in paths:
         if path.is_symlink() and not path.resolve().is_relative_to(root):
             raise UnusableError(f"{path.relative_to(folder)} is a link that leads out of the model folder {folder}.")
-    files = [path for path in paths if path.is_file()]
-    refuse_pickles_only([path.name for path in files], str(folder))
-    check_size(sum(path.stat().st_size for path in files if is_kept(path.name)), max_bytes, str(folder))
     return folder
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def check_size(size: int, max_bytes: int, source: str) -> None:
     if size > max_bytes:
         raise UnusableError(f"{source} has {size} bytes; the limit is {max_bytes}.")
+
+
+def check_count(count: int, source: str) -> None:
+    if count > MAX_FILES:
+        raise UnusableError(f"{source} has {count} files; at most {MAX_FILES} are taken.")
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Say that a disk is too small before it is filled.
+
+    Raises:
+        DiskFullError: with what is needed and what is there.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise _disk_full(f"{needed} bytes more are needed, {free} are free")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the disk as sentences; those of the line stay what they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _disk_full(f"writing {path.name} failed: {os.strerror(error.errno)}") from error
+        if error.errno in _WRONG_NAME:
+            raise UnusableError(f"{path.name} cannot be written: {os.strerror(error.errno)}.") from error
+        raise FetchError(f"{path.name} cannot be written: {error}.") from error
+
+
+def _disk_full(what: str) -> DiskFullError:
+    return DiskFullError(f"There is no room for the model: {what}.")
 
 
 def digests(folder: Path) -> dict[str, dict[str, object]]:
@@ -85,15 +161,28 @@ def sha256_of(path: Path, progress: "Progress | None" = None) -> str:
     return digest.hexdigest()
 
 
+def blob_of(path: Path) -> str:
+    """The id that git gives a file."""
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 class Progress:
-    """A line in the log every few seconds."""
+    """A line in the log every few seconds; several threads may add."""
 
     def __init__(self, verb: str, total_bytes: int) -> None:
         self._verb, self._total, self._done = verb, total_bytes, 0
+        self._lock = threading.Lock()
         self._next_s = time.monotonic() + PROGRESS_EVERY_S
 
     def add(self, size: int) -> None:
-        self._done += size
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + PROGRESS_EVERY_S
+        with self._lock:
+            self._done += size
+            due = time.monotonic() >= self._next_s
+            if due:
+                self._next_s = time.monotonic() + PROGRESS_EVERY_S
+        if due:
             log.info("%s %d of %d MB", self._verb, self._done // 10**6, self._total // 10**6)

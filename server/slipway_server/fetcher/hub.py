@@ -1,50 +1,125 @@
-"""hf://org/name: a repository of a Hugging Face hub, or of what HF_ENDPOINT names."""
+"""hf://org/name: a repository of a Hugging Face hub, or of what HF_ENDPOINT names.
 
+The hub is asked for the commit that the revision names and for the files of that commit; then each file of it is
+fetched as any other file is, by the same guard. HF_TOKEN goes to the hub itself, and nowhere that it redirects to.
+"""
+
+import json
 import logging
 import os
+import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from . import folder
-from .folder import FetchError, UnusableError
+from . import folder, guard
+from .folder import FetchError
+from .transfer import AnsweredError, Listed, Transfer
 
 log = logging.getLogger(__name__)
 
+ENDPOINT = "https://huggingface.co"
+LIST_LIMIT_BYTES = 32 * 2**20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_ADVICE = {
+    401: ": it does not exist, or needs a token: name a Secret with HF_TOKEN in spec.model.secretRef",
+    403: ": the token may not read it: ask for access on its page, or name another Secret in spec.model.secretRef",
+    404: ": it does not exist",
+}
 
-def download(repository: str, revision: str, dest: Path, max_bytes: int) -> Path:
-    """The library resumes and retries; what it brought is compared with the checksums of the hub."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    target = dest / "model"
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """One repository at one commit, as the hub lists it."""
+
+    source: str
+    commit: str
+    files: dict[str, Listed]
+    left_out: list[str]
+
+
+def download(
+    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.Rules, pinned: str = ""
+) -> tuple[Path, str, list[str]]:
+    """The folder, the commit, and the names of files that were left out.
+
+    `revision` is a branch, tag or commit; `pinned` is the commit that the operator kept of it.
+
+    Raises:
+        FetchError: when it cannot be had.
+        UnusableError: when it is damaged or too large.
+    """
+    source = f"hf://{repository}"
+    if not _NAME.fullmatch(repository):
+        raise FetchError(f"{source[:256]!r} is not a repository name: write hf://org/model.")
+    endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+    transfer = Transfer(rules, endpoint, _authorization(endpoint))
     try:
-        info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
-        files = _wanted(info.siblings or [], f"hf://{repository}", max_bytes)
-        log.info("downloading %d files of %s at %s", len(files), repository, info.sha)
-        snapshot_download(repository, revision=info.sha, local_dir=target, allow_patterns=list(files))
-    except HFValidationError as error:
-        raise FetchError(f"hf://{repository} is not a repository name: {error}.") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise FetchError(f"hf://{repository} cannot be fetched at revision {revision or 'main'}: {reason}") from error
-    # The library's bookkeeping for a resumed download; it is no part of the model.
-    shutil.rmtree(target / ".cache", ignore_errors=True)
-    for name, sha256 in files.items():
-        if sha256 and folder.sha256_of(folder.inside(target, name)) != sha256:
-            (target / name).unlink()
-            raise UnusableError(f"{name} of hf://{repository} does not have the checksum that the hub tells.")
+        found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes)
+        log.info("downloading %d files of %s at %s", len(found.files), repository, found.commit)
+        target = _get(transfer, found, dest)
+    except AnsweredError as error:
+        reason = f"{str(error).rstrip('.')}{_ADVICE.get(error.status, '')}."
+        where = f"commit {pinned}, which the revision is pinned to" if pinned else f"revision {revision or 'main'}"
+        raise FetchError(f"{source} cannot be fetched at {where}: {reason}") from error
+    return target, found.commit, found.left_out
+
+
+def _authorization(endpoint: str) -> dict[str, str]:
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token:
+        return {}
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise FetchError("HF_TOKEN is no token: it has spaces or characters that no token has.")
+    if not endpoint.startswith("https://"):
+        log.warning("HF_ENDPOINT is not https: HF_TOKEN goes there in the clear")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _resolve(transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int) -> Repository:
+    """Ask the hub once: what comes later goes by the commit."""
+    source, asked = f"hf://{repository}", quote(revision or "main", safe="")
+    body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{asked}?blobs=true", LIST_LIMIT_BYTES)
+    try:
+        about = json.loads(body)
+        commit, siblings = str(about["sha"]), list(about["siblings"])
+        names = [str(item["rfilename"]) for item in siblings]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise FetchError(f"The hub's answer about {source} is no list of files.") from None
+    if not _COMMIT.fullmatch(commit) or (_COMMIT.fullmatch(revision) and commit != revision):
+        raise FetchError(f"The hub names commit {commit[:64]!r} for {source} at revision {revision or 'main'}.")
+    folder.check_count(len(names), source)
+    left_out = folder.left_out(names, source)
+    base = f"{endpoint}/{repository}/resolve/{commit}"
+    pairs = zip(names, siblings, strict=True)
+    files = {name: _file(base, name, item, source) for name, item in pairs if folder.is_kept(name)}
+    folder.check_size(sum(file.size for file in files.values()), max_bytes, source)
+    return Repository(source, commit, files, left_out)
+
+
+def _file(base: str, name: str, item: dict[str, Any], source: str) -> Listed:
+    folder.inside(Path(), name)
+    try:
+        large = item.get("lfs") or {}
+        size = int(large["size"] if large else item["size"])
+        sha256 = str(large["sha256"]).lower() if large else None
+    except (KeyError, TypeError, ValueError):
+        raise FetchError(f"The hub tells no size of {name} of {source}.") from None
+    blob = item.get("blobId")
+    return Listed(f"{base}/{quote(name)}", max(0, size), sha256, None if large or not blob else str(blob))
+
+
+def _get(transfer: Transfer, found: Repository, dest: Path) -> Path:
+    """Files of another commit that an interrupted run left are told by their checksums, or lie elsewhere."""
+    target, partial = dest / "model", dest / f"{found.commit}.partial"
+    for other in dest.glob("*.partial"):
+        if other != partial and other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)
+    partial.mkdir(exist_ok=True)
+    transfer.get_all(found.files, partial, found.source)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
     return target
-
-
-def _wanted(siblings: list[Any], source: str, max_bytes: int) -> dict[str, str | None]:
-    """Names of the files to fetch, with the sha256 of those that the hub keeps as large files."""
-    names = [file.rfilename for file in siblings]
-    folder.refuse_pickles_only(names, source)
-    kept = [file for file in siblings if folder.is_kept(file.rfilename)]
-    folder.check_size(sum(file.size or 0 for file in kept), max_bytes, source)
-    for file in kept:
-        folder.inside(Path(), file.rfilename)
-    return {file.rfilename: file.lfs.sha256 if file.lfs else None for file in kept}

@@ -2,28 +2,43 @@
 
 import json
 import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..models.checkpoint import MARKER
+from . import folder
 
 
-def is_complete(dest: Path, uri: str, revision: str) -> bool:
-    """An earlier run finished for this very URI and revision, and its files are still as long as they were."""
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What was fetched; see docs/contracts.md."""
+
+    uri: str
+    revision: str
+    path: str
+    digest: str
+    commit: str = ""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def read(dest: Path, uri: str, revision: str) -> Marker | None:
+    """Of an earlier run that finished for this very URI and revision, whose files are still as long as they were."""
     try:
-        content = json.loads((dest / MARKER).read_bytes())
-        if (content["uri"], content["revision"]) != (uri, revision):
-            return False
-        folder = Path(content["path"])
-        return all((folder / name).stat().st_size == file["size"] for name, file in content["files"].items())
+        found = Marker(**json.loads((dest / MARKER).read_bytes()))
+        if (found.uri, found.revision) != (uri, revision):
+            return None
+        whole = all((Path(found.path) / name).stat().st_size == file["size"] for name, file in found.files.items())
+        return found if whole else None
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
-def write(dest: Path, *, uri: str, revision: str, path: Path, files: dict[str, dict[str, object]]) -> None:
-    content = {"uri": uri, "revision": revision, "path": str(path.absolute()), "files": files}
+def write(dest: Path, marker: Marker) -> None:
     partial = dest / (MARKER + ".partial")
-    with partial.open("w") as file:
-        json.dump(content, file, indent=2)
+    with folder.writing(partial), partial.open("w") as file:
+        json.dump(asdict(marker), file, indent=2)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(dest / MARKER)

@@ -17,18 +17,19 @@ log = logging.getLogger("slipway")
 def last_words(sentence: str) -> None:
     """To the log and to the termination log; the default one exists only inside a pod."""
     log.error(sentence)
-    _leave(sentence)
+    leave(sentence)
 
 
 class Parser(argparse.ArgumentParser):
     """Refuses arguments with a sentence that the operator shows too."""
 
     def error(self, message: str) -> NoReturn:
-        _leave(f"{self.prog}: {message}")
+        leave(f"{self.prog}: {message}")
         super().error(message)
 
 
-def _leave(sentence: str) -> None:
+def leave(sentence: str) -> None:
+    """To the termination log alone: what the operator reads of a container that ended."""
     chosen = os.environ.get("SLIPWAY_TERMINATION_LOG")
     if not chosen and not Path(DEFAULT_LOG).exists():
         return

@@ -255,6 +255,16 @@ CASES = [
         "OOMKilled",
         ("pod chat-x-1: OOMKilled: container server ended: out of memory, exit code 137", "spec.resources.memory"),
     ),
+    (
+        crashed(65, f"hf://o/m has sha256:{'1' * 64}; the revision is pinned to sha256:{'2' * 64}.", name="fetch"),
+        "WeightsDiffer",
+        ("1" * 64, "2" * 64, "spec.model"),
+    ),
+    (
+        crashed(66, "There is no room for the model: 9 bytes more are needed, 5 are free.", name="fetch"),
+        "StorageTooSmall",
+        ("9 bytes more", "spec.resources.storage"),
+    ),
     (crashed(66, FETCH_404, name="fetch"), "ModelNotFetched", ("answered 404 Not Found (exit code 66)", "model.uri")),
     (
         crashed(65, "model.safetensors is 10 bytes long, its header says 20: the file is truncated.", name="fetch"),

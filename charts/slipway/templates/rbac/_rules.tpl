@@ -27,7 +27,11 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
-# spec.restartAt: by eviction, so that disruption budgets are kept.
+# What pods of a revision must load: made once, immutable, collected with the revision. Never read nor changed.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create]
+# spec.restartAt, and pods that loaded other weights than their revision: by eviction, so that disruption budgets are kept.
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]

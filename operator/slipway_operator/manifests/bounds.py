@@ -1,0 +1,82 @@
+"""What template version 2 adds to a pod: the pin of its weights, and bounds of all that it writes.
+
+It is laid over the pod of version 1, so that what exists is rendered as it was made.
+"""
+
+from math import ceil, floor
+from typing import Any
+
+from slipway_operator.model import labels, quantity
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.weights import FILE
+
+PIN_DIR = "/etc/slipway/weights"
+STORAGE = "64Gi"  # of a model that is downloaded, where the user says nothing
+MEMORY = "128Mi"  # requested where the user says nothing: without any request a pod is the first that a node evicts
+MARKER_MIB, TMP_MIB, LOGS_MIB = 64, 4096, 1024
+LEAST_MIB = 256  # of the node's disk, requested where the model's size is not known
+_MIB = 2**20
+
+
+def bounded(pod: dict[str, Any], name: str, snapshot: Snapshot) -> dict[str, Any]:
+    """A pod with its bounds; `name` is the ModelDeployment's.
+
+    The kubelet ends a pod that writes more than these; the fetcher ends before that, with a sentence.
+    """
+    fetcher, server = pod["initContainers"][0], pod["containers"][0]
+    return {
+        **pod,
+        "initContainers": [_with_pin(_with_resources(fetcher, snapshot), snapshot)],
+        "containers": [_with_resources(server, snapshot)],
+        "volumes": [*(_with_limit(volume, snapshot) for volume in pod["volumes"]), _pin_volume(name, snapshot)],
+    }
+
+
+def storage_bytes(snapshot: Snapshot) -> int:
+    """Room for the files of the model in the pod; 0 where it is used where it lies."""
+    inputs = snapshot.inputs
+    downloads = inputs.model.uri.startswith(("hf://", "https://"))
+    return floor(quantity.parse(inputs.resources.storage or STORAGE)) if downloads else 0
+
+
+def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    limit = storage_bytes(snapshot)
+    return {
+        **fetcher,
+        "args": [*fetcher["args"], *(("--max-bytes", str(limit)) if limit else ())],
+        # By the environment: the fetcher of an older image passes it over, where it would refuse an argument.
+        "env": [*fetcher["env"], {"name": "SLIPWAY_PIN_FILE", "value": f"{PIN_DIR}/{FILE}"}],
+        "volumeMounts": [*fetcher["volumeMounts"], {"name": "weights", "mountPath": PIN_DIR, "readOnly": True}],
+    }
+
+
+def _with_resources(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    written = container["resources"]
+    models = _models_mib(snapshot)
+    known = bool(snapshot.inputs.resources.storage) and storage_bytes(snapshot) > 0
+    disk = {"ephemeral-storage": f"{models + TMP_MIB + LOGS_MIB}Mi"}
+    requested = {"ephemeral-storage": f"{models + LEAST_MIB if known else LEAST_MIB}Mi"}
+    return {
+        **container,
+        "resources": {
+            "requests": {"memory": MEMORY, **written.get("requests", {}), **requested},
+            "limits": {**written.get("limits", {}), **disk},
+        },
+    }
+
+
+def _with_limit(volume: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    limits = {"models": _models_mib(snapshot), "tmp": TMP_MIB}
+    if volume["name"] not in limits or "emptyDir" not in volume:
+        return volume
+    return {**volume, "emptyDir": {**volume["emptyDir"], "sizeLimit": f"{limits[volume['name']]}Mi"}}
+
+
+def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
+    """Optional: the first pod of a revision begins before there is one."""
+    named = {"name": labels.child_name(name, snapshot.revision), "optional": True}
+    return {"name": "weights", "configMap": {**named, "items": [{"key": FILE, "path": FILE}]}}
+
+
+def _models_mib(snapshot: Snapshot) -> int:
+    return ceil(storage_bytes(snapshot) / _MIB) + MARKER_MIB

@@ -1,0 +1,29 @@
+"""The ConfigMap by which later pods of a revision learn what they must load."""
+
+from typing import Any
+
+from slipway_operator.model.weights import FILE, Weights, render
+
+
+def config_map(record: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """Immutable, and owned by the revision's ControllerRevision as it was read: it goes with the record."""
+    metadata = record["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": metadata["labels"],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ControllerRevision",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                }
+            ],
+        },
+        "immutable": True,
+        "data": {FILE: render(weights)},
+    }

@@ -1,0 +1,90 @@
+"""What an address is: public, private, this machine, or one that nothing connects to; pure.
+
+The tables are explicit: `ipaddress` knows no metadata services, and its own properties change between Python versions.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from enum import Enum
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Kind(Enum):
+    """Who may be behind an address."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"  # of an organisation or a cluster
+    LOOPBACK = "loopback"  # this machine: tests alone connect to it
+    BLOCKED = "blocked"  # never connected to
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The kind of an address, and what it is in words."""
+
+    kind: Kind
+    what: str
+
+
+def judge(text: str) -> Verdict:
+    """Classify an address; an IPv4 address inside an IPv6 one counts as itself.
+
+    Raises:
+        ValueError: for what is no address.
+    """
+    address = ipaddress.ip_address(text)
+    inner = _embedded(address)
+    return _of(inner or address)
+
+
+def is_in(text: str, networks: tuple[Network, ...]) -> bool:
+    """Whether an address, or the IPv4 address inside it, belongs to one of the networks."""
+    address = ipaddress.ip_address(text)
+    inner = _embedded(address) or address
+    return any(inner.version == network.version and inner in network for network in networks)
+
+
+def _embedded(address: Address) -> ipaddress.IPv4Address | None:
+    if isinstance(address, ipaddress.IPv4Address) or not any(address in network for network in _EMBEDDING):
+        return None
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+
+
+def _of(address: Address) -> Verdict:
+    for network, verdict in _TABLE:
+        if address.version == network.version and address in network:
+            return verdict
+    if isinstance(address, ipaddress.IPv4Address) or address in _GLOBAL_UNICAST:
+        return Verdict(Kind.PUBLIC, "a public address")
+    return Verdict(Kind.BLOCKED, "a reserved address")
+
+
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+# IPv4 mapped, IPv4 translated (SIIT), and the well-known prefix of NAT64.
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
+
+_METADATA = Verdict(Kind.BLOCKED, "a metadata service of a cloud")
+_LINK_LOCAL = Verdict(Kind.BLOCKED, "a link-local address")
+_LOOPBACK = Verdict(Kind.LOOPBACK, "a loopback address")
+_PRIVATE = Verdict(Kind.PRIVATE, "a private address")
+_RESERVED = Verdict(Kind.BLOCKED, "a reserved address")
+_MULTICAST = Verdict(Kind.BLOCKED, "a multicast address")
+_TUNNEL = Verdict(Kind.BLOCKED, "an address of a tunnel or translator")
+
+# The first network that has the address counts.
+_WORDS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
+    (_METADATA, ("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32")),
+    (_METADATA, ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128")),
+    (_LOOPBACK, ("127.0.0.0/8", "::1/128")),
+    (_LINK_LOCAL, ("169.254.0.0/16", "fe80::/10")),
+    (_RESERVED, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24")),
+    (_RESERVED, ("203.0.113.0/24", "240.0.0.0/4", "2001:db8::/32", "3fff::/20", "100::/64", "fec0::/10")),
+    (_MULTICAST, ("224.0.0.0/4", "ff00::/8")),
+    (_TUNNEL, ("::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16")),
+    (_PRIVATE, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")),
+)
+_TABLE: tuple[tuple[Network, Verdict], ...] = tuple(
+    (ipaddress.ip_network(text), verdict) for verdict, texts in _WORDS for text in texts
+)

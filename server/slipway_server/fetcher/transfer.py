@@ -1,0 +1,220 @@
+"""Gets files by HTTP: guarded, continued where they broke off, tried a few times, and never longer than allowed."""
+
+import http.client
+import logging
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TypeVar
+
+from . import folder, guard
+from .folder import CHUNK_BYTES, FetchError, Progress, UnusableError
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+ATTEMPTS, BACKOFF_S, TIMEOUT_S = 5, 0.5, 30.0
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+PARALLEL = 4  # files at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that a list names."""
+
+    url: str
+    size: int
+    sha256: str | None = None
+    blob: str | None = None  # its id in git, where the list has no sha256
+
+
+class AnsweredError(FetchError):
+    """A status that another try does not change."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Transfer:
+    """Requests by the rules of the guard; `headers` go to the origin of `url` alone."""
+
+    def __init__(self, rules: guard.Rules, url: str, headers: Mapping[str, str] | None = None) -> None:
+        """`url` is one that the user wrote.
+
+        Raises:
+            RefusedError: for a URL that the fetcher does not go to.
+        """
+        rules = rules.with_written(url)
+        parts = guard.check_url(rules, url, insecure=url.startswith("http://"))
+        self._insecure = parts.scheme == "http"
+        self._rules, self._opener = rules, guard.opener(rules)
+        self._origin, self._headers = (parts.scheme, parts.netloc), dict(headers or {})
+
+    def read(self, url: str, limit_bytes: int) -> bytes:
+        """A short answer."""
+        return _tried(url, lambda: self._whole(url, limit_bytes))
+
+    def get(self, url: str, path: Path, max_bytes: int, progress: Progress | None = None) -> None:
+        """Bring a file to `path`; what is there of it is continued.
+
+        Raises:
+            FetchError: when it cannot be had, or the disk is full.
+            UnusableError: when it is longer than `max_bytes`.
+        """
+        state = _Partial(path)
+        _tried(url, lambda: self._append(url, state, max_bytes, progress), state)
+
+    def get_all(self, files: Mapping[str, Listed], target: Path, source: str) -> None:
+        """Bring listed files to a folder, a few at a time, and compare them with what the list says of them."""
+        for first, second in _twins(files):
+            raise UnusableError(f"{source} lists {first!r} and {second!r}, which are one file.")
+        total = sum(file.size for file in files.values())
+        folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
+        progress = Progress("fetched", total)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            jobs = [pool.submit(self._get_listed, target, name, files[name], progress, source) for name in files]
+            try:
+                for job in jobs:
+                    job.result()
+            finally:
+                for job in jobs:
+                    job.cancel()
+
+    def _get_listed(self, target: Path, name: str, file: Listed, progress: Progress, source: str) -> None:
+        path = folder.inside(target, name)
+        with folder.writing(target):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if _differs(path, file):
+            self.get(file.url, path, file.size, progress)
+        if difference := _differs(path, file):
+            path.unlink(missing_ok=True)
+            raise UnusableError(f"{name} of {source} does not have the size and checksum of its list: {difference}.")
+
+    def _whole(self, url: str, limit_bytes: int) -> bytes:
+        with closing(self._open(url, {})) as answer:
+            body = answer.read(limit_bytes + 1)
+        folder.check_size(len(body), limit_bytes, guard.shown(url))
+        return body
+
+    def _append(self, url: str, state: "_Partial", max_bytes: int, progress: Progress | None) -> None:
+        with closing(self._open(url, state.asked())) as answer:
+            size = state.begin(answer)
+            length = answer.headers.get("Content-Length")
+            expected = size + int(length) if length and length.isdecimal() else None
+            folder.check_size(expected or 0, max_bytes, guard.shown(url))
+            with state.file(size) as file:
+                while chunk := answer.read(CHUNK_BYTES):
+                    size += len(chunk)
+                    folder.check_size(size, max_bytes, guard.shown(url))
+                    with folder.writing(state.path):
+                        file.write(chunk)
+                    if progress:
+                        progress.add(len(chunk))
+                with folder.writing(state.path):
+                    file.flush()
+        if expected is not None and size < expected:
+            raise http.client.IncompleteRead(b"", expected - size)
+
+    def _open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        parts = guard.check_url(self._rules, url, insecure=self._insecure)
+        request = urllib.request.Request(url, headers=dict(headers))
+        if (parts.scheme, parts.netloc) == self._origin:
+            for name, value in self._headers.items():
+                request.add_unredirected_header(name, value)
+        answer: http.client.HTTPResponse = self._opener.open(request, timeout=TIMEOUT_S)
+        return answer
+
+
+class _Partial:
+    """A file that is partly there, and how its rest is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._version: str | None = None  # of what was begun in this process
+
+    def asked(self) -> dict[str, str]:
+        have = self.path.stat().st_size if self.path.exists() else 0
+        if not have:
+            return {}
+        same = {"If-Range": self._version} if self._version else {}
+        return {"Range": f"bytes={have}-", **same}
+
+    def begin(self, answer: http.client.HTTPResponse) -> int:
+        """Bytes that are kept of what is there: none unless the answer begins where they end."""
+        have = self.path.stat().st_size if self.path.exists() else 0
+        begins = (answer.headers.get("Content-Range") or f"bytes {have}-").removeprefix("bytes ").partition("-")[0]
+        tag = answer.headers.get("ETag") or ""
+        self._version = tag if tag.startswith('"') else None
+        if answer.status == 206 and begins != str(have):
+            self.drop()
+            raise http.client.HTTPException(f"asked for the rest after byte {have}, answered from byte {begins}")
+        return have if answer.status == 206 else 0
+
+    def file(self, size: int) -> IO[bytes]:
+        with folder.writing(self.path):
+            return self.path.open("ab" if size else "wb")
+
+    def drop(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = None) -> Answer:
+    """Try a few times when the server or the line fails.
+
+    Raises:
+        FetchError: when it failed for good.
+    """
+    source = guard.shown(url)
+    for count in range(1, ATTEMPTS + 1):
+        try:
+            return attempt()
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416 and state:  # what is there is no beginning of what the server has
+                state.drop()
+            elif error.code not in TRANSIENT:
+                raise AnsweredError(f"{source} answered {_status(error.code)}.", error.code) from None
+            reason = _status(error.code)
+        except http.client.BadStatusLine as error:
+            reason = f"{type(error).__name__}: no answer of HTTP"  # its text is what the server wrote
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = str(error)
+        if count == ATTEMPTS:
+            raise FetchError(f"{source} failed {ATTEMPTS} times, last: {reason}.")
+        log.warning("attempt %d of %d for %s failed: %s", count, ATTEMPTS, source, reason)
+        time.sleep(BACKOFF_S * 2 ** (count - 1))
+    raise AssertionError("the loop returns or raises")
+
+
+def _status(code: int) -> str:
+    """Our words: what a server writes there is not passed on."""
+    return f"{code} {http.client.responses.get(code, '')}".strip()
+
+
+def _differs(path: Path, file: Listed) -> str:
+    """How a file differs from the list; empty when it does not."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size != file.size or not path.is_file():
+        return f"it has {size} bytes, the list says {file.size}"
+    if file.sha256 and (found := folder.sha256_of(path)) != file.sha256:
+        return f"it has sha256:{found}, the list says sha256:{file.sha256}"
+    if file.blob and (found := folder.blob_of(path)) != file.blob:
+        return f"it is blob {found} of git, the list says {file.blob}"
+    return ""
+
+
+def _twins(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names that lead to the same file, as on a disk that knows no difference between them."""
+    seen: dict[str, str] = {}
+    for name in names:
+        key = str(PurePosixPath(name))
+        if key in seen:
+            yield seen[key], name
+        seen[key] = name

@@ -1,0 +1,29 @@
+"""What the fetcher reports of a model is what the operator keeps, and what it keeps the fetcher reads."""
+
+import json
+from pathlib import Path
+
+from slipway_operator.manifests.pin import config_map
+from slipway_operator.model.weights import ANNOTATION, FILE, LIMIT, Weights, render, reported
+from slipway_server.fetcher import pin
+from slipway_server.telemetry import termination
+from tests.contract.documented import TEXT
+
+DIGEST, COMMIT = "sha256:" + "0a" * 32, "c" * 40
+RECORD = {"metadata": {"name": "chat-abcdefghij", "namespace": "default", "uid": "u2", "labels": {}}}
+
+
+def test_a_report_becomes_a_pin(tmp_path: Path) -> None:
+    for commit in ("", COMMIT):
+        kept = reported(pin.Report(DIGEST, commit, 9, 2**40, False).text())
+        assert kept == Weights(DIGEST, commit)
+        file = tmp_path / FILE
+        file.write_text(config_map(RECORD, kept)["data"][FILE])
+        assert pin.read(file) == pin.Pin(DIGEST, commit)
+
+
+def test_it_is_as_documented() -> None:
+    assert list(json.loads(render(Weights(DIGEST, COMMIT)))) == ["commit", "digest"]
+    assert '`{"commit": "…", "digest": "sha256:…"}`' in TEXT
+    assert f"`{ANNOTATION}`" in TEXT and f"`{FILE}`" in TEXT
+    assert LIMIT == termination.LIMIT_BYTES

@@ -1,0 +1,37 @@
+"""What pods report of their weights: they may run any image, so nothing but a digest and a commit is taken."""
+
+import json
+
+import pytest
+
+from slipway_operator.model.weights import Weights, parse, render, reported
+
+DIGEST, COMMIT = "sha256:" + "0a" * 32, "c" * 40
+
+
+def test_what_is_written_is_read() -> None:
+    for weights in (Weights(DIGEST), Weights(DIGEST, COMMIT)):
+        assert parse(render(weights)) == weights
+        said = {"weights": {"digest": DIGEST, "commit": weights.commit, "files": 3, "bytes": 9, "pinned": False}}
+        assert reported(json.dumps(said)) == weights
+
+
+@pytest.mark.attack_class(9)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "null", "[]", "3", '"x"', "{", "[" * 4000, '{"weights": 3}', '{"weights": []}', "{}", '{"digest": 3}',
+        '{"digest": "sha256:12"}', '{"digest": "md5:%s"}', '{"digest": "sha256:%s\\n"}',
+        '{"digest": "sha256:%s", "commit": "main"}', '{"digest": "sha256:%s", "commit": "../../x"}',
+        '{"digest": "sha256:%s", "commit": {"a": 1}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_pin_is_none(text: str) -> None:
+    text = text.replace("%s", "0a" * 32)
+    assert parse(text) is None
+    assert reported(text) is None
+    assert reported('{"weights": %s}' % (text or "0")) is None
+
+
+def test_none_is_none() -> None:
+    assert parse(None) is None
