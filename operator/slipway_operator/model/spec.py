@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from slipway_operator.model import quantity, typed
 from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
 from slipway_operator.model.hooks import Hook, parse_hooks
 from slipway_operator.model.strategy import Strategy, parse_strategy
@@ -17,6 +18,9 @@ from slipway_operator.model.wire import parse_time
 Json = Mapping[str, Any]
 
 KEPT = 1024  # parsed specs
+LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
+# What reading something else than a spec ends in; OverflowError: of numbers that no integer or time holds.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +108,19 @@ class Spec:
 
 def parse(obj: Json) -> Spec | Invalid:
     """Read a ModelDeployment object."""
-    return _parsed(obj["metadata"]["name"], msgspec.json.encode(obj.get("spec")))
+    try:
+        written = msgspec.json.encode(obj.get("spec"))
+    except _MALFORMED as error:
+        return _invalid(error)
+    return _parsed(obj["metadata"]["name"], written)
 
 
 @lru_cache(KEPT)
 def _parsed(name: str, written: bytes) -> Spec | Invalid:
     """By what is written: a spec is read in each reconcile, and seldom another one than before."""
-    spec = msgspec.json.decode(written) or {}
     try:
-        return Spec(
+        spec = msgspec.json.decode(written) or {}
+        parsed = Spec(
             inputs=parse_inputs(spec, name),
             replicas=int(spec.get("replicas", 1)),
             strategy=parse_strategy(spec.get("strategy") or {}),
@@ -126,8 +134,14 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
             hooks=_hooks_of(spec),
             autoscaling=parse_autoscaling(spec.get("autoscaling")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")
+        typed.check(parsed)
+    except _MALFORMED as error:
+        return _invalid(error)
+    return parsed
+
+
+def _invalid(error: Exception) -> Invalid:
+    return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}"[:LONGEST_MESSAGE])
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
@@ -160,12 +174,12 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             env=tuple((variable["name"], variable["value"]) for variable in engine.get("env") or ()),
         ),
         Resources(
-            cpu=_quantity(resources.get("cpu")),
-            memory=_quantity(resources.get("memory")),
+            cpu=_quantity("cpu", resources.get("cpu")),
+            memory=_quantity("memory", resources.get("memory")),
             accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
             if accelerator is not None
             else None,
-            storage=_quantity(resources.get("storage")),
+            storage=_quantity("storage", resources.get("storage")),
         ),
     )
 
@@ -220,8 +234,15 @@ def _time(value: str | None) -> datetime | None:
     return None if value is None else parse_time(value)
 
 
-def _quantity(value: object) -> str | None:
-    return None if value is None else str(value)
+def _quantity(name: str, value: object) -> str | None:
+    """As it is written, once it is known to be one."""
+    if value is None:
+        return None
+    try:
+        quantity.parse(str(value))
+    except ValueError as error:
+        raise ValueError(f"resources.{name}: {error}") from None
+    return str(value)
 
 
 def _without_empty(value: Any) -> Any:

@@ -239,8 +239,27 @@ class Status:
 
 
 def parse(value: dict[str, Any] | None) -> Status:
-    """Read `.status`; an absent one is that of a new object."""
-    return wire.from_json(Status, value or {})
+    """Read `.status`; an absent one is that of a new object.
+
+    A field that makes no sense counts as lost: others than the operator may write it, and no write may stop us.
+    """
+    given = value or {}
+    try:
+        return wire.from_json(Status, given)
+    except _MALFORMED:
+        return wire.from_json(Status, {key: item for key, item in given.items() if _is_read(key, item)})
+
+
+# What reading something else than a status ends in; OverflowError: of a time at the ends of the calendar.
+_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+
+
+def _is_read(key: str, item: Any) -> bool:
+    try:
+        wire.from_json(Status, {key: item})
+    except _MALFORMED:
+        return False
+    return True
 
 
 def render(status: Status) -> dict[str, Any]:
