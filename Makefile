@@ -140,6 +140,9 @@ bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CP
 bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
 	$(PY) -m bench.gpu $(ARGS)
 
+bench-gateway-memory: setup ## a gateway at its memory limit among hostile clients: sheds, is never killed (10 minutes; QUICK=1)
+	$(PY) -P bench/gateway_memory.py
+
 bench-shadow: setup ## what mirroring adds to the latency of the clients that are mirrored (a minute; QUICK=1)
 	$(PY) -m bench.shadow
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import models_page
 import rollouts_page
 import status_page
 import threat_model_page
@@ -56,6 +57,7 @@ def outputs() -> dict[Path, str]:
     return {
         ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader)) + template_reference(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
+        ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),

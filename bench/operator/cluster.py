@@ -64,6 +64,7 @@ class Cluster:
         """One gateway, announced as the endpoint controller does: rollouts wait for what it reports."""
         port, admin = free_ports(2)
         arguments = [f"--kubeconfig={self.all_rights}", f"--port={port}", f"--admin-port={admin}"]
+        arguments.append(f"--own-namespace={fleet.HOME}")
         await self.start(self._ours("slipway_gateway", arguments, self.all_rights))
         metadata = {
             "name": "slipway-gateway-admin-1",

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import resource
 import signal
 import sys
 import uuid
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
@@ -15,17 +17,22 @@ from aiohttp import http_parser, web
 from .app import Admin, Edge, Source
 from .backends import Backends, Failsafe
 from .failsafe import Rule
+from .last_table import LastTable
 from .listener import listen
-from .proxy import Proxy, open_session
+from .operator_token import OperatorToken
+from .outlier import OutlierDetection
+from .proxy import Proxy, sessions_within
 from .routes_file import RoutesFileWatch
 from .settings import Settings
 from .telemetry import logs
 from .telemetry.metrics import Metrics
+from .upstream import open_session
 from .warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
 def main() -> None:
@@ -37,6 +44,7 @@ def main() -> None:
             "Install an aiohttp wheel, or start with --allow-pure-python."
         )
     _raise_file_limit()
+    _return_memory()
     sys.exit(asyncio.run(run(settings)))
 
 
@@ -46,6 +54,12 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _return_memory() -> None:
+    # glibc learns to keep what was freed once bodies of some size came and went; what is large goes back at once here.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
 def _version() -> str:
     try:
         return version("slipway")
@@ -53,7 +67,7 @@ def _version() -> str:
         return "unknown"
 
 
-def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
+def _source(settings: Settings, backends: Backends, metrics: Metrics, last: LastTable) -> Source:
     if settings.routes:
         watch = RoutesFileWatch(settings.routes, backends.publish)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
@@ -61,7 +75,12 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics) -> Source:
     # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
     from .cluster import Cluster
 
-    return Cluster(settings.kubeconfig, settings.namespaces, backends.publish, metrics)
+    names = (settings.own_namespace, settings.names_configmap)
+    return Cluster(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
+
+
+def _outlier_detection(settings: Settings) -> OutlierDetection:
+    return OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
 
 
 async def run(settings: Settings) -> int:
@@ -69,23 +88,36 @@ async def run(settings: Settings) -> int:
     rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
     failsafe = Failsafe(rule, settings.failsafe_ttl_s)
     incarnation = uuid.uuid4().hex
-    backends = Backends(metrics, failsafe, hung_after_s=settings.hung_after_s, incarnation=incarnation)
+    backends = Backends(
+        metrics,
+        failsafe,
+        hung_after_s=settings.hung_after_s,
+        incarnation=incarnation,
+        outlier_detection=_outlier_detection(settings),
+        max_sessions=sessions_within(settings),
+    )
     async with open_session(settings) as session:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
-        source = _source(settings, backends, metrics)
-        admin = Admin(edge, backends, metrics, source, incarnation)
+        # A file of routes is its own memory.
+        last = LastTable(
+            "" if settings.routes else settings.state_dir, settings.state_max_age_s, backends.publish, metrics
+        )
+        source = _source(settings, backends, metrics, last)
+        token = OperatorToken(settings.operator_token_file)
+        admin = Admin(edge, backends, metrics, source, incarnation, token, last)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
-        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.refuse)
+        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.door())
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
         warming = asyncio.create_task(warmup.run(backends))
+        keeping = asyncio.create_task(last.run())
         try:
             return await Shutdown(settings, edge).wait(runner, routing)
         finally:
-            for task in (routing, warming):
+            for task in (routing, warming, keeping):
                 task.cancel()
-            await asyncio.gather(routing, warming, return_exceptions=True)
+            await asyncio.gather(routing, warming, keeping, return_exceptions=True)
             await admin_runner.cleanup()
 
 

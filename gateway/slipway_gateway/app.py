@@ -6,17 +6,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
 
+from . import bodies
 from .backends import Backends
 from .exchange import Call
+from .last_table import LastTable
+from .listener import Door
+from .operator_token import OperatorToken
 from .proxy import Proxy
 from .router import by_headers
 from .samples import BOUNDS
 from .settings import Settings
-from .table import Route
+from .table import Route, RouteTable
 from .telemetry.metrics import Metrics, Record
 from .wire import envelope, errors, headers, resume
 
@@ -55,7 +60,6 @@ class Edge:
         self._proxy = proxy
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
-        self._buffered_bytes = 0
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -106,7 +110,11 @@ class Edge:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
             return await work(request, record)
         except errors.Refusal as refusal:
-            return self._refuse(record, refusal)
+            answer = self._refuse(record, refusal)
+            if not request.content.is_eof():
+                # What is left of the body would be waited for otherwise, or read as the next request.
+                answer.force_close()
+            return answer
         except asyncio.CancelledError:
             if request.transport is None or request.transport.is_closing():
                 record.left()
@@ -120,7 +128,13 @@ class Edge:
             self.running -= 1
             self._ended.set()
             self._metrics.observe(record, self._clock())
+            self._backends.ended(record.model, record.code, record.outcome)
             self._log(request, record)
+
+    def door(self) -> Door:
+        """Who may come in at the port of this API."""
+        metrics = self._metrics
+        return Door(self._settings, self.refuse, changed=metrics.connections_changed, turned_away=metrics.turned_away)
 
     def refuse(self, refusal: errors.Refusal) -> web.Response:
         """The answer to what is no request; it is counted as one."""
@@ -138,9 +152,6 @@ class Edge:
             answer.headers["Allow"] = refusal.allow
         if refusal.retry_after_s is not None:
             answer.headers["Retry-After"] = str(refusal.retry_after_s)
-        if refusal.status in (408, 413):
-            # What is left of the body would be read as the next request otherwise, or waited for.
-            answer.force_close()
         return answer
 
     def _json(self, body: bytes, record: Record, status: int = 200) -> web.Response:
@@ -166,18 +177,17 @@ class Edge:
         return await self._routed(request, record, request.match_info["name"])
 
     async def _routed(self, request: web.Request, record: Record, model: str | None) -> web.StreamResponse:
-        body = bytearray()
-        try:
-            await self._read_body(request, body)
-            call = self._call(request, record, bytes(body), model)
-            record.model = call.model
+        client = envelope.client(request.headers, request.remote or "", self._settings.share_by)
+        with self._proxy.budget.open(client) as account:
+            body = await bodies.read(request, account, self._settings)
+            call = replace(self._call(request, record, body, model), client=client, account=account)
+            # Held by the call alone from here on.
+            del body
             return await self._proxy.forward(request, call, record, close=self.draining)
-        finally:
-            self._buffered_bytes -= len(body)
 
     def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
         asked = envelope.parse(body)
-        model = model or asked.model
+        named, model = model, model or asked.model
         if not model:
             message = "You must provide a model parameter."
             raise errors.invalid("missing_required_parameter", message, param="model")
@@ -188,19 +198,29 @@ class Edge:
             raise errors.model_not_found(model)
         key = envelope.sticky_key(request.headers, asked, record.request_id, self._settings.sticky_by)
         tenant = envelope.tenant(request.headers, asked, self._settings.tenant_by, self._settings.tenant_salt)
-        sent = headers.to_upstream(request.headers, record.request_id, tenant)
+        forwarded, limit = route.forward_headers, self._settings.priority_limit
+        sent = headers.to_upstream(
+            request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit
+        )
         preferred = by_headers(route, request.headers) if route.header_routes else ""
+        path_qs = request.rel_url.raw_path_qs
+        if model != route.model:
+            # Its server knows one name, the short one, whoever owns that here.
+            path_qs = _renamed_path(path_qs, route.model) if named else path_qs
+            body = envelope.renamed(body, route.model) if asked.model == model else body
+        record.model = self._backends.table.id_of(route)
         call = Call(
             model,
             key,
-            request.rel_url.raw_path_qs,
+            path_qs,
             sent,
             body,
+            route=route.name,
             preferred=preferred,
             stream=asked.stream is True,
             wants_json=asked.wants_json,
-            client=envelope.client(request.headers, request.remote),
             excused=asked.excused,
+            forwarded=forwarded,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call
@@ -216,62 +236,68 @@ class Edge:
             call.headers[resume.RESUME_BYTES] = str(len(tokens))
         return replace(call, revision=place.revision, holder=place.holder, tokens=tokens)
 
-    async def _read_body(self, request: web.Request, body: bytearray) -> None:
-        limit = self._settings.max_body_bytes
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
-        if (request.content_length or 0) > limit:
-            raise errors.too_large(limit)
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                while chunk := await request.content.readany():
-                    body += chunk
-                    self._buffered_bytes += len(chunk)
-                    if len(body) > limit:
-                        raise errors.too_large(limit)
-                    if self._buffered_bytes > self._settings.max_buffered_bytes:
-                        raise errors.overloaded("The gateway is at its limit of buffered request bodies.")
-        except TimeoutError:
-            raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
-
     # -- what is served
 
     async def _models(self, request: web.Request, record: Record) -> web.StreamResponse:
         table = self._backends.table
         if table is None:
             raise errors.no_table()
-        listed = [self._describe(route) for _, route in sorted(table.models.items())]
+        listed = [self._describe(route, name) for name, route in sorted(_listed(table).items())]
         record.end("ok", 200)
         return self._json(msgspec.json.encode({"object": "list", "data": listed}), record)
 
     async def _model(self, request: web.Request, record: Record) -> web.StreamResponse:
         if self._backends.table is None:
             raise errors.no_table()
-        route = self._backends.find(request.match_info["id"])
+        name = request.match_info["id"]
+        route = self._backends.find(name)
         if route is None:
-            raise errors.model_not_found(request.match_info["id"])
-        record.model = route.model
+            raise errors.model_not_found(name)
+        record.model = self._backends.table.id_of(route)
         record.end("ok", 200)
-        return self._json(msgspec.json.encode(self._describe(route)), record)
+        return self._json(msgspec.json.encode(self._describe(route, name)), record)
 
-    def _describe(self, route: Route) -> dict[str, Any]:
+    def _describe(self, route: Route, name: str) -> dict[str, Any]:
         created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
         ready = self._backends.table is not None and self._backends.table.ready(route)
-        return {"id": route.model, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
+        return {"id": name, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
 
     async def _nowhere(self, request: web.Request, record: Record) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
 
 
+def _listed(table: RouteTable) -> dict[str, Route]:
+    """Each model once: by its own name, or by `namespace/name` where that name is another's."""
+    return {table.id_of(route): route for route in table.routes.values()}
+
+
+def _renamed_path(path_qs: str, model: str) -> str:
+    """Of `ROUTED_BY_PATH`."""
+    _, mark, query = path_qs.partition("?")
+    begin, _, end = ROUTED_BY_PATH.partition("{name:.+}")
+    return f"{begin}{quote(model, safe=':@')}{end}{mark}{query}"
+
+
 class Admin:
     """The private port: probes, metrics, and the report that the operator waits for."""
 
-    def __init__(self, edge: Edge, backends: Backends, metrics: Metrics, source: Source, incarnation: str) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        backends: Backends,
+        metrics: Metrics,
+        source: Source,
+        incarnation: str,
+        token: OperatorToken | None = None,
+        last: LastTable | None = None,
+    ) -> None:
+        self._token = token or OperatorToken("")
         self._edge = edge
         self._backends = backends
         self._metrics = metrics
         self._source = source
         self._incarnation = incarnation
+        self._last = last or LastTable("", 0.0, backends.publish, metrics)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -279,6 +305,7 @@ class Admin:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_get("/internal/routes", self._routes)
+        app.router.add_post("/internal/routes", self._renewed_routes)
         app.router.add_get("/internal/calls", self._calls)
         return app
 
@@ -290,6 +317,9 @@ class Admin:
             return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
         if self._backends.table is None:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        if (age_s := self._last.age_s) is not None:
+            reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
+            return web.json_response({"status": "ok", "reason": reason})
         return web.json_response({"status": "ok"})
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
@@ -301,11 +331,21 @@ class Admin:
         report = {
             "incarnation": self._incarnation,
             "draining": self._edge.draining,
+            "table": self._last.report(),
             "bounds": BOUNDS,
             "routes": self._backends.report(),
         }
-        self._backends.renew()
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _renewed_routes(self, request: web.Request) -> web.Response:
+        """The same for the operator, which thereby says that it minds the rollouts: reading alone renews nothing."""
+        if not self._token.proves(request.headers.get("Authorization", "")):
+            message = (
+                "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
+            )
+            return web.json_response({"error": message}, status=401)
+        self._backends.renew()
+        return await self._routes(request)
 
     async def _calls(self, request: web.Request) -> web.Response:
         """Which routes are to be woken: answered when there is news of it, or after a while."""

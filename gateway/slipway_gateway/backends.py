@@ -9,11 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .ejection import Ejection
 from .failsafe import Rule, Try, Watch, pair, returned
 from .fate import Fate, Outcome
 from .mirror.choice import mirror_of
+from .outlier import OutlierDetection
 from .router import Target, assigned, pick, pick_of, preference
-from .samples import Epoch, Samples
+from .samples import MAX_ENTRIES, Epoch, Samples
+from .service import Services
 from .table import MirrorRoute, Route, RouteTable, alike
 from .telemetry.metrics import Metrics
 from .visits import Visitors, Visits
@@ -85,6 +88,11 @@ class Failsafe:
     ttl_s: float = 0.0
 
 
+def _version(route: Route) -> tuple[str, int, str]:
+    """What names one table of one object."""
+    return route.uid, route.generation, route.digest
+
+
 class Backends:
     """The published table with the counts that routing and the operator need.
 
@@ -100,6 +108,8 @@ class Backends:
         *,
         hung_after_s: float = 60.0,
         incarnation: str = "",
+        outlier_detection: OutlierDetection | None = None,
+        max_sessions: int = MAX_ENTRIES,
     ) -> None:
         self.table: RouteTable | None = None
         self._metrics = metrics
@@ -108,12 +118,14 @@ class Backends:
         self._hung_after_s = hung_after_s or math.inf
         self._inflight: Counter[str] = Counter()
         self._tallies: dict[tuple[str, str], Tally] = {}
-        self._samples = Samples()
+        self._samples = Samples(max_sessions)
         self._watches: dict[str, Watch] = {}
         self._renewed_s: dict[str, float] = {}
         self._told: dict[str, tuple[str, bool]] = {}
         self.visits = Visits(clock, incarnation)
+        self._services = Services(clock, self.visits.tell)
         self._changed = asyncio.Event()
+        self.ejection = Ejection(outlier_detection or OutlierDetection(), metrics, clock)
 
     def publish(self, table: RouteTable) -> None:
         last, self.table = self.table or RouteTable(), table
@@ -123,7 +135,9 @@ class Backends:
                 del self._tallies[route, revision]
         self._samples.keep(table.routes)
         self.visits.follow(table.routes)
+        self._services.follow((name, route.uid, table.ready(route)) for name, route in table.routes.items())
         self._follow(last, table)
+        self.ejection.follow(table)
         self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -135,7 +149,7 @@ class Backends:
         self._watches, self._renewed_s = {}, {}
         for name, route in table.routes.items():
             before = last.routes.get(name)
-            same = before is not None and (before.uid, before.generation) == (route.uid, route.generation)
+            same = before is not None and _version(before) == _version(route)
             self._watches[name] = watches[name] if same else Watch(rule, route.backends)
             self._renewed_s[name] = renewed[name] if route == before else self._clock()
         for gone in self._told.keys() - table.routes.keys():
@@ -185,7 +199,8 @@ class Backends:
             return
 
     def find(self, model: str) -> Route | None:
-        return self.table.models.get(model) if self.table else None
+        """The route of a model name, or of `namespace/name`, by which a request finds its own one to its end."""
+        return (self.table.models.get(model) or self.table.routes.get(model)) if self.table else None
 
     def enter(self, model: str) -> Visitors:
         """A request for a model comes; `visits.leave` tells its end."""
@@ -203,7 +218,14 @@ class Backends:
         known = self.table.revisions(route) if self.table and route else []
         return any(name in known for name in alike(revision))
 
-    def pick(
+    def pick(self, model: str, key: str, excluded: Collection[str], revision: str = "", **wishes: str) -> Target | None:
+        """As `_pick`, and first among the endpoints that are not ejected."""
+        ejected = self.ejection.urls()
+        if ejected and (found := self._pick(model, key, ejected.union(excluded), revision, **wishes)):
+            return found
+        return self._pick(model, key, excluded, revision, **wishes)
+
+    def _pick(
         self,
         model: str,
         key: str,
@@ -236,7 +258,13 @@ class Backends:
             self._tell(route)
         return pick(self.table, in_force, key, self._inflight, excluded, avoided=avoided)
 
+    def ended(self, model: str, code: int, outcome: str) -> None:
+        """A client's request is over. `drained` ones say nothing of the route."""
+        if code >= 500 and outcome != "drained" and (route := self.find(model)):
+            self._services.refused(route.name, outcome)
+
     def began(self, target: Target, client: str) -> Try | None:
+        self._services.answered(target.route)
         return self._watched(target, lambda watch: watch.began(target.revision, client))
 
     def failed(self, target: Target, one: Try | None, client: str) -> None:
@@ -303,15 +331,16 @@ class Backends:
 
         Nothing is mirrored while the gateway acts alone: what is wrong with a revision then is known already.
         """
-        route = self.find(target.model)
+        route = self.find(target.route)
         if route is None or not route.mirror_routes or self._watches[route.name].cut or self._expired(route):
             return None
         one = mirror_of(route, target.revision, request_id, headers)
-        return (route, one, self._samples.epoch(route, self._clock())) if one else None
+        epoch = self._samples.epoch(route, self._clock())
+        return (route, one, epoch) if one and epoch else None
 
     def mirrors(self, target: Target, one: MirrorRoute) -> bool:
         """Whether a mirror is still published."""
-        route = self.find(target.model)
+        route = self.find(target.route)
         return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)
 
     def urls(self, model: str, *revisions: str) -> tuple[str, ...]:
@@ -349,9 +378,11 @@ class Backends:
 
     def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
         revisions = {}
+        weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             tally = self._tallies.get((route.name, revision), Tally())
             revisions[revision] = {
+                "weight": weights.get(revision, 0),
                 "endpoints": len(table.urls(route, revision)),
                 "inflight": tally.inflight,
                 "requests": tally.requests,
@@ -366,8 +397,10 @@ class Backends:
         return {
             "uid": route.uid,
             "generation": route.generation,
+            "digest": route.digest,
             "revisions": revisions,
             "failsafe": failsafe,
             "activity": self.visits.report(route.name),
+            "service": self._services.report(route.name),
             "samples": self._samples.report(route, self._clock()),
         }

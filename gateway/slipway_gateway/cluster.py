@@ -1,4 +1,4 @@
-"""Routes from a cluster: lists and watches ModelDeployments and EndpointSlices. The only importer of kubernetes.aio."""
+"""Routes from a cluster: lists and watches ModelDeployments and pods. The only importer of kubernetes.aio."""
 
 import asyncio
 import json
@@ -13,7 +13,18 @@ import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio import config as _config
 
-from .table import LABEL_REVISION, Endpoints, Problem, Route, RouteTable, build, newest, parse_endpoints, parse_route
+from .table import (
+    LABEL_REVISION,
+    Endpoints,
+    Problem,
+    Route,
+    RouteTable,
+    build,
+    followed,
+    parse_owners,
+    parse_pod,
+    parse_route,
+)
 from .telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -23,7 +34,14 @@ config: Any = _config
 Resource = tuple[str, str, dict[str, str]]
 
 DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
-SLICES: Resource = ("endpointslices", "/apis/discovery.k8s.io/v1", {"labelSelector": LABEL_REVISION})
+# Pods themselves, not EndpointSlices: these select by labels, which any pod of the namespace can have.
+PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
+
+
+def names_in(config_map: str) -> Resource:
+    """The one ConfigMap that says who owns which model name."""
+    return ("configmaps", "/api/v1", {"fieldSelector": f"metadata.name={config_map}"})
+
 
 _WATCH_S = 300
 # The API server sends a bookmark about every 60 s: a stream silent for longer than this is dead, whatever TCP thinks.
@@ -32,6 +50,7 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _COALESCE_S = 0.02
+_PAGE = "500"  # objects in one answer to a list
 _PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
 
 # The version we have is still good after these.
@@ -159,16 +178,22 @@ class Mirror:
         await self._api.close()
 
     async def _list(self) -> None:
-        answer = await self._api.get(self._path, dict(self._query))
-        items = answer.get("items") or []
-        now = {key_of(item) for item in items}
+        """In pages: thousands of pods are many megabytes, of which little is kept."""
+        now: set[str] = set()
+        page: dict[str, str] = {"limit": _PAGE}
+        while True:
+            answer = await self._api.get(self._path, self._query | page)
+            for item in answer.get("items") or ():
+                now.add(key_of(item))
+                self._owner.seen(item)
+            version, more = answer["metadata"]["resourceVersion"], answer["metadata"].get("continue")
+            if not more:
+                break
+            page = {"limit": _PAGE, "continue": more}
         # What vanished while nobody watched gets its deletion here.
         for key in self._keys - now:
             self._owner.gone(key)
-        for item in items:
-            self._owner.seen(item)
-        self._keys = now
-        self._version = answer["metadata"]["resourceVersion"]
+        self._keys, self._version = now, version
         self._recovered()
         self._owner.heard(self.name)
 
@@ -237,29 +262,46 @@ def key_of(item: Object) -> str:
 
 
 class Cluster:
-    """Keeps the table equal to the cluster; the first one is published when everything was listed once."""
+    """Keeps the table equal to the cluster; the first one is published when everything was listed once.
+
+    `names`: namespace and name of the ConfigMap of model names. There is no table before the operator has written it:
+    who owns a name is nothing to guess. Once it was read, the last good one counts, whatever happens to it.
+    """
 
     def __init__(
-        self, kubeconfig: str, namespaces: Sequence[str], publish: Callable[[RouteTable], None], metrics: Metrics
+        self,
+        kubeconfig: str,
+        namespaces: Sequence[str],
+        publish: Callable[[RouteTable], None],
+        metrics: Metrics,
+        names: tuple[str, str] | None = None,
     ) -> None:
         self._publish = publish
+        self._names = names
+        self._owners: dict[str, str] | None = None
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, Endpoints] = {}
         self._dirty = asyncio.Event()
         self._metrics = metrics
         self._published = False
         deployments = Owner(self._deployment_seen, self._deployment_gone, self._heard)
-        slices = Owner(self._slice_seen, self._slice_gone, self._heard)
+        pods = Owner(self._pod_seen, self._pod_gone, self._heard)
         self._mirrors = [
             # A client each: the one that reads its credentials again must not close the other's connections.
             Mirror(Api(kubeconfig), resource, namespace, owner)
             for namespace in (namespaces or ("",))
-            for resource, owner in ((DEPLOYMENTS, deployments), (SLICES, slices))
+            for resource, owner in ((DEPLOYMENTS, deployments), (PODS, pods))
         ]
+        if names:
+            owner = Owner(self._names_seen, self._names_gone, self._heard)
+            self._mirrors.append(Mirror(Api(kubeconfig), names_in(names[1]), names[0], owner))
 
     @property
     def waiting_for(self) -> str:
-        return "; ".join(f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced)
+        waits = [f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced]
+        if not waits and self._names and self._owners is None:
+            waits = [f"the operator has not written the ConfigMap {'/'.join(self._names)} of model names yet"]
+        return "; ".join(waits)
 
     async def run(self) -> None:
         try:
@@ -278,10 +320,10 @@ class Cluster:
             # A rollout changes many slices at once: one table for all of them.
             await asyncio.sleep(max(_COALESCE_S, _PAUSE_SHARE * took_s))
             self._dirty.clear()
-            if all(mirror.synced for mirror in self._mirrors):
+            if not self.waiting_for:
                 began_s = time.thread_time()
                 self._published = True
-                self._publish(build(self._routes.values(), self._endpoints.values()))
+                self._publish(build(self._routes.values(), self._endpoints.values(), self._owners))
                 took_s = time.thread_time() - began_s
 
     def _heard(self, resource: str) -> None:
@@ -297,29 +339,38 @@ class Cluster:
         if isinstance(parsed, Problem):
             log.error("not used, the last good route stays: %s", parsed.text)
             return
-        kept = newest(last, parsed)
-        if kept is not parsed:
-            log.warning(
-                "traffic of %s went back from generation %d to %d: not followed",
-                key,
-                kept.generation,
-                parsed.generation,
-            )
-        self._routes[key] = kept
+        self._routes[key] = followed(last, parsed)
         self._dirty.set()
 
     def _deployment_gone(self, key: str) -> None:
         self._routes.pop(key, None)
         self._dirty.set()
 
-    def _slice_seen(self, item: Object) -> None:
-        parsed = parse_endpoints(item)
-        if parsed is None:
-            self._slice_gone(key_of(item))
+    def _pod_seen(self, item: Object) -> None:
+        """Pods are told many times before and after they get ready: only what changes the table makes a new one."""
+        key, parsed = key_of(item), parse_pod(item)
+        if parsed == self._endpoints.get(key):
             return
-        self._endpoints[key_of(item)] = parsed
+        if parsed is None:
+            del self._endpoints[key]
+        else:
+            self._endpoints[key] = parsed
         self._dirty.set()
 
-    def _slice_gone(self, key: str) -> None:
-        self._endpoints.pop(key, None)
-        self._dirty.set()
+    def _pod_gone(self, key: str) -> None:
+        if self._endpoints.pop(key, None):
+            self._dirty.set()
+
+    def _names_seen(self, item: Object) -> None:
+        parsed = parse_owners(item)
+        if isinstance(parsed, Problem):
+            log.error("not used, the last good owners stay: %s", parsed.text)
+        elif parsed is None:
+            self._names_gone(key_of(item))
+        elif parsed != self._owners:
+            self._owners = parsed
+            self._dirty.set()
+
+    def _names_gone(self, key: str) -> None:
+        if self._owners is not None:
+            log.error("the ConfigMap %s of model names was emptied or deleted: the last good owners stay", key)

@@ -6,6 +6,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from .backends import Lease
+from .budget import Account, unlimited
 from .fate import Fate
 from .router import Target
 from .samples import stratum
@@ -19,10 +20,13 @@ FIRST_PAUSE_S = 0.05
 class Call:
     """What is asked of an endpoint; the same bytes for every attempt.
 
+    `model`: as the client wrote it. `route`: whose it was when the request came; it stays that one's to its end, also
+    where the name becomes another's meanwhile.
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
     `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
-    `client`: who sent it, as far as that is known. `excused`: kinds of trouble that the request itself asks for.
+    `client`: who shares of the gateway, and evidence of the judge, are counted for. `excused`: kinds of trouble that
+    the request itself asks for. `account`: what this request holds of the gateway's memory.
     """
 
     model: str
@@ -38,6 +42,14 @@ class Call:
     tokens: bytes = b""
     client: str = ""
     excused: frozenset[str] = frozenset()
+    forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
+    account: Account = field(default_factory=unlimited)
+    route: str = ""
+
+    @property
+    def whose(self) -> str:
+        """What the route is found by."""
+        return self.route or self.model
 
     @property
     def path(self) -> str:
@@ -105,6 +117,7 @@ class Fault:
     reason: str
     sent: bool = True
     answer: Answer | None = None
+    crashed: bool = False  # the engine died with the request in flight
 
     @property
     def busy(self) -> bool:
@@ -125,6 +138,12 @@ class Effort:
     resumes: bool = False
     wakes: bool = False  # it waited for a deployment to wake
     fate: Fate | None = None
+    suspect: bool = False  # an engine died with it in flight
+    trial_until: float = 0.0  # it waits for an endpoint of its own until then
+
+    def suspects(self, trial_until: float) -> None:
+        """From here on it is tried where no other suspect is, for as long as that is to be had in time."""
+        self.suspect, self.trial_until = True, trial_until
 
     def again(self, broken_url: str, hold_until: float) -> None:
         self.spent += 1

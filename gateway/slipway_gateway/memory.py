@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from hashlib import blake2b
 
+from .budget import Budget
 from .exchange import Call
 from .wire.headers import TENANT
 
@@ -11,23 +12,32 @@ ENTRY_BYTES = 256  # what CPython takes for one beside its tokens
 
 def name_of(stream: str, call: Call) -> bytes:
     """A stream together with its request: the tokens of an answer lead nobody on who asks something else."""
-    said = (stream, call.path, call.headers.get(TENANT, ""))
-    return blake2b(b"\0".join((*map(str.encode, said), call.body)), digest_size=16).digest()
+    said = blake2b(digest_size=16)
+    for part in (stream, call.path, call.headers.get(TENANT, "")):
+        said.update(part.encode() + b"\0")
+    said.update(call.body)  # where it is: joined with the others it would be copied
+    return said.digest()
 
 
 class Memory:
-    """The one that broke longest ago goes first."""
+    """The one that broke longest ago goes first, when this memory is full or requests need the room."""
 
-    def __init__(self, size_bytes: int, window_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, size_bytes: int, window_s: float, clock: Callable[[], float], budget: Budget) -> None:
         self._limit_bytes, self._window_s, self._clock = size_bytes, window_s, clock
         self._kept: dict[bytes, tuple[float, bytes]] = {}
-        self.size_bytes = 0
+        self._account = budget.open("")
+        budget.caches(self._reclaim)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._account.held_bytes
 
     def keep(self, name: bytes, tokens: bytes) -> None:
         """`tokens` as they are sent to servers, with commas. In place of what was kept under this name."""
         self._drop(name)
+        if self._account.grow(ENTRY_BYTES + len(tokens)):
+            return
         self._kept[name] = (self._clock(), tokens)
-        self.size_bytes += ENTRY_BYTES + len(tokens)
         self._tidy()
 
     def find(self, name: bytes) -> bytes:
@@ -45,4 +55,10 @@ class Memory:
 
     def _drop(self, name: bytes) -> None:
         if name in self._kept:
-            self.size_bytes -= ENTRY_BYTES + len(self._kept.pop(name)[1])
+            self._account.shrink(ENTRY_BYTES + len(self._kept.pop(name)[1]))
+
+    def _reclaim(self, wanted_bytes: int) -> int:
+        before = self.size_bytes
+        while self._kept and before - self.size_bytes < wanted_bytes:
+            self._drop(next(iter(self._kept)))
+        return before - self.size_bytes

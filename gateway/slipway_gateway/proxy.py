@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import aiohttp
@@ -12,15 +11,21 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from .backends import Backends, Lease
+from .bodies import outgoing
+from .budget import Account, Budget
+from .container import budget_bytes, memory_limit_bytes
+from .crashes import Crashes
 from .exchange import Answer, Call, Effort, Fault
 from .fate import Fate
 from .memory import Memory, name_of
 from .mirror.lane import Lane
 from .relay import Relay
 from .router import Target
+from .samples import ENTRY_BYTES, MAX_ENTRIES
 from .settings import Settings
 from .table import Route
 from .telemetry.metrics import Metrics, Record
+from .upstream import read_at_least
 from .waiting import Waiting
 from .wire import answers, errors
 from .wire.resume import Trail
@@ -28,6 +33,7 @@ from .wire.resume import Trail
 RETRIED_STATUSES = frozenset({429, 502, 503})
 # A whole answer up to this size is read before its first byte is sent: a server that dies in it is still a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
+_MAX_REFUSAL_BYTES = 64 << 10
 _MAX_PAUSE_S = 1.0
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -47,9 +53,11 @@ class Proxy:
         # As long as a request runs: what `cut` ends it by.
         self._limits: set[asyncio.Timeout] = set()
         self._clock = asyncio.get_running_loop().time
-        self._memory = Memory(settings.max_remembered_bytes, settings.remember_s, self._clock)
+        self.crashes = Crashes(metrics, self._clock)
+        self.budget = _budget(settings, metrics, self._clock)
+        self._memory = Memory(settings.max_remembered_bytes, settings.remember_s, self._clock, self.budget)
         metrics.remembered.set_function(lambda: self._memory.size_bytes)
-        self.lane = Lane(settings, backends, metrics, session, self._is_busy)
+        self.lane = Lane(settings, backends, metrics, session, self._is_busy, account=self.budget.open(""))
 
     def _is_busy(self) -> bool:
         """Whether clients need all there is: some wait for an endpoint, or half of `max_inflight` is in flight."""
@@ -58,12 +66,13 @@ class Proxy:
     async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
         effort = Effort(self._clock(), self._settings.max_attempts)
-        visitors, every_s = self._backends.enter(call.model), self._settings.wake_comment_s
+        visitors, every_s = self._backends.enter(call.whose), self._settings.wake_comment_s
         waiting = Waiting(request, call, record, visitors, began_s=self._clock(), every_s=every_s)
         relay: Relay | None = None
         try:
             async with limit:
                 self._limit(limit)
+                self.crashes.check(call, record, effort)
                 answer = await self._first_answer(call, record, effort, waiting)
                 if (ended := await waiting.turn_down(answer)) is not None:
                     return ended
@@ -102,6 +111,8 @@ class Proxy:
         """`waiting`: of a request that nobody has begun to answer."""
         while effort.spent < effort.limit:
             target = self._pick(call, effort)
+            if target is None and await self.crashes.waits(effort):
+                continue
             if target is None:
                 if effort.waits_in_vain or not await self._hold(call, effort, waiting):
                     break
@@ -110,16 +121,22 @@ class Proxy:
             first = not (effort.attempts or effort.resumes)
             if first:
                 effort.fate = self._fate(call, target)
-            result = await self._attempt(call, target, effort.fate if first else None)
+            with self.crashes.trial(target.url, effort):
+                result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):
                 return result
             effort.note(target.url, result)
             self._metrics.retried(target.model, target.revision, result.reason)
+            # Of a stream that goes on a reset alone says too little: `max_resumes` bounds it.
+            if result.crashed and (result.answer or not effort.resumes):
+                self.crashes.note(call, target, record, effort, on_trial=True)
         return self._give_up(call, effort)
 
     def _pick(self, call: Call, effort: Effort) -> Target | None:
+        avoided = self.crashes.avoided(effort)
+        excluded = effort.tried.union(avoided) if avoided else effort.tried
         return self._backends.pick(
-            call.model, call.key, effort.tried, call.revision, preferred=call.preferred, holder=call.holder
+            call.whose, call.key, excluded, call.revision, preferred=call.preferred, holder=call.holder
         )
 
     def _fate(self, call: Call, target: Target) -> Fate:
@@ -136,10 +153,10 @@ class Proxy:
 
     def _give_up(self, call: Call, effort: Effort) -> Answer:
         if effort.last is None:
-            gone = call.revision and not self._backends.lists(call.model, call.revision)
+            gone = call.revision and not self._backends.lists(call.whose, call.revision)
             if gone:
                 raise errors.stream_gone()
-            route = self._backends.find(call.model)
+            route = self._backends.find(call.whose)
             expected_s = route.wake_s if route else None
             raise errors.no_endpoint(call.model) if expected_s is None else errors.asleep(call.model, expected_s)
         if effort.last.answer is None:
@@ -148,7 +165,7 @@ class Proxy:
 
     async def _hold(self, call: Call, effort: Effort, waiting: Waiting | None) -> bool:
         """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
-        now, route = self._clock(), self._backends.find(call.model)
+        now, route = self._clock(), self._backends.find(call.whose)
         effort.wakes |= route is not None and route.wake_s is not None
         if waiting:
             # What was promised to who came while it slept is kept when it is awake, and endpoints are still to be told.
@@ -162,8 +179,8 @@ class Proxy:
         with self._holding(waiting):
             await self._backends.changed(min(pause_s, waiting.until_next_s(route, now)) if waiting else pause_s)
         if waiting:
-            self._backends.call(call.model)
-            await waiting.tell(self._backends.find(call.model), self._clock())
+            self._backends.call(call.whose)
+            await waiting.tell(self._backends.find(call.whose), self._clock())
             if waiting.left:
                 return False
         effort.pause_s = min(effort.pause_s * 2, _MAX_PAUSE_S)
@@ -195,44 +212,57 @@ class Proxy:
         done = False
         try:
             response = await self._post(call, target)
-            result = await self._read_start(target, response, lease)
+            result = await self._read_start(target, response, lease, call.account)
             done = isinstance(result, Answer)
             return result
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             lease.failed()
+            self._saw(target, 0)
             return Fault("connect", sent=False)
         except TimeoutError:
             lease.failed()
             raise
         except (aiohttp.ClientError, OSError):
             lease.failed()
-            return Fault("reset")
+            # One that is about to leave is gone for other reasons; and an answer that has begun has its own bounds.
+            listed = target.url in self._saw(target, 0)
+            return Fault("reset", crashed=listed and response is None)
         finally:
             if not done:
                 lease.release()
                 if response is not None:
                     response.close()
 
+    def _saw(self, target: Target, status: int) -> tuple[str, ...]:
+        """What an endpoint answered, 0 for nothing; the endpoints of its revision that take new requests."""
+        ready = self._backends.urls(target.model, target.revision)
+        self._backends.ejection.saw(target, status, ready)
+        return ready
+
     async def _post(self, call: Call, target: Target) -> aiohttp.ClientResponse:
         return await self._session.post(
             URL(target.url + call.path_qs, encoded=True),
-            data=call.body + call.tokens,
+            data=outgoing(call.body, call.tokens),
             headers=call.headers,
             allow_redirects=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
         )
 
-    async def _read_start(self, target: Target, response: aiohttp.ClientResponse, lease: Lease) -> Answer | Fault:
+    async def _read_start(
+        self, target: Target, response: aiohttp.ClientResponse, lease: Lease, account: Account
+    ) -> Answer | Fault:
         status = response.status
         whole = response.content_length is not None or response.content_type == "application/json"
-        start = await _read_at_least(response, _MAX_WHOLE_BYTES if whole or status in RETRIED_STATUSES else 1)
+        wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
+        start = await read_at_least(response, wanted, account)
         answer = Answer(target, status, CIMultiDict(response.headers), start)
         if status >= 500 and not answers.is_deadline(start):
             lease.failed(start)
         elif status != 200 and lease.fate:
             lease.fate.refused(self._clock())
+        self._saw(target, status)
         if status in RETRIED_STATUSES:
-            return Fault(str(status), answer=answer)
+            return Fault(str(status), answer=answer, crashed=status == 503 and errors.says_crashed(start))
         if status < 500:
             lease.began()
         answer.rest = None if response.content.at_eof() else response
@@ -253,7 +283,9 @@ class Proxy:
         try:
             rest = replace(call, headers=headers, tokens=tokens, revision=target.revision)
             answer = await self._first_answer(rest, record, effort)
-        except (errors.Refusal, aiohttp.ServerTimeoutError):
+        except (errors.Refusal, aiohttp.ServerTimeoutError) as ended:
+            if isinstance(ended, errors.Refusal) and ended.outcome == errors.POISON:
+                raise
             answer = broken
         if answer is not broken and (answer.status != 200 or not trail.goes_on(answer.headers)):
             answer.close()
@@ -280,36 +312,19 @@ class Proxy:
         return self._settings.stall_timeout_s
 
 
-async def _read_at_least(response: aiohttp.ClientResponse, wanted: int) -> bytes:
-    """Reads until `wanted` bytes are there or the answer ended."""
-    chunks: list[bytes] = []
-    size = 0
-    while size < wanted and (chunk := await response.content.readany()):
-        chunks.append(chunk)
-        size += len(chunk)
-    return b"".join(chunks)
+def _budget_bytes(settings: Settings) -> int:
+    return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
 
 
-def _mortal_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A node that is gone sends no reset: its connections die by silence, within half a minute."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Linux: probes after 10 s without a word, every 5 s; and no more than 25 s for sent bytes to arrive.
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
-        if option := getattr(socket, name, 0):
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
+def sessions_within(settings: Settings) -> int:
+    """How many sessions are remembered for the judge: a sixteenth of the memory for requests."""
+    return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
+
+
+def _budget(settings: Settings, metrics: Metrics, clock: Callable[[], float]) -> Budget:
+    size_bytes = _budget_bytes(settings) - sessions_within(settings) * ENTRY_BYTES
+    share_bytes = size_bytes * settings.max_client_percentage // 100
+    made = Budget(size_bytes, share_bytes, clock, metrics.shed)
+    metrics.memory_budget.set(size_bytes)
+    metrics.memory_held.set_function(lambda: made.used_bytes)
     return made
-
-
-def open_session(settings: Settings) -> aiohttp.ClientSession:
-    """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0, socket_factory=_mortal_socket),
-        timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.idle_timeout_s
-        ),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        max_field_size=settings.max_header_bytes,
-    )

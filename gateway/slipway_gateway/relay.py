@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp import web
 
+from .bodies import SLICE_BYTES
 from .exchange import Answer, Call, outcome_of
 from .split import tag
 from .telemetry.metrics import Record
-from .wire import headers
+from .wire import errors, headers
 from .wire.resume import Trail
-from .wire.sse import DONE, EventAligner, error_event
+from .wire.sse import DONE, EventAligner, error_event, without_crash
 
 if TYPE_CHECKING:
     from .proxy import Proxy
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 _MESSAGES = {
     "timeout": "The model stopped answering in time.",
     "upstream_died": "The server of this answer went away, and no other one could go on with it.",
+    "request_crashed_engine": str(errors.crashed_engine()),
     "drained": "The gateway is shutting down and the time for its last requests is over.",
 }
-_OUTCOMES = {"upstream_died": "upstream_error"}
+_OUTCOMES = {"upstream_died": "upstream_error", "request_crashed_engine": errors.POISON}
+# Memory of a stream is counted in steps of this size.
+_STEP_BYTES = 4 << 10
 
 
 class Relay:
@@ -47,9 +51,13 @@ class Relay:
         self._aligner = EventAligner() if answer.streams_events else None
         self._trail = self._begin_trail(answer) if answer.streams_events else None
         self._done = False
+        self._crashed = False  # the server said that its engine died
+        self._counted_bytes = 0
         self._effort = proxy.resume_effort()
         self._mirrored = proxy.lane.copy_of(call, answer, record.request_id, request.headers)
-        crossing = headers.to_client(answer.headers, record.request_id, answer.target.revision)
+        crossing = headers.to_client(
+            answer.headers, record.request_id, answer.target.revision, forwarded=call.forwarded
+        )
         self._out = opened or web.StreamResponse(status=answer.status, headers=crossing)
 
     async def run(self, *, close: bool) -> web.StreamResponse:
@@ -79,7 +87,8 @@ class Relay:
             self._abort()
             return self._out
         try:
-            await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code])))
+            status = 422 if code == "request_crashed_engine" else 502
+            await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code], status)))
             await self._send(self._out.write_eof())
         except (ConnectionError, _StalledClient):
             self._leave()
@@ -98,7 +107,11 @@ class Relay:
 
     async def _stream(self) -> None:
         while gone := await self._copy():
-            if not await self._resume():
+            try:
+                resumed = await self._resume()
+            except errors.Refusal as poison:
+                resumed, gone = False, poison.code
+            if not resumed:
                 await self.end(gone)
                 return
         # What a client does from here on is no fault of the server's.
@@ -118,7 +131,7 @@ class Relay:
             if fate:
                 fate.heard(self._proxy.now())
             if ready := self._ready(chunk):
-                await self._send(self._out.write(ready))
+                await self._pass_on(ready)
                 if self._aligner and ready.endswith(DONE):
                     self._has_all()
             if rest is None:
@@ -153,17 +166,51 @@ class Relay:
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:
             return chunk
-        events = self._aligner.feed(chunk)
+        events, self._crashed = without_crash(self._aligner.feed(chunk))
         if events and (fate := self._answer.fate):
             fate.saw(events, self._proxy.now())
         if events and self._mirrored:
             self._mirrored.saw(events)
-        return self._trail.pass_on(events) if self._trail and events else events
+        if events and self._trail:
+            events = self._trail.pass_on(events)
+        self._count(self._aligner.held_bytes + (self._trail.size_bytes if self._trail else 0))
+        return events
+
+    def _count(self, held_bytes: int) -> None:
+        """Counts what a stream keeps: tokens for another server, and the beginning of an event."""
+        more = held_bytes - self._counted_bytes
+        if more < _STEP_BYTES:
+            return
+        if self._call.account.grow(more):
+            if self._trail:
+                self._trail.forget()
+            return
+        self._counted_bytes = held_bytes
+
+    async def _pass_on(self, data: bytes) -> None:
+        """What is long is sent in slices, for a transport copies what it cannot send; a client that does not read it
+        may be left for others that need the room."""
+        if len(data) <= SLICE_BYTES:
+            await self._send(self._out.write(data))
+            return
+        account = self._call.account
+        account.waits(self._abort)
+        try:
+            for begin in range(0, len(data), SLICE_BYTES):
+                await self._send(self._out.write(data[begin : begin + SLICE_BYTES]))
+                account.moved()
+        finally:
+            account.goes_on()
 
     async def _resume(self) -> bool:
+        broken = self._answer
+        if self._aligner and (self._crashed or self._aligner.says_crashed()):
+            # It may be poison, though its answer has begun.
+            self._crashed = False
+            self._aligner.drop()
+            self._proxy.crashes.note(self._call, broken.target, self._record, self._effort, on_trial=False)
         if not self._trail or not self._aligner:
             return False
-        broken = self._answer
         if broken.lease:
             broken.lease.failed()
         if broken.rest:

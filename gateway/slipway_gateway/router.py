@@ -9,7 +9,7 @@ from .table import Backend, HeaderMatch, Route, RouteTable, what_runs
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one attempt of a request goes."""
+    """Where one attempt of a request goes; `model` is what clients call the route."""
 
     route: str
     model: str
@@ -102,4 +102,4 @@ def pick_of(
         return None
     holders = [url for url in urls if tag(url) == holder] if holder else []
     url = min(holders or urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
-    return Target(route.name, route.model, revision, url)
+    return Target(route.name, table.id_of(route), revision, url)

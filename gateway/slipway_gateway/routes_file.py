@@ -4,7 +4,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +37,7 @@ class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     backends: list[FileBackend]
     salt: str = ""
     mirror_routes: tuple[FileMirror, ...] = ()
+    forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
 class RoutesFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,7 +62,9 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
             return Problem(f"model {model}: {problem.text}")
         name = f"file/{model}"
         mirrors = entry.mirror_routes
-        routes.append(Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors))
+        passed = entry.forward_headers
+        route = Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors)
+        routes.append(replace(route, forward_headers=passed))
         endpoints += [
             Endpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
         ]

@@ -12,11 +12,14 @@ from typing import Any
 
 from .fate import E2E, ITL, MEASURES, TTFT, Fate, Outcome
 from .table import Route
-from .units import Units
+from .units import Room, Units
 from .wire.answers import KINDS
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
+# Sessions of all routes and generations together that are remembered.
+MAX_ENTRIES = 262_144
+ENTRY_BYTES = 96
 _SMALL_BYTES, _MEDIUM_BYTES = 4 << 10, 32 << 10
 
 
@@ -136,12 +139,12 @@ class Attempt:
 class Epoch:
     """One generation of a route's weights."""
 
-    def __init__(self, route: Route, begun_s: float = 0.0) -> None:
-        self.generation = route.generation
+    def __init__(self, route: Route, begun_s: float = 0.0, room: Room | None = None) -> None:
+        self.generation, self.digest = route.generation, route.digest
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, Pairs]] = {}
-        self._units = Units(self._weights, begun_s)
+        self._units = Units(self._weights, begun_s, room)
         self._open: dict[Fate, Attempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
@@ -182,6 +185,10 @@ class Epoch:
         for measure in attempt.measures & outcome.seconds.keys():
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
+    def end(self) -> None:
+        """Nobody looks at it any more: what it remembers is given back."""
+        self._units.end()
+
     def report(self, now_s: float) -> dict[str, Any]:
         """Counts as they are now, with what is known of attempts that have not ended."""
         late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
@@ -204,22 +211,32 @@ def _add_late(late: Times, attempt: Attempt, waited: Mapping[str, float]) -> Non
 class Samples:
     """The last `GENERATIONS` of each route under which requests were assigned."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
+        self._room = Room(max_entries)
         self._epochs: dict[tuple[str, str], list[Epoch]] = {}
 
-    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch:
-        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more."""
+    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch | None:
+        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more.
+
+        None under a table that has a generation which counted for another table, as after somebody restored an old
+        status: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
-        if not epochs or epochs[-1].generation != route.generation:
-            epochs.append(Epoch(route, now_s))
+        if not epochs or epochs[-1].generation < route.generation:
+            epochs.append(Epoch(route, now_s, self._room))
+            for old in epochs[:-GENERATIONS]:
+                old.end()
             del epochs[:-GENERATIONS]
-        return epochs[-1]
+        last = epochs[-1]
+        return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def keep(self, routes: Mapping[str, Route]) -> None:
         """Forgets routes that are gone, and those of a former object of the same name."""
         kept = {(route.name, route.uid) for route in routes.values()}
         for gone in self._epochs.keys() - kept:
-            del self._epochs[gone]
+            for epoch in self._epochs.pop(gone):
+                epoch.end()
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
         """The oldest first; the shape is in docs/contracts.md."""

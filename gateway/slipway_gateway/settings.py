@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .wire.envelope import STICKY_SOURCES, TENANT_SOURCES
+from .wire.envelope import SHARE_SOURCES, STICKY_SOURCES, TENANT_SOURCES
 
 ENV_PREFIX = "SLIPWAY_GATEWAY_"
 
@@ -21,6 +21,10 @@ class Settings:
     routes: str = _setting("", "route by this file (YAML or JSON, reloaded when it changes) instead of a cluster")
     kubeconfig: str = _setting("", "kubeconfig file; default: the pod's service account, then ~/.kube/config")
     namespaces: tuple[str, ...] = _setting((), "namespaces to watch, comma-separated; default: all")
+    state_dir: str = _setting("", "folder where the last table is kept for a restart; default: it is not kept")
+    state_max_age_s: float = _setting(3600.0, "a kept table is used, while the API server does not answer")
+    own_namespace: str = _setting("default", "namespace of the operator, where it keeps who owns which model name")
+    names_configmap: str = _setting("slipway-model-names", "ConfigMap in the own namespace with the owners of names")
     host: str = _setting("", "address of the API port; default: every interface")
     port: int = _setting(8000, "port of the API")
     admin_host: str = _setting("", "address of the admin port; default: every interface")
@@ -30,10 +34,28 @@ class Settings:
         TENANT_SOURCES, "whom servers are fair between, and keep caches apart: key, user"
     )
     tenant_salt: str = _setting("", "secret of the tenants' names that servers see; the same at all gateways")
+    priority_limit: int = _setting(
+        0, "most urgent `priority` that clients may ask servers for, lower numbers run earlier; -1000: any"
+    )
     max_inflight: int = _setting(4096, "requests at a time; above it 429")
     max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
-    max_buffered_bytes: int = _setting(256 << 20, "request bodies held in memory together; above it 429")
+    memory_budget_bytes: int = _setting(
+        0,
+        "bodies, whole answers, tokens of streams, replay memory and mirrors together; above it 429; 0: a share of the "
+        "container's memory limit (35 in 100), 256 MiB without one",
+    )
+    max_client_percentage: int = _setting(50, "of that, for the requests of one client; above it 429")
+    share_by: tuple[str, ...] = _setting(
+        SHARE_SOURCES, "who is one client for that: key, else address; address alone where clients may invent keys"
+    )
+    min_body_rate_bytes: int = _setting(1024, "a second, of a request body over any 10 s; below it 408; 0: any rate")
     max_header_bytes: int = _setting(16384, "largest header line; above it 431")
+    header_timeout_s: float = _setting(15.0, "from the first byte of a request's head to its last")
+    keepalive_timeout_s: float = _setting(75.0, "a connection without a request; longer than the load balancer's own")
+    max_connections: int = _setting(8192, "of clients at a time; above it 503")
+    max_connections_per_address: int = _setting(
+        0, "of one address (of one /64 with IPv6) at a time; above it 429; 0: half of all, as behind an ingress"
+    )
     max_attempts: int = _setting(3, "endpoints that one request may be sent to before its first byte")
     max_resumes: int = _setting(3, "servers that one stream may outlive; 0: a broken stream ends with an error event")
     max_held: int = _setting(256, "requests that may wait for an endpoint at a time")
@@ -59,6 +81,11 @@ class Settings:
     mirror_max_body_bytes: int = _setting(256 << 10, "largest request body that is mirrored")
     mirror_timeout_s: float = _setting(120.0, "a mirrored request's answer")
     mirror_compare_percentage: int = _setting(25, "of mirrored requests, whose answers are compared")
+    consecutive_5xx: int = _setting(5, "answers of 5xx in a row that eject an endpoint; 0: never")
+    consecutive_gateway_failure: int = _setting(5, "the same of failed connections, resets, 502, 503 and 504; 0: never")
+    base_ejection_time_s: float = _setting(10.0, "an endpoint is ejected, times how often in a row")
+    max_ejection_time_s: float = _setting(300.0, "at most")
+    max_ejection_percent: int = _setting(50, "of a revision's endpoints, of which one always stays; 0: none")
     cut_off_failures: int = _setting(10, "failed tries in a row that cut a revision under test off; 0: never")
     cut_off_after_s: float = _setting(5.0, "how long it must fail like that; a dead pod is out of the table by then")
     cut_off_cooldown_s: float = _setting(60.0, "until a revision that was cut off is tried again")
@@ -66,6 +93,9 @@ class Settings:
         0.0,
         "weights go back to the stable revision when nobody renews them for so long; 0: never; the operator asks "
         "at least every 300",
+    )
+    operator_token_file: str = _setting(
+        "", "file with the operator's token: who has it may renew the failsafe's time; default: anybody who POSTs"
     )
     drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
     drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
@@ -79,12 +109,15 @@ class Settings:
         chosen = (
             ("--sticky-by", settings.sticky_by, STICKY_SOURCES),
             ("--tenant-by", settings.tenant_by, TENANT_SOURCES),
+            ("--share-by", settings.share_by, SHARE_SOURCES),
         )
         for flag, given, sources in chosen:
             if unknown := set(given) - set(sources):
                 parser.error(f"{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
-        if not 0 <= settings.mirror_compare_percentage <= 100:
-            parser.error("--mirror-compare-percentage: a number from 0 to 100")
+        percentages = ("mirror_compare_percentage", "max_client_percentage", "max_ejection_percent")
+        for name in percentages:
+            if not 0 <= getattr(settings, name) <= 100:
+                parser.error(f"--{name.replace('_', '-')}: a number from 0 to 100")
         if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
             parser.error("--log-level: choose from debug, info, warning, error")
         return settings
@@ -106,6 +139,8 @@ def _add(parser: argparse.ArgumentParser, name: str, default: Any, help_: str, e
     given = env.get(ENV_PREFIX + name.removesuffix("_s").upper(), "")
     if name == "kubeconfig":
         given = given or env.get("KUBECONFIG", "")
+    if name == "own_namespace":
+        given = given or env.get("POD_NAMESPACE", "")
     if isinstance(default, bool):
         on = given.lower() in {"1", "true", "yes"}
         parser.add_argument(f"--{flag}", dest=name, action="store_true", default=on, help=help_)
@@ -127,7 +162,15 @@ def _metavar(name: str, default: Any) -> str:
         return "SECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
-    kinds = {"routes": "FILE", "kubeconfig": "FILE", "log_level": "LEVEL", "tenant_salt": "SECRET"}
+    kinds = {
+        "routes": "FILE",
+        "operator_token_file": "FILE",
+        "kubeconfig": "FILE",
+        "log_level": "LEVEL",
+        "tenant_salt": "SECRET",
+        "state_dir": "FOLDER",
+    }
+    kinds |= {"own_namespace": "NAMESPACE", "names_configmap": "NAME"}
     return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
 
 

@@ -1,5 +1,7 @@
 """The route table: which model is served by which revisions at which endpoints (pure)."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -8,7 +10,8 @@ import msgspec
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
-PORT_NAME = "http"
+PORT_NAME, DEFAULT_PORT = "http", 8000
+OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -62,6 +65,16 @@ class Traffic(msgspec.Struct, frozen=True, rename="camel"):
     hold_seconds: int | None = None
     asleep: bool = False
     wake_seconds: int | None = None
+    forward_headers: tuple[str, ...] = ()
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who owns a model name; what else the operator keeps there is its own."""
+
+    owner: str
+
+
+_OWNERS = msgspec.json.Decoder(dict[str, Claim])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +94,22 @@ class Route:
     replicas: int = 0  # that were asked for; 0: not known
     asleep: bool = False  # nothing is sent to its endpoints, even where there are some
     wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
+    digest: str = ""  # of `status.traffic` as it is applied; empty without one
+    replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What one EndpointSlice says: the URLs of one revision that take new requests."""
+    """The URLs of one revision that take new requests.
+
+    `replica_set`: uid of the ReplicaSet that controls the pod, "" where endpoints are not from a cluster.
+    """
 
     route: str
     revision: str
     urls: tuple[str, ...]
+    replica_set: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,11 @@ class RouteTable:
     def urls(self, route: Route, revision: str) -> tuple[str, ...]:
         return self.endpoints.get((route.name, revision), ())
 
+    def id_of(self, route: Route) -> str:
+        """What clients call it: its model name where that is its own, else `namespace/name`."""
+        owner = self.models.get(route.model)
+        return route.model if owner is not None and owner.name == route.name else route.name
+
     def ready(self, route: Route) -> bool:
         return any(self.urls(route, backend.revision) for backend in route.backends)
 
@@ -136,23 +161,64 @@ def alike(revision: str) -> tuple[str, str]:
     return revision, runs + BASELINE if revision == runs else runs
 
 
-def build(routes: Iterable[Route], endpoints: Iterable[Endpoints]) -> RouteTable:
+def build(
+    routes: Iterable[Route], endpoints: Iterable[Endpoints], owners: Mapping[str, str] | None = None
+) -> RouteTable:
+    """One table of all that is known.
+
+    `owners`: of model names, `namespace/name` each. Without it every name is served by the first route that has it,
+    which is right for a file alone: there nobody is a stranger to anybody.
+    """
     by_name = {route.name: route for route in routes}
-    models: dict[str, Route] = {}
-    for route in sorted(by_name.values(), key=lambda route: (route.created, route.name)):
-        models.setdefault(route.model, route)
+    models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
     urls: dict[tuple[str, str], set[str]] = {}
     for entry in endpoints:
-        if entry.urls:
+        if entry.urls and _admitted(by_name.get(entry.route), entry):
             urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
     return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()})
 
 
-def newest(last: Route | None, seen: Route) -> Route:
-    """The one to route by: generations never go back, unless the object was deleted and made again."""
-    if last is None or last.uid != seen.uid or seen.generation >= last.generation:
+def _first_come(routes: Iterable[Route]) -> dict[str, Route]:
+    models: dict[str, Route] = {}
+    for route in routes:
+        models.setdefault(route.model, route)
+    return models
+
+
+def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str, Route]:
+    """A name needs both: its owner, which only the operator writes, and that the owner is served under it.
+
+    A name with a slash is never a model's: it would read as another deployment's `namespace/name`.
+    """
+    found = ((name, by_name.get(owner)) for name, owner in owners.items() if "/" not in name)
+    return {name: route for name, route in found if route is not None and route.model == name}
+
+
+def _admitted(route: Route | None, entry: Endpoints) -> bool:
+    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is, once the operator says it."""
+    known = route.replica_sets.get(entry.revision) if route else None
+    return not (known and entry.replica_set) or known == entry.replica_set
+
+
+def followed(last: Route | None, seen: Route) -> Route:
+    """The route to use after the API server sent an object: the newest one, whatever its generation is.
+
+    Lists are consistent reads and watches go on from their resourceVersion, so what comes later is newer. A status
+    whose table was lost says nothing: the last table of that object stays until there is another one, and so do the
+    ReplicaSets that it named.
+    """
+    if last is None or last.uid != seen.uid:
         return seen
+    if seen.digest:
+        return seen if seen.replica_sets else replace(seen, replica_sets=last.replica_sets)
     return last
+
+
+def digest_of(traffic: Mapping[str, Any]) -> str:
+    """SHA-256 of a `status.traffic` as canonical JSON; `acknowledged`, which follows from the digest, is left out."""
+    told = {key: value for key, value in traffic.items() if key != "acknowledged"}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_backends(backends: Iterable[Backend]) -> Problem | None:
@@ -190,8 +256,30 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         hold_s=traffic.hold_seconds,
         asleep=traffic.asleep,
         wake_s=traffic.wake_seconds,
+        forward_headers=traffic.forward_headers,
         replicas=_replicas(obj),
+        digest=digest_of(raw),
+        replica_sets=_replica_sets(obj),
     )
+
+
+def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
+    """The ConfigMap of model names → owners by name; None while the operator has not written it.
+
+    A name whose owner was deleted is listed too: nobody else serves it meanwhile.
+    """
+    text = (obj.get("data") or {}).get(OWNERS_KEY)
+    if text is None:
+        return None
+    try:
+        return {name: claim.owner for name, claim in _OWNERS.decode(text).items()}
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Problem(f"{OWNERS_KEY} of the model names: {error}")
+
+
+def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
+    listed = (obj.get("status") or {}).get("revisions") or ()
+    return {one["revision"]: one["replicaSetUid"] for one in listed if one.get("revision") and one.get("replicaSetUid")}
 
 
 def _replicas(obj: Mapping[str, Any]) -> int:
@@ -205,24 +293,34 @@ def _declared_model(obj: Mapping[str, Any]) -> str:
     return declared if isinstance(declared, str) and declared else str(obj["metadata"]["name"])
 
 
-def parse_endpoints(obj: Mapping[str, Any]) -> Endpoints | None:
-    """An EndpointSlice → endpoints of a revision; None when it is not one of ours."""
-    meta = obj["metadata"]
+def parse_pod(obj: Mapping[str, Any]) -> Endpoints | None:
+    """A pod → the endpoint that it is; None when it takes no requests or is not one of ours.
+
+    It is when it has both labels, is ready and not leaving, and the ReplicaSet of that revision controls it: any user
+    of the namespace can give a pod these labels.
+    """
+    meta, status = obj["metadata"], obj.get("status") or {}
     labels = meta.get("labels") or {}
     deployment, revision = labels.get(LABEL_DEPLOYMENT), labels.get(LABEL_REVISION)
-    if not deployment or not revision:
+    address = status.get("podIP")
+    if not deployment or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
         return None
-    ports = [port["port"] for port in obj.get("ports") or () if port.get("name") == PORT_NAME and port.get("port")]
-    urls = [
-        _url(entry["addresses"][0], port) for entry in obj.get("endpoints") or () if _ready(entry) for port in ports
-    ]
-    return Endpoints(f"{meta['namespace']}/{deployment}", revision, tuple(urls))
+    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None or (owner.get("kind"), owner.get("name")) != ("ReplicaSet", f"{deployment}-{revision}"):
+        return None
+    url = _url(address, _port(obj))
+    return Endpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
 
 
-def _ready(endpoint: Mapping[str, Any]) -> bool:
-    # The API's own rule: an unknown readiness counts as ready.
-    ready = (endpoint.get("conditions") or {}).get("ready")
-    return bool(endpoint.get("addresses")) and ready is not False
+def _ready(status: Mapping[str, Any]) -> bool:
+    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    return conditions.get("Ready") == "True" and status.get("phase") not in ("Failed", "Succeeded")
+
+
+def _port(pod: Mapping[str, Any]) -> int:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ports = (port for one in containers for port in one.get("ports") or ())
+    return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), DEFAULT_PORT)
 
 
 def _url(address: str, port: int) -> str:

@@ -25,8 +25,33 @@ FREE_UNITS_PER_S = 10.0
 BALANCE_SIGMAS = 5.0
 BALANCE_UNITS = 4.0
 
+_FORGOTTEN = 1024  # sessions at once, when there is no room for another
+
 _COUNTS = "counts"
 _ENDED = "ended"
+
+
+class Room:
+    """For what all routes and generations remember of sessions together: the largest memory gives way to the others."""
+
+    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+        self._limit = limit
+        self._memories: dict[Units, None] = {}
+        self.taken = 0
+
+    def join(self, memory: "Units") -> None:
+        self._memories[memory] = None
+
+    def leave(self, memory: "Units") -> None:
+        if memory in self._memories:
+            del self._memories[memory]
+            self.taken -= len(memory)
+
+    def take(self) -> None:
+        """For one more session, which always has room."""
+        if self.taken >= self._limit:
+            self.taken -= max(self._memories, key=len).forget(min(_FORGOTTEN, self._limit))
+        self.taken += 1
 
 
 @dataclass(slots=True)
@@ -41,9 +66,10 @@ class Units:
     Args:
         weights: of the generation, in percent by revision.
         begun_s: when the generation had its first request, in seconds of the caller's clock.
+        room: what all generations share.
     """
 
-    def __init__(self, weights: Mapping[str, int], begun_s: float) -> None:
+    def __init__(self, weights: Mapping[str, int], begun_s: float, room: Room | None = None) -> None:
         self._weights = dict(weights)
         self._begun_s = begun_s
         self._flags: dict[str, int] = {}  # the bit of each name
@@ -51,6 +77,25 @@ class Units:
         self._oldest_first: deque[int] = deque()
         self._clients: dict[int, _Client] = {}
         self._total = 0
+        self._room = room or Room()
+        self._room.join(self)
+
+    def __len__(self) -> int:
+        """Sessions that are remembered."""
+        return len(self._oldest_first)
+
+    def forget(self, sessions: int) -> int:
+        """Those that came first; how many there were."""
+        gone = min(sessions, len(self._oldest_first))
+        for _ in range(gone):
+            del self._sessions[self._oldest_first.popleft()]
+        return gone
+
+    def end(self) -> None:
+        """Nobody looks at this generation any more: what it remembers is given back."""
+        self._room.leave(self)
+        self._room = Room()
+        self.forget(len(self))
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> tuple[bool, bool]:
         """A request of the session `key` was assigned to a revision.
@@ -111,6 +156,8 @@ class Units:
 
     def _remember(self, session: int, bits: int) -> None:
         if len(self._oldest_first) >= MAX_SESSIONS:
-            del self._sessions[self._oldest_first.popleft()]
+            self.forget(1)
+        else:
+            self._room.take()
         self._oldest_first.append(session)
         self._sessions[session] = bits

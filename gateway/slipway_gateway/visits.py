@@ -7,6 +7,9 @@ from typing import Any
 
 from .table import Route
 
+MOST_NEWS = 4096  # routes; the operator asks again within moments
+_DIGITS = 18
+
 
 @dataclass(slots=True)
 class Visitors:
@@ -38,6 +41,7 @@ class Visits:
         self._asleep: frozenset[str] = frozenset()
         self._calling: dict[str, None] = {}  # routes that sleep and were asked for since
         self._calls = 0
+        self._news: dict[str, int] = {}  # number of the last call about a route, for whatever reason but sleep
         self._called = asyncio.Event()
 
     def follow(self, routes: Mapping[str, Route]) -> None:
@@ -67,19 +71,34 @@ class Visits:
         """Somebody wants a route: the operator hears of it, once, while it sleeps."""
         if route in self._asleep and route not in self._calling:
             self._calling[route] = None
-            self._calls += 1
-            called, self._called = self._called, asyncio.Event()
-            called.set()
+            self._call()
+
+    def tell(self, route: str) -> None:
+        """Something happened at a route that the operator is to look at."""
+        self._call()
+        self._news.pop(route, None)
+        self._news[route] = self._calls
+        if len(self._news) > MOST_NEWS:
+            del self._news[next(iter(self._news))]
+
+    def _call(self) -> None:
+        self._calls += 1
+        called, self._called = self._called, asyncio.Event()
+        called.set()
 
     async def calls(self, since: str, wait_s: float) -> dict[str, Any]:
-        """Routes that are to wake: when there is news since that mark, at the latest after the time."""
+        """Routes that are to wake, and those with news since that mark: at once, or at the latest after the time."""
         if since == self._mark:
             try:
                 async with asyncio.timeout(wait_s):
                     await self._called.wait()
             except TimeoutError:
                 pass
-        return {"mark": self._mark, "routes": list(self._calling)}
+        incarnation, _, number = since.rpartition(".")
+        ours = incarnation == self._incarnation and number.isdecimal() and len(number) <= _DIGITS
+        heard = int(number) if ours else 0
+        told = (route for route, call in self._news.items() if call > heard)
+        return {"mark": self._mark, "routes": list(dict.fromkeys([*self._calling, *told]))}
 
     @property
     def _mark(self) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import secrets
 import socket
 import sys
@@ -18,20 +19,21 @@ import aiohttp
 from slipway_operator import explain, watch
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
-from slipway_operator.kube import auth
+from slipway_operator.kube import auth, names
 from slipway_operator.kube.aggregation import Host
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.calls import Calls
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
+from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.providers.ask import Providers
-from slipway_operator.providers.fetch import Fetcher
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
@@ -39,6 +41,7 @@ from slipway_operator.settings import Settings, parse, product_version
 from slipway_operator.telemetry import health, logs
 from slipway_operator.telemetry.metrics import Key, Metrics
 
+SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
 
 log = logging.getLogger("slipway_operator")
@@ -74,7 +77,7 @@ async def _explain(settings: Settings) -> int:
     planning = PlanSettings(settings.server_image, settings.endpoint)
     now = datetime.now(UTC)
     async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
-        gateways = Gateways(client, session, settings.own_namespace, settings.gateway_service)
+        gateways = _gateways(settings, client, session)
         try:
             found = await explain.from_cluster(
                 client, gateways, settings.target_namespace, settings.target, planning, now
@@ -98,16 +101,44 @@ async def _run(settings: Settings) -> int:
             configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=known.take
         ) as client,
         aiohttp.ClientSession() as session,
-        Poster(settings.hook_signing_key_file, settings.hook_allow_local, time.time) as poster,
-        Fetcher(settings.hook_allow_local) as fetcher,
     ):
+        poster = Poster(Dialer(settings.outbound, "hooks"), settings.hook_signing_key_file, time.time)
         hooks = HookRunner(poster, queue.add, metrics.called)
-        measurements = MeasurementRunner(Providers(client, fetcher), queue.add, metrics.measured)
+        providers = Providers(client, Dialer(settings.outbound, "analyses"))
+        measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
-            sight = Sight(client, Gateways(client, session, settings.own_namespace, settings.gateway_service), known)
+            fences = Fences(client, settings.fence) if settings.fence else None
+            gateways = _gateways(settings, client, session)
+            claims = _names(settings, client, known, queue, lease)
+            sight = Sight(client, gateways, known, fences, claims)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
+
+
+def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Key], lease: Lease) -> names.Names:
+    terms = names.Terms(
+        settings.own_namespace,
+        settings.names_configmap,
+        settings.name_retention_s,
+        settings.name_grants,
+        settings.name_annotations,
+        settings.namespaces,
+    )
+    return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
+
+
+def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession) -> Gateways:
+    """The secret is read for each question, so one that was rotated counts at once."""
+
+    def token() -> str:
+        try:
+            words = settings.gateway_token_file.read_text().split() if settings.gateway_token_file else []
+        except (OSError, UnicodeDecodeError):  # gateways that want a proof say what is missing
+            words = []
+        return words[0] if words else ""
+
+    return Gateways(client, session, settings.own_namespace, settings.gateway_service, token=token)
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +168,7 @@ async def _serve(
     askers: Askers,
 ) -> int:
     client, gateways, known = sight.client, sight.gateways, sight.known
-    assert known, "the operator keeps what it knows"
+    assert known and sight.names, "the operator keeps what it knows"
     listed = asyncio.Event()
     pulse = health.Pulse()
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
@@ -160,12 +191,18 @@ async def _serve(
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
         ]
-        calls = Calls(gateways, session, queue.add, settings.namespaces)
+
+        def look_at_all() -> None:
+            for key in known.deployments():
+                queue.add_after(key, random.uniform(0.0, SPREAD_S))
+
+        calls = Calls(gateways, session, queue.add, settings.namespaces, look_at_all)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
         await known.fill(client)
         resync = watch.resync(client, known, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
+        tasks.append(asyncio.create_task(sight.names.run(), name="names"))
         for key in known.deployments():
             queue.add(key)
         listed.set()

@@ -12,8 +12,10 @@ from slipway_operator.kube import apply, events
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
+from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
+from slipway_operator.kube.names import Names
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.pins import Pins
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
@@ -60,11 +62,13 @@ class Askers:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a reconcile looks through; without `known` it reads what it looks at."""
+    """What a reconcile looks through; without `known` it reads that, without `names` it tells of no conflict."""
 
     client: Client
     gateways: Gateways
     known: Known | None = None
+    fences: Fences | None = None  # around model pods; None where the release wants none
+    names: Names | None = None
 
 
 class Reconciler:
@@ -80,6 +84,8 @@ class Reconciler:
         capacity: Capacity | None = None,
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
+        self._fences = sight.fences
+        self._names = sight.names
         self._capacity = capacity or Capacity(Autoscalers(sight.client))
         self._pins = Pins()
         self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
@@ -129,8 +135,7 @@ class Reconciler:
         self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
-            await self._pins.hold(self._client, obj, planned.pins)
-            told = await apply.execute(self._client, obj, planned, now)
+            told = await self._execute(obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
@@ -151,6 +156,13 @@ class Reconciler:
         again_after_s = self._ask(key, obj, planned, now)
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
+    async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
+        """What pods must load, and the fence around them, before the pods."""
+        await self._pins.hold(self._client, obj, planned.pins)
+        if self._fences:
+            await self._fences.keep(obj)
+        return await apply.execute(self._client, obj, planned, now)
+
     async def _get(self, key: Key) -> dict[str, Any]:
         """As it is known; read where nothing is known, or what is known is doubted."""
         known = self._known.get(key) if self._known and key not in self._doubted else None
@@ -168,15 +180,20 @@ class Reconciler:
         seen = await observe(self._client, self._gateways, obj, children, self._capacity.autoscalers)
         return replace(
             seen,
+            standing=self._names.of(key, obj) if self._names else None,
             hooks=self._askers.hooks.answers(key),
             measured=self._askers.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
         )
 
     def _forget(self, key: Key) -> None:
+        if self._names:
+            self._names.gone(key)
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
         self._askers.forget(key)
+        if self._fences:
+            self._fences.forget(key)
         self._told.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)

@@ -1,11 +1,17 @@
 """Flags and environment of the operator as one frozen value; read only by `__main__`."""
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+from slipway_operator.manifests.fence import FenceSettings
+from slipway_operator.model import names
+from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # below, a busy machine loses it
@@ -29,10 +35,16 @@ class Settings:
     identity: str
     log_level: str
     hook_signing_key_file: Path | None = None
-    hook_allow_local: bool = False
+    outbound: Policy = field(default_factory=Policy)  # what may be called for tenants
+    fence: FenceSettings | None = None  # None: model pods get no NetworkPolicy
+    gateway_token_file: Path | None = None  # the first word in it proves to gateways that the operator asks
     metrics_api_service: str = ""  # empty: the metrics API is not served
     metrics_api_port: int = 8443
     metrics_api_owner: str = ""
+    names_configmap: str = "slipway-model-names"
+    name_retention_s: float = 86_400.0
+    name_grants: tuple[tuple[str, str], ...] = ()  # namespace and its names with commas
+    name_annotations: bool = True
     target: str = ""  # explain: a file or the name of a ModelDeployment
     target_namespace: str = "default"
 
@@ -59,10 +71,16 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         identity=chosen.identity,
         log_level=chosen.log_level.upper(),
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
-        hook_allow_local=chosen.hook_allow_local == "true",
+        outbound=Policy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
+        fence=_fence(chosen),
+        gateway_token_file=Path(chosen.gateway_token_file) if chosen.gateway_token_file else None,
         metrics_api_service=chosen.metrics_api_service,
         metrics_api_port=chosen.metrics_api_port,
         metrics_api_owner=chosen.metrics_api_owner,
+        names_configmap=chosen.names_configmap,
+        name_retention_s=chosen.name_retention_seconds,
+        name_grants=chosen.name_grants,
+        name_annotations=chosen.name_annotations == "true",
         target=getattr(chosen, "target", ""),
         target_namespace=getattr(chosen, "namespace", "default"),
     )
@@ -134,16 +152,42 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     add("--workers", 8, "reconciles at the same time (default: %(default)s)", type=_count)
     add("--hook-signing-key-file", "", "file with the key that calls of webhooks are signed with (default: unsigned)")
     add(
-        "--hook-allow-local",
-        "false",
-        "true lets webhooks reach loopback and link-local addresses (default: %(default)s)",
-        choices=("true", "false"),
+        "--allowed-private-cidrs",
+        "",
+        "comma-separated private address ranges that webhooks and analyses may call (default: none)",
+        type=_networks,
+    )
+    add(
+        "--allowed-private-hosts",
+        "",
+        "comma-separated names (a.b.svc, *.b.svc) whose private addresses webhooks and analyses may call "
+        "(default: none)",
+        type=_hosts,
+    )
+    add(
+        "--fence-release",
+        "",
+        "labels NAME=VALUE,... of the gateways' and operator's pods, which alone may connect to model pods "
+        "(default: model pods get no NetworkPolicy)",
+        type=_pairs,
+    )
+    add(
+        "--fence-metrics-peers",
+        "[]",
+        "who else may read /metrics of model pods: a JSON list of NetworkPolicyPeers (default: nobody)",
+        type=_peers,
     )
     add(
         "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
     )
+    add(
+        "--gateway-token-file",
+        "",
+        "file with the token by which gateways know the operator, their --operator-token-file (default: none)",
+    )
     add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
     add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
+    _add_name_flags(add)
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
     add(
         "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"
@@ -155,6 +199,32 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         type=_lease_seconds,
     )
     add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
+
+
+def _add_name_flags(add: "_Adder") -> None:
+    add(
+        "--names-configmap",
+        "slipway-model-names",
+        "ConfigMap in the own namespace that says who owns which model name (default: %(default)s)",
+    )
+    add(
+        "--name-retention-seconds",
+        86_400.0,
+        "how long a model name stays its namespace's when its ModelDeployment is deleted (default: %(default)s)",
+        type=_duration,
+    )
+    add(
+        "--name-grants",
+        "",
+        "model names that only these namespaces may have: NAMESPACE=NAME,PREFIX*;NAMESPACE=... (default: none)",
+        type=_grants,
+    )
+    add(
+        "--name-annotations",
+        "true",
+        f"false: the annotation {names.ANNOTATION} of a Namespace grants nothing (default: %(default)s)",
+        choices=("true", "false"),
+    )
 
 
 class _Adder:
@@ -180,10 +250,78 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
     return _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else "default"
 
 
+def _api_server(environment: Mapping[str, str]) -> tuple[Address, ...]:
+    """Its Service's address, which the kubelet tells every pod."""
+    try:
+        return (canonical(environment.get("KUBERNETES_SERVICE_HOST", "")),)
+    except ValueError:
+        return ()
+
+
+def _fence(chosen: argparse.Namespace) -> FenceSettings | None:
+    if not chosen.fence_release:
+        return None
+    return FenceSettings(chosen.own_namespace, chosen.fence_release, chosen.fence_metrics_peers)
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [item.partition("=") for item in _items(text)]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise argparse.ArgumentTypeError(f"{name!r} has no value: write for example app.kubernetes.io/name=slipway")
+    return tuple((name, value) for name, _, value in pairs)
+
+
+def _peers(text: str) -> tuple[dict[str, Any], ...]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"this is no JSON: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise argparse.ArgumentTypeError("it must be a list of NetworkPolicyPeers, for example [{'podSelector': {}}]")
+    return tuple(found)
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return parse_networks(_items(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return parse_hosts(_items(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 on")
     return float(text)
+
+
+def _duration(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return float(text)
+
+
+def _grants(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.strip().partition("=") for part in text.split(";") if part.strip()]
+    for namespace, equals, patterns in pairs:
+        if not (namespace and equals and patterns):
+            raise argparse.ArgumentTypeError(f"{namespace}{equals}{patterns}: write NAMESPACE=NAME,PREFIX*")
+    found = tuple((namespace, patterns) for namespace, _, patterns in pairs)
+    problems = names.grants(found)[1]
+    if problems:
+        raise argparse.ArgumentTypeError(problems[0])
+    return found
 
 
 def _lease_seconds(text: str) -> float:

@@ -102,6 +102,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
         kernels=settings.kernels,
+        allow_slow=settings.allow_slow == "on",
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_life = asyncio.create_task(

@@ -13,6 +13,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8")
 KV_CACHE_DTYPES = ("auto", "int8")
 KERNELS = ("auto", "native", "torch")  # as in kernels/native.py, which this process does without
+ON_OFF = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Settings:
     kv_cache_dtype: str
     device: str
     kernels: str
+    allow_slow: str
     max_model_len: int | None
     host: str
     port: int
@@ -88,6 +90,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--quantization", "none", "at load: none, or int8", choices=QUANTIZATIONS)
     add("--kv-cache-dtype", "auto", "keys and values: as computed, or in int8", choices=KV_CACHE_DTYPES)
     add("--device", "auto", "auto, cpu, cuda or cuda:N", type=_device)
+    add("--allow-slow", "off", "for trials: a GPU without its kernels computes", choices=ON_OFF, nargs="?", const="on")
     add("--max-model-len", None, "longest context in tokens; the model's own when not given", type=_at_least(1))
     add("--host", "0.0.0.0", "address to listen on")
     add("--port", 8000, "port of the API; 0 picks a free one", type=_port)

@@ -16,6 +16,7 @@ PREFIXES = {
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Service": ("/api/v1", "services"),
+    "ConfigMap": ("/api/v1", "configmaps"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
@@ -33,6 +34,7 @@ GROUPS = {
     "controllerrevisions": "apps",
     "deployments": "apps",
     "jobs": "batch",
+    "networkpolicies": "networking.k8s.io",
     "horizontalpodautoscalers": "autoscaling",
     "apiservices": "apiregistration.k8s.io",
     "endpointslices": "discovery.k8s.io",
@@ -55,13 +57,16 @@ OPERATOR = {
     "pods/eviction": ("create",),
     "configmaps": ("create",),
     "jobs": ("get", "create", "delete"),
+    "networkpolicies": ("create", "patch"),
     "endpointslices": READ,
     "events": ("get", "create", "patch"),
+    "namespaces": ("get", "list"),
 }
 # Those that register the metrics API, by name.
 REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 LEASE = {"get", "update"}  # its own one, in its own namespace
-GATEWAY = {"modeldeployments": READ, "endpointslices": READ}
+NAMES_OBJECT = {"slipway-operator": {"get", "update"}, "slipway-gateway": set(READ)}  # who owns which model name
+GATEWAY = {"modeldeployments": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",
@@ -127,6 +132,8 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
     for lease, verbs in (("slipway-operator", LEASE if account == "slipway-operator" else set()), ("another", set())):
         own = partial(_may, api, f"{namespace}:{account}", namespace)
         assert {verb for verb in (*READ, *WRITE) if own(verb, "leases", lease)} == verbs
+    for one, verbs in (("slipway-model-names", NAMES_OBJECT[account]), ("kube-root-ca.crt", set())):
+        assert {verb for verb in (*READ, *WRITE) if own(verb, "configmaps", one)} == verbs
 
 
 def test_the_metrics_api_is_registered_by_name_and_by_the_operator_alone(api: Api, namespace: str) -> None:

@@ -19,12 +19,16 @@ def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
     where = ("--kubeconfig", str(api_server), "--namespace", namespace)
     # The session's API server has the CRD already, as after an earlier uninstall by another release.
     _done(helm("install", "slipway", str(CHART), *where, "--take-ownership"))
+    # What the operator writes there stays: who owns which model name (safety 14).
+    names = f"/api/v1/namespaces/{namespace}/configmaps/slipway-model-names"
+    assert api.merge(names, {"data": {"names.json": "{}"}}).ok
     ha = next(file for file in SCENARIOS if file.name.startswith("ha"))
     _done(
         helm("upgrade", "slipway", str(CHART), *where, "-f", str(ha), "--set", "metrics.serviceMonitor.enabled=false")
     )
     gateway = api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/slipway-gateway")
     assert gateway.body["spec"]["replicas"] == 3
+    assert api.get(names).body["data"] == {"names.json": "{}"}
     _done(helm("uninstall", "slipway", *where))
     left = [item["kind"] for item in objects("default", namespace) if api.get(object_path(item)).ok]
     assert left == ["CustomResourceDefinition"] * 2

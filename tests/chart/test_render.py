@@ -1,16 +1,21 @@
 """What the chart renders, scenario by scenario."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from slipway_operator import settings as operator_settings
+from slipway_operator.manifests.fence import network_policy
+from slipway_operator.manifests.owner import Owner
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
 from tests.support.tools import helm
 
 pytestmark = pytest.mark.integration
 
+MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 NAMES = [path.name.removesuffix("-values.yaml") for path in SCENARIOS]
 
 
@@ -154,13 +159,39 @@ def test_network_policy_lets_the_operator_ask_the_gateways() -> None:
     assert [selector.items() <= operator.items() for selector in selectors] == [True]
 
 
+@pytest.mark.attack_class(19, 23)
+def test_policies_stand_by_default_and_around_model_pods_too() -> None:
+    """Safety 19: they were off by default, and never of model pods."""
+    names = {item["metadata"]["name"] for item in of_kind(objects(), "NetworkPolicy")}
+    assert names == {"slipway-gateway", "slipway-operator"}
+    release = "--fence-release=app.kubernetes.io/name=slipway,app.kubernetes.io/instance=slipway"
+    for scenario, peers in (("default", []), ("ha", [{"namespaceSelector": {"matchLabels": MONITORING}}])):
+        operator = _container(find(objects(scenario), "Deployment", "slipway-operator"))["args"]
+        said = [arg.partition("=")[2] for arg in operator if arg.startswith("--fence-metrics-peers=")]
+        assert release in operator and [json.loads(text) for text in said] == ([peers] if peers else [])
+    for off in ({"enabled": False}, {"modelPods": False}):
+        rendered = objects(values={"networkPolicy": off})
+        operator = _container(find(rendered, "Deployment", "slipway-operator"))["args"]
+        assert not [arg for arg in operator if arg.startswith("--fence")]
+        assert bool(of_kind(rendered, "NetworkPolicy")) is ("modelPods" in off)
+    pods = [item["spec"]["template"]["metadata"]["labels"] for item in of_kind(objects(), "Deployment")]
+    settings = operator_settings.parse(_container(find(objects("ha"), "Deployment", "slipway-operator"))["args"], {})
+    assert settings.fence
+    peers = network_policy(Owner("chat", "default", "u"), settings.fence)["spec"]["ingress"][0]["from"]
+    selected = [[labels for labels in pods if _selects(peer, labels)] for peer in peers[:2]]
+    assert [len(found) for found in selected] == [1, 1], "gateway and operator, each by the labels that it has"
+
+
+def _selects(peer: dict, labels: dict) -> bool:
+    return peer["podSelector"]["matchLabels"].items() <= labels.items()
+
+
 def test_closed_network_policy_keeps_everyone_from_the_operator() -> None:
-    closed = {"networkPolicy": {"enabled": True}}
-    rendered = objects(values={**closed, "operator": {"metricsApi": {"enabled": False}}})
+    rendered = objects(values={"operator": {"metricsApi": {"enabled": False}}})
     spec = find(rendered, "NetworkPolicy", "slipway-operator")["spec"]
     assert spec["policyTypes"] == ["Ingress"]
     assert "ingress" not in spec
-    open_to_the_api_server = find(objects(values=closed), "NetworkPolicy", "slipway-operator")["spec"]["ingress"]
+    open_to_the_api_server = find(objects(), "NetworkPolicy", "slipway-operator")["spec"]["ingress"]
     assert open_to_the_api_server == [{"ports": [{"port": "metrics"}]}]
 
 

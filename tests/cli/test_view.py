@@ -58,6 +58,14 @@ def test_one_that_serves_in_peace_takes_two_lines() -> None:
     assert drawn(look(idle(ready="2/2"))) == ["demo/chat  Healthy  ready 2/2", "serving"]
 
 
+def test_one_whose_name_is_anothers() -> None:
+    """S2: the loser looked as one that serves in peace."""
+    said = {"type": "NameConflict", "status": "True", "reason": "ModelNameTaken", "message": "it belongs to a/chat"}
+    lines = drawn(look(deployment({"phase": "Degraded", "message": "why", "model": "demo/chat", "conditions": [said]})))
+    assert lines[0] == "demo/chat  Degraded  model demo/chat"
+    assert "NameConflict is True (ModelNameTaken)" in lines[-1] and "it belongs to a/chat" in lines[-1]
+
+
 def test_one_that_the_operator_has_not_seen() -> None:
     obj = deployment()
     obj["status"] = {}

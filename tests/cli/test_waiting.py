@@ -51,6 +51,16 @@ def test_healthy_is_about_the_revision_that_the_spec_asks_for() -> None:
     assert waiting.is_reached(Goal("healthy"), read(rolled_back))
 
 
+def test_healthy_with_a_rollback_to_what_the_history_lacks() -> None:
+    """Story S4: an object made again from `kubectl get -o yaml` names a revision that is gone."""
+    stale_intent = idle()
+    stale_intent["spec"]["rollout"] = {"rollbackTo": f"{STABLE}/gone000000"}
+    assert waiting.is_reached(Goal("healthy"), read(stale_intent))
+    elsewhere = idle(currentRevision=CANARY)
+    elsewhere["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/gone000000"}
+    assert not waiting.is_reached(Goal("healthy"), read(elsewhere)), "neither asked for nor described"
+
+
 def test_paused() -> None:
     assert World(in_flight("Shifting", "Progressing"), in_flight()).wait("paused").phase == "Paused"
 

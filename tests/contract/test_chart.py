@@ -1,5 +1,7 @@
 """The chart starts the processes with flags that they have, on the ports that they use."""
 
+from dataclasses import replace
+
 import pytest
 
 from slipway_gateway.settings import Settings as GatewaySettings
@@ -37,7 +39,8 @@ def test_gateway_parses_its_flags(scenario: str) -> None:
 
 
 def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
-    assert GatewaySettings.load(_container("default", "gateway")["args"], {}) == GatewaySettings.load([], {})
+    default = replace(GatewaySettings.load([], {}), own_namespace=NAMESPACE)
+    assert GatewaySettings.load(_container("default", "gateway")["args"], {}) == default
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
@@ -62,7 +65,24 @@ def test_service_links_set_no_setting(component: str) -> None:
 
 
 def test_operator_parses_the_flags_of_its_hooks() -> None:
-    hooks = {"signingSecret": {"name": "hook-key"}, "allowLocalAddresses": True}
-    settings = operator_settings.parse(_container("default", "operator", operator={"hooks": hooks})["args"], {})
+    hooks = {"signingSecret": {"name": "hook-key"}}
+    outbound = {"allowedCIDRs": ["10.96.0.0/12", "fd00::/64"], "allowedHosts": ["*.tools.svc", "prom.monitoring.svc"]}
+    values = {"hooks": hooks, "outbound": outbound}
+    settings = operator_settings.parse(_container("default", "operator", operator=values)["args"], {})
     assert str(settings.hook_signing_key_file) == "/etc/slipway/hooks/signing-key"
-    assert settings.hook_allow_local is True
+    assert [str(network) for network in settings.outbound.networks] == outbound["allowedCIDRs"]
+    assert list(settings.outbound.hosts) == outbound["allowedHosts"]
+
+
+@pytest.mark.parametrize("grants", [{}, {"team-a": ["chat", "team-a-*"], "team-b": ["*"]}])
+def test_both_look_for_the_owners_of_names_in_the_object_that_the_chart_makes(grants: dict) -> None:
+    values = {"names": {"grants": grants, "retentionSeconds": 60, "namespaceAnnotations": False}}
+    operator = operator_settings.parse(
+        _container("default", "operator", **values)["args"], {"POD_NAMESPACE": NAMESPACE}
+    )
+    gateway = GatewaySettings.load(_container("default", "gateway")["args"], {})
+    assert operator.names_configmap == gateway.names_configmap == "slipway-model-names"
+    assert operator.own_namespace == gateway.own_namespace == NAMESPACE
+    assert "data" not in find(objects(), "ConfigMap", "slipway-model-names")
+    assert operator.name_grants == tuple((namespace, ",".join(names)) for namespace, names in grants.items())
+    assert (operator.name_retention_s, operator.name_annotations) == (60.0, False)

@@ -8,6 +8,7 @@ import pytest
 from slipway_operator.manifests import workload
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
+from slipway_operator.model.closed_job import closed
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
 from slipway_server import fetcher
@@ -43,6 +44,12 @@ def test_server_parses_the_operators_arguments() -> None:
     assert (settings.served_model_name, settings.model_version) == ("org/chat", "v2")
     assert (settings.port, settings.probe_port) == (8000, 8001)
     assert (settings.drain_timeout_s, settings.max_model_len, settings.max_num_seqs) == (300, 4096, 8)
+
+
+def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
+    inputs = PodInputs(Model("hf://org/m", "chat"), resources=Resources(accelerator=("nvidia.com/gpu", 1)))
+    settings = parse(workload.server_args(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)), {})
+    assert (settings.device, settings.allow_slow) == ("cuda", "off")
 
 
 @pytest.mark.parametrize("field", ["task", "dtype"])
@@ -123,4 +130,21 @@ def test_replica_set_is_accepted_strictly(api: Api, namespace: str) -> None:
     manifest = workload.replica_set(Owner.of(made), _snapshot(), 1)
     target = f"/apis/apps/v1/namespaces/{namespace}/replicasets/{manifest['metadata']['name']}"
     answer = api.apply(target, manifest, dryRun="All", fieldValidation="Strict")
+    assert answer.ok, answer.message
+
+
+@pytest.mark.integration
+@pytest.mark.attack_class(2)
+def test_pod_of_an_analysis_job_passes_pod_security_restricted(api: Api, namespace: str) -> None:
+    """Safety 16: what a template leaves open is filled in, so that its least pod is a restricted one."""
+    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    assert api.merge(f"/api/v1/namespaces/{namespace}", restricted).ok
+    container = {"name": "smoke", "image": "registry.example.com/smoke:1"}
+    volumes = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
+    spec = closed(
+        {"template": {"spec": {"containers": [container], "initContainers": [container], "volumes": volumes}}}
+    )
+    spec["template"]["spec"]["initContainers"][0] |= {"name": "first"}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": spec["template"]["spec"]}
+    answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")
     assert answer.ok, answer.message

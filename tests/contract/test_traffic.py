@@ -1,5 +1,6 @@
 """What the operator writes into status.traffic is what the gateway routes by, and back by /internal/routes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from slipway_gateway.backends import Backends
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_operator.kube import gateways
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.service import headless_service
-from slipway_operator.model import labels
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model import labels, wire
 from slipway_operator.model import status as status_room
-from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Status, Traffic
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import parse_inputs
+from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, RevisionStatus, Status, Traffic
 from slipway_operator.model.strategy import HeaderMatch
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
@@ -83,6 +86,8 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     backends.lease(target, first=True)
     about = gateways.Answer("gw", True, True, as_told(backends.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
+    assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
+    assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
 
 
 def test_report_has_the_documented_shape() -> None:
@@ -94,6 +99,7 @@ def test_report_has_the_documented_shape() -> None:
     reported = backends.report()["default/chat"]
     assert set(reported) == set(documented)
     assert set(reported["failsafe"]) == set(documented["failsafe"])
+    assert set(reported["service"]) == set(documented["service"])
     (counts,) = documented["revisions"].values()
     assert all(set(found) == set(counts) for found in reported["revisions"].values())
 
@@ -110,13 +116,35 @@ def test_a_baseline_is_the_same_word_on_both_sides() -> None:
     assert [labels.what_runs(name) for name in table.alike("abcdefgh22")] == ["abcdefgh22", "abcdefgh22"]
 
 
-def test_gateway_finds_the_port_that_the_operator_names() -> None:
-    service = headless_service(Owner("chat", "default", "u-1"), "abcdefgh22")
-    (port,) = service["spec"]["ports"]
-    assert (port["name"], port["port"]) == (table.PORT_NAME, ports()["server", "http"])
-    # Kubernetes copies the labels of a Service to its EndpointSlices.
-    item = {"metadata": service["metadata"], "ports": [port], "endpoints": [{"addresses": ["10.0.0.1"]}]}
-    assert table.parse_endpoints(item) == table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))
+def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
+    snapshot = Snapshot("abcdefgh22", 1, parse_inputs({"model": {"uri": "file:///m"}}, "chat"), "image", 600, 1)
+    made = replica_set(Owner("chat", "default", "u-1"), snapshot, 1)
+    template = made["spec"]["template"]
+    (port,) = [one for one in template["spec"]["containers"][0]["ports"] if one["name"] == table.PORT_NAME]
+    assert port["containerPort"] == table.DEFAULT_PORT == ports()["server", "http"]
+    # What the ReplicaSet controller and the kubelet add.
+    owner = {"kind": made["kind"], "name": made["metadata"]["name"], "uid": "rs-1", "controller": True}
+    item = {
+        "metadata": {**template["metadata"], "namespace": "default", "ownerReferences": [owner]},
+        "spec": template["spec"],
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    expected = table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",), "rs-1")
+    assert table.parse_pod(item) == expected
+    status = {"revisions": [wire.to_json(RevisionStatus("abcdefgh22", "stable", 1, 1, 100, replica_set_uid="rs-1"))]}
+    route = table.parse_route({**_object(), "status": status_room.render(Status(traffic=TRAFFIC)) | status})
+    assert isinstance(route, table.Route) and route.replica_sets == {"abcdefgh22": "rs-1"}
+
+
+def test_both_sides_compute_the_same_digest() -> None:
+    written = traffic()
+    read = status_room.parse({"traffic": written}).traffic
+    assert read is not None and table.digest_of(written) != read.digest, "the document leaves version out of no backend"
+    again = status_room.render(Status(traffic=read))["traffic"]
+    assert table.digest_of(again) == read.digest
+    rendered = status_room.render(Status(traffic=TRAFFIC))["traffic"]
+    assert table.digest_of(rendered) == TRAFFIC.digest == replace(TRAFFIC, acknowledged="2/2").digest
+    assert TRAFFIC.digest != replace(TRAFFIC, generation=42).digest
 
 
 @pytest.mark.integration

@@ -68,7 +68,7 @@ def _target(path: str) -> tuple[str, bool, str]:
     """(resource, whether one object is named, subresource) of a path; no resource for discovery and the like."""
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
-    if len(rest) >= 2 and rest[0] == "namespaces":
+    if len(rest) > 2 and rest[0] == "namespaces":
         rest = rest[2:]
     if not rest:
         return "", False, ""

@@ -9,11 +9,11 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 # Told once the deed is done and nowhere remembered: one that a crash swallows is lost. What they tell is in the status.
 _BEST_EFFORT = frozenset(
     {"ScalingReplicaSet", "TrafficWeightUpdated", "DrainStarted", "DrainCompleted", "DrainTimedOut"}
-    | {"StableUnavailable", "AbortBlocked", "PodRestarted"}
+    | {"StableUnavailable", "AbortBlocked", "PodRestarted", "NotServing"}
     | {"CreateFailed"}  # tells of the disturbance itself: that the API server refused something three times in a row
 )
 # They count writes and looks, of which a disturbed history has more.
-_COUNTERS = frozenset({"generation", "observedGeneration", "progress"})
+_COUNTERS = frozenset({"generation", "observedGeneration", "progress", "replicaSetUid"})
 
 Object = dict[str, Any]
 

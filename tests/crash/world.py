@@ -22,7 +22,8 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource
 from tests.crash.proxy import Proxy
-from tests.support.processes import ROOT, Process, free_port, operator_rules
+from tests.support.pods import has_pod
+from tests.support.processes import ROOT, Process, free_port, operator_rules, own_address
 
 Object = dict[str, Any]
 
@@ -105,6 +106,7 @@ class World:
         self.objects: dict[str, Object] = {}  # the ModelDeployment of each namespace, as it was last heard of
         self.changed = asyncio.Condition()
         self.gateway_port = free_port()
+        self._home = ""  # the gateway's own namespace; each operator has one of its own
 
     async def __aenter__(self) -> "World":
         self._stack = contextlib.AsyncExitStack()
@@ -146,7 +148,10 @@ class World:
 
     async def _make_account(self) -> str:
         made = await self.post("/api/v1/namespaces", {"metadata": {"generateName": "slipway-"}})
-        home = made["metadata"]["name"]
+        home = self._home = made["metadata"]["name"]
+        # What a gateway waits for. Its operators each own names elsewhere: nobody sends requests here.
+        owners = {"metadata": {"name": "slipway-model-names"}, "data": {"names.json": "{}"}}
+        await self.post(f"/api/v1/namespaces/{home}/configmaps", owners)
         metadata = {"name": home}
         subject = {"kind": "ServiceAccount", "name": home, "namespace": home}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": home}
@@ -163,7 +168,8 @@ class World:
         return await self.client._call("POST", path, [], body)
 
     def _gateway_arguments(self) -> list[str]:
-        return [f"--kubeconfig={self._kubeconfig}", f"--port={free_port()}", f"--admin-port={self.gateway_port}"]
+        ports = [f"--port={free_port()}", f"--admin-port={self.gateway_port}"]
+        return [f"--kubeconfig={self._kubeconfig}", f"--own-namespace={self._home}", *ports]
 
     async def _follow(self, resource: Resource, heard: Callable[[Object], Awaitable[None]]) -> None:
         """List and watch, for ever."""
@@ -189,6 +195,7 @@ class World:
             path = REPLICA_SETS.path(item["metadata"]["namespace"], item["metadata"]["name"], "status")
             with contextlib.suppress(ApiError):  # deleted meanwhile
                 await self.client._call("PATCH", path, [], {"status": status}, _MERGE)
+            await has_pod(self.client, item, own_address())
 
     async def _remember(self, item: Object) -> None:
         self.objects[item["metadata"]["namespace"]] = item

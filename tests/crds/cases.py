@@ -30,6 +30,30 @@ def _args(*args: str) -> Change:
     return {"engine": {"args": list(args)}}
 
 
+def _env(*variables: Any) -> Change:
+    return {"engine": {"env": list(variables)}}
+
+
+def _from(**source: Any) -> Change:
+    return _env({"name": "A", "valueFrom": source})
+
+
+def _secret_ref(**reference: str) -> Change:
+    return _model(secretRef=reference)
+
+
+def _from_secret(**reference: str) -> Change:
+    return _from(secretKeyRef=reference)
+
+
+def _from_config_map(**reference: str) -> Change:
+    return _from(configMapKeyRef=reference)
+
+
+def _named(*names: str) -> tuple[Change, ...]:
+    return tuple(_env({"name": name, "value": "x"}) for name in names)
+
+
 def _amount(name: str, *amounts: str | int) -> tuple[Change, ...]:
     return tuple({"resources": {name: amount}} for amount in amounts)
 
@@ -112,6 +136,75 @@ def _policy(kind: str) -> dict[str, Any]:
 
 CEL_CASES = (
     Case(
+        "accelerator.count of one",
+        "spec.resources.accelerator.count must be 1",
+        bad=tuple({"resources": {"accelerator": {"count": count}}} for count in (2, 8, 65)),
+        good=({"resources": {"accelerator": {"count": 1}}},),
+    ),
+    Case(
+        "accelerator and engine.args",
+        "spec.engine.args must not set --device",
+        bad=tuple(
+            {"resources": {"accelerator": {"count": 1}}, "engine": {"args": args}}
+            for args in (["--device", "cpu"], ["--device=cpu"])
+        ),
+        good=(
+            {"engine": {"args": ["--device", "cpu"]}},
+            {"resources": {"accelerator": {"count": 1}}, "engine": {"args": ["--allow-slow"]}},
+        ),
+    ),
+    Case(
+        "accelerator and quantization",
+        "spec.model.quantization int8 is for CPUs",
+        bad=({"resources": {"accelerator": {"count": 1}}, "model": {"quantization": "int8"}},),
+        good=({"model": {"quantization": "int8"}},),
+    ),
+    Case(
+        "secret-uri",
+        "spec.model.secretRef holds a hub's token and goes with hf:// only",
+        bad=(_model(uri="https://a/m.tar", secretRef={"name": "hub"}),),
+        good=(_model(secretRef={"name": "hub"}), _model(uri="https://a/m.tar")),
+    ),
+    Case(
+        "uri-credentials",
+        "spec.model.uri must not hold credentials",
+        bad=_uri("https://user:word@host/m.tar", "https://word@host/m.tar"),
+        good=_uri("https://host/m.tar?mail=a@b", "https://host/a@b/m.tar"),
+    ),
+    Case(
+        "env-hub-token",
+        "spec.engine.env must not hold a hub's token",
+        bad=_named("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"),
+        good=(_env({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}),),
+    ),
+    Case(
+        "env-secret",
+        "spec.engine.env must not hold a secret",
+        bad=_named("OPENAI_API_KEY", "APIKEY", "db_password", "AWS_SECRET_ACCESS_KEY", "TOKEN", "CLIENT_SECRET"),
+        good=_named("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "SECRETS_DIR", "KEY", "HF_ENDPOINT"),
+    ),
+    Case(
+        "env-url",
+        "a value of spec.engine.env must not hold a URL with credentials",
+        bad=(_env({"name": "HF_ENDPOINT", "value": "https://user:word@mirror/"}),),
+        good=(_env({"name": "HF_ENDPOINT", "value": "https://mirror:443/a:b@c"}),),
+    ),
+    Case(
+        "env-value-or-source",
+        "a variable of spec.engine.env has either value or valueFrom",
+        bad=(
+            _env({"name": "A"}),
+            _env({"name": "A", "value": "", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}),
+        ),
+        good=(_from(secretKeyRef={"name": "a", "key": "b"}),),
+    ),
+    Case(
+        "env-source",
+        "valueFrom in spec.engine.env has either secretKeyRef or configMapKeyRef",
+        bad=(_from(), _from(secretKeyRef={"name": "a", "key": "b"}, configMapKeyRef={"name": "a", "key": "b"})),
+        good=(_from(configMapKeyRef={"name": "a", "key": "b"}),),
+    ),
+    Case(
         "autoscaling-bounds",
         "spec.autoscaling.minReplicas is at most maxReplicas",
         bad=(_scaled(minReplicas=5),),
@@ -189,6 +282,12 @@ CEL_CASES = (
         "an hf:// uri names one repository: write hf://org/model",
         bad=_uri("hf://model", "hf://org/model/file", "hf://org/model@main", "hf://org/", "hf:///model", "hf://o rg/m"),
         good=_uri("hf://Qwen/Qwen3-0.6B", "hf://org/model_v1.2"),
+    ),
+    Case(
+        "model-name-slash",
+        "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always reached",
+        bad=tuple(_model(name=name) for name in ("org/chat", "Qwen/Qwen3-0.6B", "a/b/c")),
+        good=(_model(name="Qwen3-0.6B"),),
     ),
     Case(
         "uri-pvc",
@@ -486,7 +585,7 @@ SCHEMA_CASES = (
         "model.name",
         "spec.model.name",
         bad=tuple(_model(name=name) for name in ("", "-chat", "chat-", "a b", "x" * 129)),
-        good=tuple(_model(name=name) for name in ("chat", "org/chat:v1", "Qwen/Qwen3-0.6B")),
+        good=tuple(_model(name=name) for name in ("chat", "chat:v1", "Qwen3-0.6B")),
     ),
     Case(
         "model.version",
@@ -516,6 +615,12 @@ SCHEMA_CASES = (
         good=({"engine": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},),
     ),
     Case(
+        "traffic.forwardHeaders",
+        "spec.traffic.forwardHeaders[0]",
+        bad=tuple({"traffic": {"forwardHeaders": [name]}} for name in ("Authorization", "host", "proxy-authorization")),
+        good=({"traffic": {"forwardHeaders": ["authorization", "cookie", "api-key", "x-api-key"]}}, {"traffic": {}}),
+    ),
+    Case(
         "engine.env.unique",
         "Duplicate value",
         bad=({"engine": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},),
@@ -524,8 +629,25 @@ SCHEMA_CASES = (
     Case(
         "engine.env.value",
         "spec.engine.env[0].value",
-        bad=({"engine": {"env": [{"name": "A"}]}},),
+        bad=({"engine": {"env": [{"name": "A", "value": "x" * 4097}]}},),
         good=({"engine": {"env": [{"name": "A", "value": ""}]}},),
+    ),
+    *(
+        Case(
+            f"{where}.{field}",
+            f"spec.{where}.{field}",
+            bad=tuple(change(**{"name": "a", "key": "b", field: value}) for value in wrong),
+            good=tuple(change(**{"name": "a", "key": "b", field: value}) for value in right),
+        )
+        for where, change in (
+            ("model.secretRef", _secret_ref),
+            ("engine.env[0].valueFrom.secretKeyRef", _from_secret),
+            ("engine.env[0].valueFrom.configMapKeyRef", _from_config_map),
+        )
+        for field, wrong, right in (
+            ("name", ("", "A", "a_b", "-a", "a" * 254), ("a", "a.b-c")),
+            ("key", ("", "/", "a b"), ("HF_TOKEN", "a.b-C_1")),
+        )
     ),
     Case(
         "accelerator.resource",
@@ -538,8 +660,8 @@ SCHEMA_CASES = (
     Case(
         "accelerator.count",
         "spec.resources.accelerator.count",
-        bad=tuple({"resources": {"accelerator": value}} for value in ({}, {"count": 0}, {"count": 65})),
-        good=({"resources": {"accelerator": {"count": 8}}},),
+        bad=tuple({"resources": {"accelerator": value}} for value in ({}, {"count": 0}, {"count": "1"})),
+        good=({"resources": {"accelerator": {"count": 1}}},),
     ),
     Case(
         "replicas",

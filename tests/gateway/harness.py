@@ -13,10 +13,12 @@ from aiohttp import web
 from slipway_gateway.app import Admin, Edge
 from slipway_gateway.backends import Backends
 from slipway_gateway.listener import listen
-from slipway_gateway.proxy import Proxy, open_session
+from slipway_gateway.operator_token import OperatorToken
+from slipway_gateway.proxy import Proxy
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
 from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.upstream import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,7 +91,7 @@ class Gateway:
         self, body: Any = None, path: str = "/v1/chat/completions", **options: Any
     ) -> aiohttp.ClientResponse:
         payload = {"model": "chat"} if body is None else body
-        options = {"data": payload} if isinstance(payload, bytes) else {"json": payload} | options
+        options = ({"data": payload} if isinstance(payload, bytes) else {"json": payload}) | options
         return await self.client.post(self.url + path, **options)
 
     def held(self) -> int:
@@ -129,8 +131,9 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     backends = Backends(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
-        admin = Admin(edge, backends, metrics, NoSource(), "incarnation")
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.refuse)
+        token = OperatorToken(settings.operator_token_file)
+        admin = Admin(edge, backends, metrics, NoSource(), "incarnation", token)
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:

@@ -71,11 +71,11 @@ async def test_huge_chunked_body_is_cut_off() -> None:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         said = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
         assert said.startswith(b"HTTP/1.1 413") and b"Connection: close" in said
-        assert gate.outcomes() == {"client_error": 1} and gate.edge._buffered_bytes == 0
+        assert gate.outcomes() == {"client_error": 1} and gate.edge._proxy.budget.used_bytes == 0
 
 
 async def test_buffered_bytes_are_bounded_together() -> None:
-    async with upstream(echo) as server, gateway(max_buffered_bytes=1000) as gate:
+    async with upstream(echo) as server, gateway(memory_budget_bytes=1000) as gate:
         gate.route(("rev", 100, [server.url]))
         assert await refusal(gate, {"model": "chat", "x": "y" * 2000}) == (429, "overloaded")
         async with await gate.post() as answer:
@@ -127,9 +127,8 @@ async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes, status: in
         assert not server.seen
 
 
-async def test_heads_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.listener.KEEPALIVE_S", 0.2)
-    async with gateway() as gate:
+async def test_heads_that_do_not_come_are_not_waited_for() -> None:
+    async with gateway(keepalive_timeout_s=0.2) as gate:
         gate.route(("rev", 100, []))
         address = ("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
         whole = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -205,6 +204,7 @@ async def test_routes_report_is_the_contract() -> None:
         assert (sample["generation"], sample["weights"]) == (1, {"rev": 100, "old": 0})
         assert set(report.pop("bounds")) == {"ttft", "itl", "e2e"}
         route = {"uid": "uid", "generation": 1, "revisions": revisions, "failsafe": failsafe}
+        assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))

@@ -22,6 +22,7 @@ from slipway_gateway.cluster import Cluster
 from slipway_gateway.table import RouteTable
 from slipway_gateway.telemetry.metrics import Metrics
 from tests.support.api_server import Api
+from tests.support.pods import pod, ready_status
 
 from .harness import drop, echo, until, upstream
 from .test_process import gateway as gateway_process
@@ -88,28 +89,36 @@ class World:
         written = self.api.merge(f"{_path(namespace)}/{name}/status", {"status": {"traffic": traffic}})
         assert written.ok, written.message
 
-    def set_endpoints(self, namespace: str, revision: str, *ready: bool, port: int = 8000, name: str = "chat") -> None:
-        full = f"{name}-{revision}"
-        labels = {"slipway.dev/modeldeployment": name, "slipway.dev/revision": revision}
-        written = self.api.apply(
-            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{full}",
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": full, "labels": labels},
-                "addressType": "IPv4",
-                "ports": [{"name": "http", "port": port}],
-                "endpoints": [
-                    {"addresses": [own_address() if n == 0 else f"10.9.9.{n}"], "conditions": {"ready": one}}
-                    for n, one in enumerate(ready)
-                ],
-            },
-        )
+    def own_names(self, namespace: str, owners: dict[str, str]) -> None:
+        """What the operator keeps in its own namespace."""
+        text = json.dumps({name: {"owner": owner, "since": "2026-01-01T00:00:00Z"} for name, owner in owners.items()})
+        path = f"/api/v1/namespaces/{namespace}/configmaps/slipway-model-names"
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slipway-model-names"}}
+        written = self.api.apply(path, body | {"data": {"names.json": text}})
         assert written.ok, written.message
 
+    def set_endpoints(self, namespace: str, revision: str, *ready: bool, port: int = 8000, name: str = "chat") -> None:
+        """Pods that a ReplicaSet controls, ready or not."""
+        replica_set = {
+            "metadata": {
+                "name": f"{name}-{revision}",
+                "namespace": namespace,
+                "uid": f"uid-of-{revision}",
+                "labels": {"slipway.dev/modeldeployment": name, "slipway.dev/revision": revision},
+            }
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        for number, one in enumerate(ready):
+            made = pod(replica_set, port, name=f"{name}-{revision}-{number}")
+            if not self.api.get(f"{path}/{made['metadata']['name']}").ok:
+                created = self.api.post(path, made)
+                assert created.ok, created.message
+            status = ready_status(own_address() if number == 0 else f"10.9.9.{number}", ready=one)
+            written = self.api.merge(f"{path}/{made['metadata']['name']}/status", {"status": status})
+            assert written.ok, written.message
+
     def delete_endpoints(self, namespace: str, revision: str) -> None:
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/chat-{revision}"
-        assert self.api.delete(path).ok
+        assert self.api.delete(f"/api/v1/namespaces/{namespace}/pods/chat-{revision}-0").ok
 
 
 def _path(namespace: str) -> str:
@@ -117,7 +126,7 @@ def _path(namespace: str) -> str:
 
 
 def own_address() -> str:
-    """An address of this machine that an EndpointSlice may hold: loopback is refused there."""
+    """An address of this machine that a client elsewhere could use too."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
@@ -187,9 +196,16 @@ async def test_follows_the_cluster(world: World) -> None:
         await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}), 10)
         world.delete_endpoints(namespace, "r2")
         await until(lambda: watched.routes()[route] == (2, {"r2": 0, "r1": 1}), 10)
+        # A status that was restored: the newest object counts, whatever its number is.
         world.set_traffic(namespace, 1, {"r2": 100})
         world.set_endpoints(namespace, "r2", True)
-        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}), 10)
+        await until(lambda: watched.routes()[route] == (1, {"r2": 1}), 10)
+        # One that was lost takes nothing away.
+        lost = world.api.merge(f"{_path(namespace)}/chat/status", {"status": {"traffic": None}})
+        assert lost.ok, lost.message
+        world.delete_endpoints(namespace, "r2")
+        await until(lambda: watched.routes()[route] == (1, {"r2": 0}), 10)
+        world.set_endpoints(namespace, "r2", True)
         assert world.api.delete(f"{_path(namespace)}/chat").ok
         await until(lambda: route not in watched.routes(), 10)
         world.deploy(namespace)
@@ -211,9 +227,11 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
     namespace = world.namespace()
     world.deploy(namespace)
     world.set_traffic(namespace, 1, {"r1": 100})
+    world.own_names(namespace, {f"{namespace}-chat": f"{namespace}/chat"})
+    flags = ("--kubeconfig", str(world.plane.kubeconfig), f"--own-namespace={namespace}")
     async with (
         upstream(echo, host="0.0.0.0") as server,
-        gateway_process("--kubeconfig", str(world.plane.kubeconfig), ready=False) as process,
+        gateway_process(*flags, ready=False) as process,
         aiohttp.ClientSession() as client,
     ):
         world.set_endpoints(namespace, "r1", True, port=server.port)

@@ -10,6 +10,7 @@ import yaml
 
 from slipway_gateway.backends import Backends, Failsafe
 from slipway_gateway.failsafe import MAX_COOLDOWN_S, Rule, Watch, returned
+from slipway_gateway.operator_token import OperatorToken
 from slipway_gateway.table import Backend, Route
 from slipway_gateway.telemetry.metrics import Metrics
 
@@ -269,12 +270,56 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
     assert gauge(one, "expired") is None and not one._told
 
 
+@pytest.mark.attack_class(2)
+async def test_reading_renews_nothing() -> None:
+    """Safety 19: anybody who could reach the admin port kept a split alive that the operator no longer minds."""
+    async with gateway() as gate:
+        gate.route(*HERE)
+        before, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.backends._clock = lambda: now_s
+        async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+            assert answer.status == 200
+        assert gate.backends._renewed_s["default/chat"] == before
+
+
+@pytest.mark.attack_class(2)
+def test_only_who_has_a_token_of_the_file_is_the_operator(tmp_path: Path) -> None:
+    """Safety 19."""
+    path = tmp_path / "token"
+    token = OperatorToken(str(path))
+    assert not token.proves("Bearer "), "a file that is not there proves nothing"
+    path.write_text("next-token-0123456789 former-token-0123456789\n")
+    assert token.proves("Bearer next-token-0123456789") and token.proves("Bearer former-token-0123456789")
+    for wrong in ("", "Bearer", "Bearer ", "next-token-0123456789", "Bearer next-token", "Basic next-token-0123456789"):
+        assert not token.proves(wrong)
+    path.write_text("short")
+    assert not token.proves("Bearer short"), "what can be guessed is no token"
+    assert OperatorToken("").proves("")
+
+
+@pytest.mark.attack_class(2)
+async def test_a_post_without_the_token_renews_nothing(tmp_path: Path) -> None:
+    """Safety 19."""
+    (tmp_path / "token").write_text("a-token-of-the-operator")
+    async with gateway(operator_token_file=str(tmp_path / "token")) as gate:
+        gate.route(*HERE)
+        before, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.backends._clock = lambda: now_s
+        url = gate.admin_url + "/internal/routes"
+        async with gate.client.post(url) as answer:
+            assert answer.status == 401 and "--operator-token-file" in await answer.text()
+        assert gate.backends._renewed_s["default/chat"] == before
+        async with gate.client.post(url, headers={"Authorization": "Bearer a-token-of-the-operator"}) as answer:
+            assert answer.status == 200 and "default/chat" in (await answer.json())["routes"]
+        assert gate.backends._renewed_s["default/chat"] == now_s
+
+
 async def test_the_operators_question_renews() -> None:
     async with gateway() as gate:
         gate.route(*HERE)
         asked_s, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
         gate.backends._clock = lambda: now_s
-        async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+        async with gate.client.post(gate.admin_url + "/internal/routes") as answer:
             assert answer.status == 200
         assert gate.backends._renewed_s["default/chat"] == now_s > asked_s
 

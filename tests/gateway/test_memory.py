@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from slipway_gateway.budget import Budget
 from slipway_gateway.exchange import Call
 from slipway_gateway.memory import ENTRY_BYTES, Memory, name_of
+
+
+def roomy() -> Budget:
+    return Budget(1 << 30, 1 << 30, lambda: 0.0)
+
 
 STREAM = "1f-674f0000-" + "a" * 32
 CALL = Call("chat", "key", "/v1/completions?x=1", CIMultiDict({"X-Slipway-Tenant": "0" * 32}), b'{"model":"chat"}')
@@ -27,7 +33,7 @@ def test_tokens_are_for_who_asks_the_same_again() -> None:
 
 def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
     now = [0.0]
-    memory = Memory(10_000, 60.0, lambda: now[0])
+    memory = Memory(10_000, 60.0, lambda: now[0], roomy())
     memory.keep(b"a", b"1,2,")
     now[0] = 30.0
     memory.keep(b"b", b"3,")
@@ -40,7 +46,7 @@ def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 900)), max_size=30))
 def test_it_holds_no_more_than_it_may_and_the_oldest_goes_first(kept: list[tuple[int, int]]) -> None:
-    memory, order = Memory(2000, 60.0, lambda: 0.0), []
+    memory, order = Memory(2000, 60.0, lambda: 0.0, roomy()), []
     for name, size in kept:
         memory.keep(bytes([name]), b"1" * size)
         order = [item for item in order if item[0] != name] + [(name, size)]

@@ -1,5 +1,6 @@
 """Objects from outside → the route table; choice of endpoints in it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from slipway_gateway.table import (
     Route,
     RouteTable,
     build,
-    newest,
-    parse_endpoints,
+    digest_of,
+    followed,
+    parse_owners,
+    parse_pod,
     parse_route,
 )
 
@@ -36,13 +39,18 @@ def deployment(traffic: Any = None, spec: Any = None) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec or {}, "status": {"traffic": traffic} if traffic else {}}
 
 
-def endpoint_slice(**changes: Any) -> dict[str, Any]:
-    labels = {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": "c"}
+def pod(revision: str = "c", uid: str = "rs-c", **changes: Any) -> dict[str, Any]:
+    """A ready pod of a revision's ReplicaSet. `changes`: of its metadata and its status."""
+    owner = {"kind": "ReplicaSet", "name": f"chat-{revision}", "uid": uid, "controller": True}
+    labels = {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": revision}
+    meta = {"namespace": "default", "name": "chat-c-1", "labels": labels, "ownerReferences": [owner]}
+    status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    ports = [{"name": "probe", "containerPort": 8001}, {"name": "http", "containerPort": 8000}]
     return {
-        "metadata": {"namespace": "default", "name": "chat-c-1", "labels": labels},
-        "ports": [{"name": "probe", "port": 8001}, {"name": "http", "port": 8000}],
-        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
-    } | changes
+        "metadata": meta | {key: value for key, value in changes.items() if key in (*meta, "deletionTimestamp")},
+        "spec": {"containers": [{"ports": ports}]},
+        "status": status | {key: value for key, value in changes.items() if key in status},
+    }
 
 
 # -- parsing
@@ -52,7 +60,8 @@ def test_traffic_of_the_contract() -> None:
     backends = [{"revision": "c", "version": "v2", "weight": 25}, {"revision": "s", "version": "v1", "weight": 75}]
     traffic = {"generation": 41, "model": "chat", "salt": "c.1", "backends": backends, "acknowledged": "2/2"}
     parsed = parse_route(deployment(traffic))
-    assert parsed == Route("default/chat", "u", "chat", "2026-01-01T00:00:00Z", 41, "c.1", (CANARY, STABLE))
+    known = Route("default/chat", "u", "chat", "2026-01-01T00:00:00Z", 41, "c.1", (CANARY, STABLE))
+    assert parsed == replace(known, digest=digest_of(traffic))
 
 
 @pytest.mark.parametrize(
@@ -83,60 +92,135 @@ def test_malformed_traffic_is_a_problem(change: Any) -> None:
     assert isinstance(problem, Problem) and "default/chat" in problem.text
 
 
-def test_slice_of_the_contract() -> None:
-    assert parse_endpoints(endpoint_slice()) == Endpoints("default/chat", "c", ("http://10.0.0.1:8000",))
+def test_a_digest_names_a_table_and_not_who_acknowledged_it() -> None:
+    table_ = {"generation": 4, "model": "chat", "backends": [{"revision": "c", "weight": 100}], "acknowledged": "0/2"}
+    same = {"acknowledged": "2/2", "backends": [{"weight": 100, "revision": "c"}], "model": "chat", "generation": 4}
+    assert digest_of(table_) == digest_of(same) and len(digest_of(table_)) == 64
+    assert digest_of(table_) != digest_of(same | {"model": "other"})
+
+
+def test_pod_of_the_contract() -> None:
+    assert parse_pod(pod()) == Endpoints("default/chat", "c", ("http://10.0.0.1:8000",), "rs-c")
+    assert parse_pod(pod(podIP="fd00::1")) == Endpoints("default/chat", "c", ("http://[fd00::1]:8000",), "rs-c")
+    unnamed = pod() | {"spec": {}}
+    assert parse_pod(unnamed) == parse_pod(pod()), "port 8000, where none is named http"
 
 
 @pytest.mark.parametrize(
-    ("entry", "urls"),
+    "change",
     [
-        ({"addresses": ["10.0.0.1"], "conditions": {"ready": False}}, ()),
-        ({"addresses": ["10.0.0.1"], "conditions": {"ready": False, "serving": True, "terminating": True}}, ()),
-        ({"addresses": ["10.0.0.1"]}, ("http://10.0.0.1:8000",)),
-        ({"addresses": ["fd00::1"], "conditions": {"ready": True}}, ("http://[fd00::1]:8000",)),
-        ({"addresses": []}, ()),
+        {"conditions": [{"type": "Ready", "status": "False"}]},
+        {"conditions": []},
+        {"podIP": ""},
+        {"phase": "Failed"},
+        {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        {"labels": {"slipway.dev/revision": "c"}},
+        {"labels": {"slipway.dev/modeldeployment": "chat"}},
     ],
 )
-def test_endpoint_readiness(entry: Any, urls: tuple[str, ...]) -> None:
-    parsed = parse_endpoints(endpoint_slice(endpoints=[entry]))
-    assert parsed is not None and parsed.urls == urls
+def test_pod_that_takes_no_requests(change: Any) -> None:
+    assert parse_pod(pod(**change)) is None
 
 
-def test_slice_of_somebody_else() -> None:
-    meta = {"namespace": "default", "name": "x", "labels": {"slipway.dev/revision": "c"}}
-    assert parse_endpoints(endpoint_slice(metadata=meta)) is None
-    assert parse_endpoints(endpoint_slice(ports=None, endpoints=None)) == Endpoints("default/chat", "c", ())
+@pytest.mark.parametrize(
+    "owner",
+    [
+        {"kind": "ReplicaSet", "name": "evil", "uid": "e", "controller": True},
+        {"kind": "Job", "name": "chat-c", "uid": "e", "controller": True},
+        {"kind": "ReplicaSet", "name": "chat-c", "uid": "rs-c", "controller": False},
+        {"kind": "ReplicaSet", "name": "chat-s", "uid": "rs-s", "controller": True},
+        None,
+    ],
+    ids=["another ReplicaSet", "no ReplicaSet", "no controller", "another revision's", "nobody's"],
+)
+def test_pod_of_somebody_else_is_no_endpoint(owner: Any) -> None:
+    """Story S5: a pod with a foreign controller and the two labels answered 4 of 10 requests."""
+    assert parse_pod(pod(ownerReferences=[owner] if owner else [])) is None
+
+
+def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> None:
+    """Story S5: somebody deleted the ReplicaSet and made one of its name."""
+    listed = [{"revision": "c", "replicaSetUid": "rs-c"}, {"revision": "s"}]
+    traffic = {"generation": 1, "model": "chat", "backends": [{"revision": "c", "weight": 100}]}
+    parsed = parse_route({**deployment(traffic), "status": {"traffic": traffic, "revisions": listed}})
+    assert isinstance(parsed, Route)
+    ours, theirs = parse_pod(pod()), parse_pod(pod(uid="forged"))
+    assert ours and theirs
+    assert build([parsed], [ours, theirs]).urls(parsed, "c") == ours.urls
+    assert build([parsed], [theirs]).urls(parsed, "c") == ()
+    unknown = parse_pod(pod("s", uid="rs-s"))
+    assert unknown and build([parsed], [unknown]).urls(parsed, "s") == unknown.urls, "an operator that does not say"
 
 
 # -- the table
 
 
 @given(st.lists(st.integers(0, 20), max_size=20))
-def test_generations_never_go_back(generations: list[int]) -> None:
+def test_the_newest_table_is_followed(generations: list[int]) -> None:
+    """Story S1: a table with a lower number was not followed, and acknowledged all the same."""
     kept: Route | None = None
     for generation in generations:
-        before = kept.generation if kept else 0
-        kept = newest(kept, route(generation=generation))
-        assert kept.generation == max(before, generation)
+        seen = replace(route(generation=generation), digest=f"digest of {generation}")
+        kept = followed(kept, seen)
+        assert kept == seen
 
 
 def test_a_new_object_of_the_same_name_starts_anew() -> None:
-    assert newest(route(generation=9), route(generation=1, uid="new")).generation == 1
+    assert followed(route(generation=9), route(generation=1, uid="new")).generation == 1
 
 
 def test_wiped_status_does_not_stop_a_model() -> None:
     wiped = parse_route(deployment())
     assert isinstance(wiped, Route)
-    assert newest(route(generation=3), wiped).backends == (CANARY, STABLE)
+    assert followed(route(generation=3), wiped).backends == (CANARY, STABLE)
+    published = replace(route(generation=3), digest="d", replica_sets={"c": "rs-c"})
+    without = replace(route(generation=4), digest="e")
+    assert followed(published, without) == replace(without, replica_sets={"c": "rs-c"})
 
 
-def test_the_older_of_two_claims_serves() -> None:
+def test_a_name_is_served_by_its_owner_alone() -> None:
+    """Safety 14: the oldest creationTimestamp won, whoever it was."""
     old = Route("z/late-name", "1", "chat", "2025-01-01T00:00:00Z")
     young = Route("a/early-name", "2", "chat", "2026-01-01T00:00:00Z")
-    twin = Route("b/name", "3", "chat", "2025-01-01T00:00:00Z")
-    assert build([young, old], []).models["chat"] is old
-    assert build([old, twin, young], []).models["chat"] is twin
-    assert set(build([young, old], []).routes) == {"z/late-name", "a/early-name"}
+    owned = build([old, young], [], {"chat": "a/early-name"})
+    assert owned.models == {"chat": young}
+    assert set(owned.routes) == {"z/late-name", "a/early-name"}
+    assert (owned.id_of(young), owned.id_of(old)) == ("chat", "z/late-name")
+    assert build([old], [], {"chat": "a/early-name"}).models == {}
+    assert build([old], [], {}).models == {}
+
+
+@pytest.mark.attack_class(22)
+def test_a_claim_counts_for_the_declared_name_and_never_for_a_path() -> None:
+    forged = Route("b/older", "1", "chat", "2020-01-01T00:00:00Z")
+    assert build([forged], [], {"older": "b/older"}).models == {}
+    slashed = Route("b/x", "1", "a/chat")
+    table = build([slashed], [], {"a/chat": "b/x"})
+    assert table.models == {} and table.id_of(slashed) == "b/x"
+
+
+def test_names_in_a_file_need_no_owner() -> None:
+    one = Route("file/org/chat", "file", "org/chat")
+    table = build([one], [])
+    assert table.models == {"org/chat": one} and table.id_of(one) == "org/chat"
+
+
+@pytest.mark.parametrize(
+    ("data", "owners"),
+    [
+        (None, None),
+        ({}, None),
+        ({"names.json": "{}"}, {}),
+        ({"names.json": '{"chat": {"owner": "a/chat", "since": "x", "later": 1}}'}, {"chat": "a/chat"}),
+    ],
+)
+def test_owners_of_the_contract(data: Any, owners: Any) -> None:
+    assert parse_owners({"data": data}) == owners
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"chat": "a/chat"}', '{"chat": {}}', '{"chat": {"owner": 1}}', "[" * 9999])
+def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
+    assert isinstance(parse_owners({"data": {"names.json": text}}), Problem)
 
 
 def test_slices_of_one_revision_add_up() -> None:

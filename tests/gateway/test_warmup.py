@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 import yaml
 
-from slipway_gateway.proxy import open_session
 from slipway_gateway.settings import Settings
 from slipway_gateway.table import RouteTable
+from slipway_gateway.upstream import open_session
 from slipway_gateway.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
 
 from . import test_process

@@ -33,24 +33,43 @@ class FakeApi:
         self.watches = list(watches)
         self.versions: list[str] = []
         self.lists = 0
+        self.page = 500
         self.tokens: list[str] = []
         self.good_token = ""
+        self.names: list[Any] = []  # what each list of ConfigMaps says; while there is more, watches are refused
+        self.names_watches: list[Any] = []  # what each watch of them says before that
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         self.tokens.append(request.headers.get("Authorization", ""))
         if self.good_token and self.tokens[-1] != f"Bearer {self.good_token}":
             return web.json_response({"message": "who are you"}, status=401)
+        if "configmaps" in request.path:
+            return await self._serve_names(request)
         ours = "modeldeployments" in request.path
         if "watch" not in request.query:
             self.lists += ours
             if self.lists > 1 and self.later_items is not None:
                 self.items = self.later_items
-            return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.items if ours else []})
+            first = int(request.query.get("continue", "0"))
+            more = {"continue": str(first + self.page)} if ours and first + self.page < len(self.items) else {}
+            items = self.items[first : first + self.page] if ours else []
+            return web.json_response({"metadata": {"resourceVersion": "5"} | more, "items": items})
         if ours:
             self.versions.append(request.query["resourceVersion"])
             if self.watches:
                 return await self._answer(request, self.watches.pop(0))
         return await self._answer(request, [None])
+
+    async def _serve_names(self, request: web.Request) -> web.StreamResponse:
+        assert request.path == "/api/v1/namespaces/home/configmaps"
+        assert request.query["fieldSelector"] == "metadata.name=slipway-model-names"
+        if "watch" in request.query:
+            later = [410] if self.names else [[None]]
+            return await self._answer(request, (self.names_watches or later).pop(0))
+        answer = self.names.pop(0)
+        if isinstance(answer, int):
+            return await self._answer(request, answer)
+        return web.json_response({"metadata": {"resourceVersion": "5"}, "items": answer})
 
     async def _answer(self, request: web.Request, answer: Any) -> web.StreamResponse:
         if isinstance(answer, int):
@@ -69,13 +88,20 @@ class FakeApi:
 
 
 @contextlib.asynccontextmanager
-async def watching(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[[], RouteTable]]:
+async def watching(
+    api: FakeApi, tmp_path: Path, names: tuple[str, str] | None = None, waits_for: str = ""
+) -> AsyncIterator[Callable[[], RouteTable]]:
+    """`waits_for`: what is to be said before there is a table; then comes a ConfigMap that can be read."""
     published: list[RouteTable] = []
     async with upstream(api.serve) as server:
         kubeconfig(tmp_path, server.url, "t1")
-        source = cluster.Cluster(str(tmp_path / "config"), (), published.append, Metrics("test"))
+        source = cluster.Cluster(str(tmp_path / "config"), (), published.append, Metrics("test"), names)
         running = asyncio.create_task(source.run())
         try:
+            if waits_for:
+                await until(lambda: waits_for in source.waiting_for, 10)
+                assert not published
+                api.names, api.names_watches = [[owners(2, '{"chat": {"owner": "default/chat"}}')]], [410]
             await until(lambda: published, 10)
             yield lambda: published[-1]
         finally:
@@ -91,6 +117,67 @@ def kubeconfig(folder: Path, url: str, token: str) -> None:
         "users": [{"name": "u", "user": {"token": token}}],
     }
     (folder / "config").write_text(json.dumps(content))
+
+
+HOME = ("home", "slipway-model-names")
+
+
+def owners(version: int, text: str | None) -> dict[str, Any]:
+    meta = {"namespace": "home", "name": "slipway-model-names", "resourceVersion": str(version)}
+    return {"metadata": meta, **({"data": {"names.json": text}} if text is not None else {})}
+
+
+@pytest.mark.attack_class(22)
+@pytest.mark.parametrize(
+    ("listed", "waits_for"),
+    [
+        ([[]], "the operator has not written the ConfigMap home/slipway-model-names of model names yet"),
+        ([[owners(1, None)]], "the operator has not written the ConfigMap"),
+        ([[owners(1, "no JSON")]], "the operator has not written the ConfigMap"),
+        ([403, 403, 403], "configmaps: not allowed to list and watch configmaps: check the RBAC rules"),
+    ],
+)
+async def test_without_owners_there_is_no_table(listed: list[Any], waits_for: str, tmp_path: Path) -> None:
+    """Safety 14: who owns a name is nothing to guess; a gateway that cannot know is not ready, and says why."""
+    api = FakeApi()
+    api.names = listed
+    async with watching(api, tmp_path, HOME, waits_for) as table:
+        assert set(table().models) == {"chat"}
+
+
+@pytest.mark.attack_class(22)
+@pytest.mark.parametrize(
+    "lost",
+    [
+        [("DELETED", owners(6, '{"chat": {"owner": "default/chat"}}'))],
+        [("MODIFIED", owners(6, None))],
+        [("MODIFIED", owners(6, '{"chat": {"owner": 1}}'))],
+        [("ERROR", {"code": 403, "message": "no"})],
+    ],
+)
+async def test_the_last_good_owners_stay(lost: Any, tmp_path: Path) -> None:
+    api = FakeApi([("ADDED", deployment("extra", 1, 7)), None])
+    stranger = deployment("chat", 1, 1)
+    stranger["metadata"] |= {"namespace": "hostile", "creationTimestamp": "2000-01-01T00:00:00Z"}
+    api.items.append(stranger)
+    api.names, api.names_watches = [[owners(1, '{"chat": {"owner": "default/chat"}}')]], [[*lost, None]]
+    async with watching(api, tmp_path, HOME) as table:
+        api.names = [403] * 9  # nor can they be listed again
+        await until(lambda: not api.names_watches, 10)
+        await until(lambda: "default/extra" in table().routes, 10)
+        assert {name: route.name for name, route in table().models.items()} == {"chat": "default/chat"}
+        assert set(table().routes) == {"default/chat", "hostile/chat", "default/extra"}
+
+
+async def test_a_name_that_moves_is_followed(tmp_path: Path) -> None:
+    api = FakeApi()
+    other = deployment("chat", 1, 1)
+    other["metadata"]["namespace"] = "other"
+    api.items.append(other)
+    moved = ("MODIFIED", owners(7, '{"chat": {"owner": "other/chat"}}'))
+    api.names, api.names_watches = [[owners(1, '{"chat": {"owner": "default/chat"}}')]], [[moved, None]]
+    async with watching(api, tmp_path, HOME) as table:
+        await until(lambda: table().models["chat"].name == "other/chat")
 
 
 GONE = {"code": 410, "message": "too old resource version"}
@@ -154,22 +241,32 @@ async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: py
         assert "the weights sum to 7" in caplog.text
 
 
-async def test_lower_generation_is_not_followed_but_a_new_object_is(tmp_path: Path) -> None:
-    reborn = deployment("other", 1, 9)
-    reborn["metadata"]["uid"] = "new"
+async def test_the_newest_object_is_followed_whatever_its_generation(tmp_path: Path) -> None:
+    """Story S1: the gateway stayed with generation 9 for good after a status was lost and began again at 1."""
+    lost = deployment("chat", 0, 8)
+    del lost["status"]["traffic"]
     api = FakeApi(
         [
             ("ADDED", deployment("other", 9, 6)),
-            ("MODIFIED", deployment("chat", 0, 7)),
-            ("MODIFIED", reborn),
+            ("MODIFIED", deployment("other", 1, 7)),
+            ("MODIFIED", lost),
             ("ADDED", deployment("last", 1, 10)),
             None,
         ]
     )
     async with watching(api, tmp_path) as table:
         await until(lambda: "last" in table().models)
-        assert table().models["chat"].generation == 1
         assert table().models["other"].generation == 1
+        # Without a table the last one stays: nobody said where else to send requests.
+        assert table().models["chat"].generation == 1 and table().models["chat"].backends
+
+
+async def test_lists_come_in_pages(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.items = [deployment(f"m{number}", 1, number + 1) for number in range(5)]
+    api.page = 2
+    async with watching(api, tmp_path) as table:
+        assert len(table().models) == 5 and api.lists == 3
 
 
 async def test_rotated_token_is_read_again(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from slipway_operator.manifests.fence import FenceSettings
+from slipway_operator.outbound.addresses import Policy
 from slipway_operator.settings import parse
 
 
@@ -9,7 +11,7 @@ def test_defaults_run_the_whole_cluster():
     settings = parse([], {"POD_NAMESPACE": "slipway"})
     assert (settings.command, settings.namespaces, settings.workers) == ("run", (), 8)
     assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
-    assert (settings.hook_signing_key_file, settings.hook_allow_local) == (None, False)
+    assert (settings.hook_signing_key_file, settings.outbound) == (None, Policy())
     assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
 
 
@@ -26,6 +28,23 @@ def test_the_identity_is_the_pods_unless_it_is_named():
     assert (parse([], {}).identity, parse([], {}).lease_name, parse([], {}).lease_s) == ("", "slipway-operator", 20.0)
 
 
+def test_what_may_be_called_for_tenants():
+    flags = [
+        "--allowed-private-cidrs=10.96.0.0/12, fd00::/8",
+        "--allowed-private-hosts=*.Tools.svc.,prom.monitoring.svc",
+    ]
+    outbound = parse(flags, {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}).outbound
+    assert [str(network) for network in outbound.networks] == ["10.96.0.0/12", "fd00::/8"]
+    assert outbound.hosts == ("*.tools.svc", "prom.monitoring.svc")
+    assert [str(address) for address in outbound.control] == ["10.96.0.1"] and not outbound.loopback
+
+
+def test_model_pods_are_fenced_where_the_release_says_who_it_is():
+    assert parse([], {}).fence is None
+    flags = ["--own-namespace=sys", "--fence-release=a/b=c,d=e", '--fence-metrics-peers=[{"podSelector": {}}]']
+    assert parse(flags, {}).fence == FenceSettings("sys", (("a/b", "c"), ("d", "e")), ({"podSelector": {}},))
+
+
 def test_explain_takes_a_target_and_a_namespace():
     settings = parse(["explain", "chat", "-n", "prod"], {})
     assert (settings.command, settings.target, settings.target_namespace) == ("explain", "chat", "prod")
@@ -37,9 +56,22 @@ def test_explain_takes_a_target_and_a_namespace():
         (["--workers", "0"], {}, "--workers: 0 is not a number from 1 to 256"),
         ([], {"SLIPWAY_WORKERS": "many"}, "--workers: many is not a number from 1 to 256"),
         (["--resync-seconds", "0"], {}, "0 is not a number of seconds from 1 on"),
-        (["--hook-allow-local", "maybe"], {}, "invalid choice: 'maybe'"),
+        (["--allowed-private-cidrs", "10.0.0.1/8"], {}, "'10.0.0.1/8' is no address range: write for example 10."),
+        (["--allowed-private-hosts", "10.0.0.1"], {}, "'10.0.0.1' is no host name: write for example prometheus."),
+        (["--allowed-private-hosts", "*"], {}, "'*' is no host name"),
+        (
+            ["--fence-release", "slipway"],
+            {},
+            "'slipway' has no value: write for example app.kubernetes.io/name=slipway",
+        ),
+        (["--fence-metrics-peers", "{}"], {}, "it must be a list of NetworkPolicyPeers"),
+        (["--fence-metrics-peers", "["], {}, "this is no JSON"),
         (["--lease-seconds", "2"], {}, "2 is too short: name at least 3 seconds"),
         (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
+        (["--name-grants", "team-a"], {}, "team-a: write NAMESPACE=NAME,PREFIX*"),
+        ([], {"SLIPWAY_NAME_GRANTS": "a=chat;b=x/y"}, "namespace b: 'x/y' is no model name"),
+        (["--name-retention-seconds", "-1"], {}, "-1 is not a number of seconds"),
+        (["--name-annotations", "no"], {}, "invalid choice: 'no'"),
         (["explain"], {}, "required: FILE|NAME"),
         (["dance"], {}, "invalid choice: 'dance'"),
     ],

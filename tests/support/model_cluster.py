@@ -100,9 +100,7 @@ class ModelCluster(WatchedWorld):
         if gateways:
             table = self.parsed().traffic
             for gateway in self.gateways:
-                gateway.generation = table.generation if table else None
-                gateway.asleep = bool(table and table.asleep)
-                gateway.holds = bool(table and table.hold_seconds is not None)
+                gateway.follow(table)
         self._serve(seconds)
         for gateway in self.gateways:
             gateway.let_go(self)

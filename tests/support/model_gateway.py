@@ -87,6 +87,17 @@ class ModelGateway:
     held: int = 0
     served: int = 0  # of those that came by `visit`
     refused: int = 0
+    digest: str = ""  # of the table that it routes by
+    weights: dict[str, int] = field(default_factory=dict)
+
+    def follow(self, table: Traffic | None) -> None:
+        """Route by this table from now on; one that was lost leaves the last one in force."""
+        if table is None and self.generation:
+            return
+        self.generation, self.digest = (table.generation, table.digest) if table else (None, "")
+        self.weights = {item.revision: item.weight for item in table.backends} if table else {}
+        self.asleep = bool(table and table.asleep)
+        self.holds = bool(table and table.hold_seconds is not None)
 
     def visit(self, world: "World") -> None:
         """One request comes; what cannot be served is held, where its table says so. Without a table none comes."""
@@ -190,6 +201,8 @@ class ModelGateway:
             held=self.held,
             known_s=(now - self.since).total_seconds(),
             last_request_s=(now - last).total_seconds() if last else None,
+            digest=self.digest,
+            weights=dict(self.weights),
         )
 
 

@@ -172,7 +172,7 @@ class World:
     def _acked_weight(self, revision: str | None) -> int:
         traffic = self.parsed().traffic
         ready = [gateway for gateway in self.gateways if gateway.ready]
-        acked = traffic and ready and all((item.generation or 0) >= traffic.generation for item in ready)
+        acked = traffic and ready and all(item.digest == traffic.digest for item in ready)
         return traffic.weight(revision) if traffic and acked else -1
 
 

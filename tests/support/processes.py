@@ -21,6 +21,7 @@ import yaml
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, REPLICA_SETS
+from tests.support.pods import has_pod
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
@@ -160,6 +161,7 @@ class Cluster:
             [
                 f"--kubeconfig={kubeconfig}",
                 f"--namespaces={namespace}",
+                f"--own-namespace={namespace}",
                 f"--port={self.port}",
                 f"--admin-port={self._gateway_port}",
             ],
@@ -212,6 +214,8 @@ class Cluster:
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(self.namespace, item["metadata"]["name"], "status")
             await self.client._call("PATCH", path, [], {"status": status}, MERGE)
+            if ready or not wanted:
+                await has_pod(self.client, item, own_address())
 
     def pods_fail(self):
         self._ready = False

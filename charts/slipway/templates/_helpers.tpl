@@ -17,6 +17,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{/* The same but for the component, as the operator's flag takes them. */}}
+{{- define "slipway.releaseLabels" -}}
+app.kubernetes.io/name={{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }},app.kubernetes.io/instance={{ .Release.Name }}
+{{- end -}}
+
 {{- define "slipway.labels" -}}
 {{ include "slipway.selectorLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -62,6 +67,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{- define "slipway.metricsApiRole" -}}
 {{- printf "%s-%s-metrics-api" .Release.Namespace (include "slipway.fullname" .) -}}
+{{- end -}}
+
+{{/* names.grants as the operator's flag takes it: NAMESPACE=NAME,PREFIX*;NAMESPACE=... */}}
+{{- define "slipway.nameGrants" -}}
+{{- range $index, $namespace := keys .Values.names.grants | sortAlpha -}}
+{{- if $index }};{{ end }}{{ $namespace }}={{ join "," (get $.Values.names.grants $namespace) }}
+{{- end -}}
 {{- end -}}
 
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}

@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from ..backends import Backends
+from ..budget import Account, unlimited
 from ..exchange import Answer, Call
 from ..samples import TEXT, TOKENS
 from ..settings import Settings
@@ -55,7 +56,9 @@ class Lane:
         metrics: Metrics,
         session: aiohttp.ClientSession,
         busy: Callable[[], bool],
+        account: Account | None = None,
     ) -> None:
+        """`account`: where the bytes that are held are counted."""
         self._settings = settings
         self._backends = backends
         self._metrics = metrics
@@ -64,7 +67,7 @@ class Lane:
         self._clock = asyncio.get_running_loop().time
         self._waiting: deque[Copy] = deque()
         self._running: set[asyncio.Task[str]] = set()
-        self._held_bytes = 0
+        self._account = account or unlimited()
         self._passing = 0
         self._asking: Counter[str] = Counter()
         self._rests_until_s: dict[str, float] = {}
@@ -98,9 +101,9 @@ class Lane:
     def offer(self, copy: Copy) -> None:
         """The client has its answer: the copy runs, waits for its turn, or is dropped, and is counted once."""
         if dropped := self._dropped(copy):
-            self._metrics.mirrored(copy.call.model, copy.mirror.revision, dropped)
+            self._metrics.mirrored(copy.target.model, copy.mirror.revision, dropped)
             return
-        self._held_bytes += copy.size_bytes
+        self._account.force(copy.size_bytes)
         self._waiting.append(copy)
         self._start()
 
@@ -111,7 +114,7 @@ class Lane:
         if self._busy():
             return BUSY
         too_large = len(copy.call.body) > settings.mirror_max_body_bytes
-        if too_large or self._held_bytes + copy.size_bytes > settings.mirror_max_bytes:
+        if too_large or self._account.held_bytes + copy.size_bytes > settings.mirror_max_bytes:
             return TOO_LARGE
         full = len(self._running) >= settings.mirror_max_inflight and len(self._waiting) >= settings.mirror_max_queue
         return QUEUE_FULL if full else ""
@@ -142,8 +145,8 @@ class Lane:
         self._start()
 
     def _end(self, copy: Copy, result: str) -> None:
-        self._held_bytes -= copy.size_bytes
-        self._metrics.mirrored(copy.call.model, copy.mirror.revision, result)
+        self._account.shrink(copy.size_bytes)
+        self._metrics.mirrored(copy.target.model, copy.mirror.revision, result)
 
     async def _run(self, copy: Copy) -> str:
         try:
@@ -157,7 +160,7 @@ class Lane:
             return BUSY
         if not self._backends.mirrors(copy.target, copy.mirror):
             return WITHDRAWN
-        urls = self._backends.urls(copy.target.model, copy.mirror.revision)
+        urls = self._backends.urls(copy.target.route, copy.mirror.revision)
         canary = self._endpoint(urls, copy)
         if not canary:
             return BUSY if urls else NO_ENDPOINT
@@ -169,7 +172,7 @@ class Lane:
 
     async def _compare(self, copy: Copy, asked: Pinned, canary: str) -> str:
         """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
-        same = self._backends.urls(copy.target.model, *alike(copy.target.revision))
+        same = self._backends.urls(copy.target.route, *alike(copy.target.revision))
         others = [url for url in same if url != copy.target.url]
         second = self._endpoint(others, copy)
         again = copy.target.url if asked.anew else ""
@@ -232,11 +235,17 @@ class Lane:
             if response.status != 200:
                 return Heard(FAILED)
             transcript = Transcript(streamed=response.headers.get("Content-Type", "").startswith(CONTENT_TYPE))
-            while chunk := await response.content.readany():
-                if keep:
-                    await read(transcript, chunk)
-            body = transcript.body
-            return Heard(ANSWERED, transcript.said() if keep else None, body)
+            counted = 0
+            try:
+                while chunk := await response.content.readany():
+                    if keep:
+                        await read(transcript, chunk)
+                        self._account.force(transcript.size_bytes - counted)
+                        counted = transcript.size_bytes
+                body = transcript.body
+                return Heard(ANSWERED, transcript.said() if keep else None, body)
+            finally:
+                self._account.shrink(counted)
 
     def _rest(self, url: str) -> None:
         now_s = self._clock()

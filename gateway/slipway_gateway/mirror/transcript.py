@@ -27,6 +27,11 @@ class Transcript:
         """Of an answer that is one object."""
         return bytes(self._whole)
 
+    @property
+    def size_bytes(self) -> int:
+        """What is held of it, about."""
+        return len(self._whole) + self._characters + self._aligner.held_bytes
+
     def feed(self, chunk: bytes) -> None:
         if not self._streamed:
             self._readable = self._readable and len(self._whole) + len(chunk) <= MAX_WHOLE_BYTES

@@ -59,9 +59,20 @@ class Metrics:
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
         self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
         self.remembered = self._gauge("remembered_bytes", "Tokens of broken streams, for clients that come back", ())
+        self.ejected = self._gauge("ejected_endpoints", "Endpoints that get nothing now because they failed", ())
+        self.ejections = self._counter("ejections_total", "Endpoints that were ejected", pair)
+        self.crashes = self._counter("engine_crashes_total", "Requests in flight at an engine that died", pair)
+        self.poison = self._counter("poison_total", "Requests refused because two engines died of them", pair)
+        self.restored_age = self._gauge("restored_table_age_seconds", "Of a restored table in use, else 0", ())
+        self.memory_budget = self._gauge("memory_budget_bytes", "What requests may hold together", ())
+        self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
+        self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
+        self._connections = self._gauge("connections", "Connections of clients", ())
+        self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
-        counts = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
+        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
+        counts = (*answers, self.ejections, self.crashes, self.poison)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
 
@@ -105,6 +116,15 @@ class Metrics:
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._inflight.labels(model, revision).inc(by)
+
+    def shed(self, reason: str) -> None:
+        self._shed.labels(reason).inc()
+
+    def connections_changed(self, by: int) -> None:
+        self._connections.inc(by)
+
+    def turned_away(self, reason: str) -> None:
+        self._turned_away.labels(reason).inc()
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)

@@ -1,4 +1,7 @@
-"""The part of a request that routing reads: model, sticky key and tenant. The body itself is never rewritten."""
+"""The part of a request that routing reads: model, sticky key and tenant.
+
+The body is sent on byte for byte, unless it names the model in another way than its server does.
+"""
 
 import hashlib
 import hmac
@@ -29,6 +32,7 @@ ALONE = "request:"
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
+SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
 # A limit below this is expected to cut answers short; one below the other may leave no text at all.
 SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
@@ -94,6 +98,7 @@ class _Format(msgspec.Struct):
 
 
 _DECODER = msgspec.json.Decoder(Envelope)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FORMAT = msgspec.json.Decoder(_Format)
 
 
@@ -104,6 +109,13 @@ def parse(body: bytes) -> Envelope:
         raise invalid("invalid_type", f"The request body is not as expected: {error}.", param="model") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
+
+
+def renamed(body: bytes, model: str) -> bytes:
+    """A body that `parse` let through, with another model name; all other values keep their bytes."""
+    fields = _FIELDS.decode(body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
 
 
 def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, sources: Collection[str]) -> str:
@@ -118,7 +130,7 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
                 return f"user:{value}"
     if "key" in sources and _api_key(headers):
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
-        return client(headers, None)
+        return client(headers, "", ("key",))
     return f"{ALONE}{request_id}"
 
 
@@ -134,11 +146,14 @@ def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[s
     return ""
 
 
-def client(headers: Mapping[str, str], address: str | None) -> str:
-    """Who sends a request, for what is bounded by client: the digest of its API key, else its address."""
-    if key := _api_key(headers):
+def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
+    """Whom the shares of a gateway's memory are counted for: who has the API key, else the address that calls.
+
+    Nobody checks the key here: where clients may invent keys, leave it out of `sources`.
+    """
+    if "key" in sources and (key := _api_key(headers)):
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return f"address:{address or ''}"
+    return f"address:{remote}"
 
 
 def _pseudonym(name: str, salt: str) -> str:

@@ -12,9 +12,22 @@ _OUTCOMES = {
     503: "no_endpoint",
     504: "timeout",
 }
-
-
+POISON = "poison"
+_OUTCOMES_OF_CODES = {"draining": "drained", "request_crashed_engine": POISON}
 _FIRST_WAKE_S = 15
+# What a server says whose engine died with the request in flight: the code of its error, or a stream's last comment.
+ENGINE_CRASHED = "engine_crashed"
+
+
+class _Error(msgspec.Struct):
+    code: Any = None
+
+
+class _Said(msgspec.Struct):
+    error: _Error
+
+
+_SAID = msgspec.json.Decoder(_Said)
 
 
 class Refusal(Exception):
@@ -39,7 +52,7 @@ class Refusal(Exception):
 
     @property
     def outcome(self) -> str:
-        return "drained" if self.code == "draining" else _OUTCOMES.get(self.status, "client_error")
+        return _OUTCOMES_OF_CODES.get(self.code) or _OUTCOMES.get(self.status, "client_error")
 
     def body(self) -> bytes:
         return error_body(self.status, self.code, str(self), self.param)
@@ -110,6 +123,28 @@ def bad_head(*, too_long: bool) -> Refusal:
     if too_long:
         return Refusal(431, "head_too_large", "A line of the request's head is longer than this gateway takes.")
     return Refusal(400, "bad_request", "This is not an HTTP/1.1 request that this gateway understands.")
+
+
+def crashed_engine() -> Refusal:
+    """422: the clients of OpenAI send again what is answered with 5xx, 409 or 429."""
+    message = "Two servers stopped while they worked on this request: it is not sent to another one."
+    return Refusal(422, "request_crashed_engine", message)
+
+
+def says_crashed(body: bytes) -> bool:
+    """Whether a server's refusal says that its engine died with the request in flight."""
+    if ENGINE_CRASHED.encode() not in body:
+        return False
+    try:
+        return bool(_SAID.decode(body).error.code == ENGINE_CRASHED)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def too_many_connections(*, of_address: bool) -> Refusal:
+    if of_address:
+        return Refusal(429, "too_many_connections", "This address has too many connections open.", retry_after_s=1)
+    return Refusal(503, "too_many_connections", "The gateway has too many connections open.", retry_after_s=1)
 
 
 def wrong_method(method: str, path: str, allow: str) -> Refusal:

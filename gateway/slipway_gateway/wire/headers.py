@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from multidict import CIMultiDict
 
@@ -11,6 +11,9 @@ from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STR
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
 TENANT = "X-Slipway-Tenant"  # said by the gateway alone: what a client sends under this name goes nowhere
+PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may ask for
+# What clients prove who they are with: not for those who run the pods, unless the route says so.
+CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})
 SHADOW = "X-Slipway-Shadow"  # of copies whose answers no client sees; from the gateway alone as well
 
 _HOP_BY_HOP = frozenset(
@@ -29,9 +32,12 @@ _HOP_BY_HOP = frozenset(
 # Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
 _OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, LAST_EVENT_ID))
 _OF_REQUEST = (
-    _HOP_BY_HOP | _OF_RESUMING | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower()}
+    _HOP_BY_HOP
+    | _OF_RESUMING
+    | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower(), PRIORITY_LIMIT.lower()}
 )
 _OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
+_OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -41,15 +47,34 @@ def request_id(headers: Mapping[str, str]) -> str:
     return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def to_upstream(headers: Mapping[str, str], request_id: str, tenant: str = "") -> CIMultiDict[str]:
+def to_upstream(
+    headers: Mapping[str, str],
+    request_id: str,
+    tenant: str = "",
+    *,
+    forwarded: Collection[str] = (),
+    priority_limit: int | None = None,
+) -> CIMultiDict[str]:
+    """`forwarded`: credentials that cross, in lower case. `priority_limit`: for the server to hold the client to."""
     said = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
+    if priority_limit is not None:
+        said[PRIORITY_LIMIT] = str(priority_limit)
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
         said[RETURNS] = "1"
-    return _crossing(headers, _OF_REQUEST, said)
+    crossed = _crossing(headers, _OF_REQUEST | CREDENTIALS.difference(forwarded), {})
+    # What is said in our name is said by us.
+    for name in [name for name in crossed if name[:10].lower() == "x-slipway-"]:
+        crossed.popall(name, None)
+    crossed.update(said)
+    return crossed
 
 
-def to_client(headers: Mapping[str, str], request_id: str, revision: str) -> CIMultiDict[str]:
-    return _crossing(headers, _OF_ANSWER, {REQUEST_ID: request_id, REVISION: revision})
+def to_client(
+    headers: Mapping[str, str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
+) -> CIMultiDict[str]:
+    """Pods set no cookies where they get none."""
+    dropped = _OF_ANSWER if "cookie" in forwarded else _OF_ANSWER_WITHOUT_COOKIES
+    return _crossing(headers, dropped, {REQUEST_ID: request_id, REVISION: revision})
 
 
 def _crossing(headers: Mapping[str, str], dropped: frozenset[str], added: dict[str, str]) -> CIMultiDict[str]:

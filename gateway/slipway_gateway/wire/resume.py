@@ -69,6 +69,15 @@ class Trail:
         """Those behind all of its events so far, with commas; nothing when they were too many."""
         return bytes(self._tokens) if self._whole else b""
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self._tokens)
+
+    def forget(self) -> None:
+        """Of its tokens: a server that takes it up generates them once more."""
+        self._whole = False
+        self._tokens.clear()
+
     def moves_to(self, holder: str) -> None:
         """Events come from the endpoint of this tag from now on."""
         self._end = f".{holder}".encode()
@@ -110,5 +119,4 @@ class Trail:
         if self._whole and len(self._tokens) + len(tokens) < MAX_TOKEN_BYTES:
             self._tokens += tokens + b","
         else:
-            self._whole = False
-            self._tokens.clear()
+            self.forget()

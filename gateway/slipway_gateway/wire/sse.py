@@ -2,13 +2,14 @@
 
 import msgspec
 
-from .errors import error_object
+from .errors import ENGINE_CRASHED, error_object
 
 CONTENT_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"  # the last event of OpenAI's streams
+_CRASHED = f": {ENGINE_CRASHED}".encode()
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Beyond this an unfinished event is handed on as it is: memory is bounded, whatever an upstream sends.
-_MAX_PARTIAL_BYTES = 1 << 20
+_MAX_PARTIAL_BYTES = 256 << 10
 
 
 class EventAligner:
@@ -27,12 +28,27 @@ class EventAligner:
         self._partial = data[cut:]
         return data[:cut]
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._partial)
+
+    def says_crashed(self) -> bool:
+        """Whether what is held back, after the last whole event, says that the engine died."""
+        return self._partial.strip() == _CRASHED
+
     def drop(self) -> None:
         self._partial = b""
 
     def flush(self) -> bytes:
         rest, self._partial = self._partial, b""
         return rest
+
+
+def without_crash(events: bytes) -> tuple[bytes, bool]:
+    """Events without the comment at their end that says that the engine died, and whether it was there."""
+    if events.endswith(_CRASHED + b"\n\n") and (len(events) == len(_CRASHED) + 2 or events[-len(_CRASHED) - 3] == 10):
+        return events[: -len(_CRASHED) - 2], True
+    return events, False
 
 
 def error_event(path: str, code: str, message: str, status: int = 502) -> bytes:

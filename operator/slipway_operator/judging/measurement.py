@@ -18,6 +18,7 @@ from slipway_operator.model.analysis import Outcome, Reason, Verdict
 from slipway_operator.model.measuring import MOST_KEPT, Answer, Measure, Measurement, MetricRun, Phase
 
 VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
+_LARGEST_SHOWN = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,25 @@ def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
 
 
 def shown(value: Any) -> str:
-    """A value for people: JSON, and a number as short as it can be written."""
-    if isinstance(value, float) and not isinstance(value, bool):
-        return "NaN" if math.isnan(value) else f"{value:.6g}"
+    """A value for people: a number, a truth value, or a list of them. Of anything else its kind and size alone.
+
+    A provider's answer may hold what only its server's owner should see; a status is read by many.
+    """
     if isinstance(value, list):
-        return "[" + ", ".join(shown(item) for item in value[:VALUE_LIMIT]) + "]"
-    return value if isinstance(value, str) else json.dumps(value)
+        return "[" + ", ".join(_shown_one(item) for item in value[:VALUE_LIMIT]) + "]"
+    return _shown_one(value)
+
+
+def _shown_one(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{value:.6g}"
+    if isinstance(value, int):
+        return str(value) if abs(value) < _LARGEST_SHOWN else "a huge number"
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters"
+    return f"a list of {len(value)} values" if isinstance(value, list) else f"an object with {len(value)} fields"
 
 
 def _by_conditions(metric: Measure, value: Any) -> tuple[Phase, str]:

@@ -1,4 +1,7 @@
-"""Hears from each gateway at once that somebody asks for a deployment that sleeps: one open question per gateway."""
+"""Hears from each gateway at once which deployments to look at: one open question per gateway.
+
+Somebody asks for one that sleeps, its requests begin or cease to be answered, or it has lost its last endpoint.
+"""
 
 import asyncio
 import logging
@@ -31,17 +34,24 @@ class Calls:
         session: aiohttp.ClientSession,
         look_at: Callable[[Key], None],
         namespaces: Collection[str] = (),
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`namespaces`: those that are served; none is all of them."""
-        self._gateways, self._session = gateways, session
+        """`namespaces`: those that are served; none is all of them. `changed`: gateways came, left, or got ready."""
+        self._gateways, self._session, self._changed = gateways, session, changed
         self._look_at, self._namespaces = look_at, frozenset(namespaces)
 
     async def run(self) -> None:
         """Listen to every gateway there is until cancelled."""
         listening: dict[str, asyncio.Task[None]] = {}
+        known: frozenset[tuple[str, bool]] | None = None
         try:
             while True:
-                urls = await self._urls(listening)
+                found = await self._found(known or ())
+                if known is not None and found != known:
+                    self._gateways.forget()
+                    self._changed()
+                known = found
+                urls = {url for url, _ in found}
                 for url in listening.keys() - urls:
                     listening.pop(url).cancel()
                 for url in urls - listening.keys():
@@ -52,12 +62,13 @@ class Calls:
                 task.cancel()
             await asyncio.gather(*listening.values(), return_exceptions=True)
 
-    async def _urls(self, known: Collection[str]) -> set[str]:
+    async def _found(self, known: Collection[tuple[str, bool]]) -> frozenset[tuple[str, bool]]:
+        """Where gateways are, and whether each is ready."""
         try:
-            return {endpoint.url for endpoint in await self._gateways.endpoints()}
+            return frozenset((endpoint.url, endpoint.ready) for endpoint in await self._gateways.endpoints())
         except ApiError as error:
             log.warning("gateways cannot be looked for: %s", error)
-            return set(known)
+            return frozenset(known)
 
     async def _listen(self, url: str) -> None:
         mark = ""

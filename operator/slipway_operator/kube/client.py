@@ -12,7 +12,7 @@ from kubernetes.aio import client as kubernetes_client
 
 from slipway_operator.kube import auth
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.resources import PODS, Resource
+from slipway_operator.kube.resources import ACCESS_REVIEWS, PODS, Resource
 from slipway_operator.model import labels
 
 Object = dict[str, Any]
@@ -106,9 +106,14 @@ class Client:
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
         """Namespace and name of every object, without their bodies."""
+        found = await self.metadata(resource, namespace)
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
+
+    async def metadata(self, resource: Resource, namespace: str | None) -> Objects:
+        """Every object without its body, as a moment ago: this spares etcd."""
         path, query = resource.path(namespace), [("resourceVersion", "0")]
         answer = await self._read("list", resource, path, query, accept=_NAMES_ONLY)
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in answer.get("items") or []]
+        return answer.get("items") or []
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create an object that must not exist."""
@@ -146,6 +151,16 @@ class Client:
         """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._write("delete", resource, "DELETE", resource.path(namespace, name), [], body)
+
+    async def may(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
+        """Whether the API server would let us: asked of it, so that nothing is read to find out."""
+        group, _ = resource.group_version
+        asked = {"verb": verb, "group": group, "resource": resource.plural, "namespace": namespace, "name": name}
+        kind = ACCESS_REVIEWS
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"resourceAttributes": asked}}
+        self._on_call("create", kind.plural)
+        answer = await self._call("POST", kind.path(), [], body)
+        return bool((answer.get("status") or {}).get("allowed"))
 
     async def evict(self, namespace: str, pod: str) -> None:
         """Ask for a pod to leave; Unavailable when a disruption budget forbids it now."""

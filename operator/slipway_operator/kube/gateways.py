@@ -1,6 +1,7 @@
 """Asks every gateway by what it routes and how many requests are in progress."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,22 @@ import msgspec
 from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
-from slipway_operator.model.observed import Gateway
+from slipway_operator.model.observed import Gateway, Service
 
 Object = dict[str, Any]
 
+log = logging.getLogger(__name__)
+
+NOT_ALLOWED = 405  # by a gateway of a former release, whose failsafe is renewed by GET
+_NO_POST = (401, 403, NOT_ALLOWED)
+MOST_REFUSED = 256
 TIMEOUT_S = 2.0
 CACHE_S = 0.3
 # What was in progress at a gateway that died comes back through another one; so long it is waited for.
 GRACE_S = 30.0
 PORT_NAME = "admin"
+DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
+MAX_GENERATION = 1 << 53  # what every reader of JSON takes; the next one after a larger one could not be written
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -88,7 +96,7 @@ class Answer:
                 self.name,
                 self.ready,
                 self.reachable,
-                int(route["generation"]),
+                min(int(route["generation"]), MAX_GENERATION),
                 inflight={revision: int(counts["inflight"]) for revision, counts in counted.items()},
                 incarnation=self.incarnation,
                 cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
@@ -98,6 +106,9 @@ class Answer:
                 held=int(activity.get("held", 0)),
                 known_s=_seconds(activity.get("known_s")),
                 last_request_s=_seconds(activity.get("last_request_s")),
+                digest=str(route.get("digest") or "")[:DIGEST_LENGTH],
+                weights={revision: int(counts.get("weight", 0)) for revision, counts in counted.items()},
+                service=_service(route.get("service") or {}),
             )
         except (AttributeError, LookupError, TypeError, ValueError):
             return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
@@ -106,6 +117,15 @@ class Answer:
         """What it says about one; empty where it has no such route."""
         told = self.routes.get(f"{namespace}/{name}")
         return (msgspec.json.decode(told) if told else None) or {}
+
+
+def _service(told: Object) -> Service:
+    return Service(
+        answered=max(0, int(told.get("answered", 0))),
+        refused=max(0, int(told.get("refused", 0))),
+        last=str(told.get("last") or "")[: samples.LONGEST],
+        unserved_s=_seconds(told.get("unserved_s")),
+    )
 
 
 def _seconds(value: object) -> float | None:
@@ -130,8 +150,12 @@ class Gateways:
         namespace: str,
         service: str,
         clock: Callable[[], float] = time.monotonic,
+        token: Callable[[], str] = str,
     ) -> None:
+        """`token`: what proves to gateways that the operator asks; "" where they want no proof."""
         self._client, self._session = client, session
+        self._token = token
+        self._refused: set[str] = set()  # gateways that do not take our token, each said once
         self._namespace, self._service = namespace, service
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -186,13 +210,9 @@ class Gateways:
 
     async def _ask(self, endpoint: Endpoint) -> Answer | None:
         try:
-            async with self._session.get(
-                f"{endpoint.url}/internal/routes", timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
-            ) as response:
-                response.raise_for_status()
-                told = _TOLD.decode(await response.read())
-                incarnation, bounds = told.incarnation[: samples.LONGEST], samples.bounds(told.bounds)
-                return Answer(endpoint.name, endpoint.ready, True, told.routes, incarnation, bounds)
+            told = _TOLD.decode(await self._report(endpoint))
+            incarnation, bounds = told.incarnation[: samples.LONGEST], samples.bounds(told.bounds)
+            return Answer(endpoint.name, endpoint.ready, True, told.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
             # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
@@ -200,6 +220,23 @@ class Gateways:
             return Answer(endpoint.name, endpoint.ready, False)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
             return Answer(endpoint.name, endpoint.ready, False)
+
+    async def _report(self, endpoint: Endpoint) -> bytes:
+        """What a gateway says. POST renews its failsafe too; one that refuses it is asked by GET all the same."""
+        url, limit = f"{endpoint.url}/internal/routes", aiohttp.ClientTimeout(total=TIMEOUT_S)
+        token = self._token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with self._session.post(url, headers=headers, timeout=limit) as response:
+            if response.status not in _NO_POST:
+                self._refused.discard(endpoint.url)
+                response.raise_for_status()
+                return await response.read()
+            if response.status != NOT_ALLOWED and endpoint.url not in self._refused:
+                self._refused = {*list(self._refused)[-MOST_REFUSED:], endpoint.url}
+                log.warning("gateway %s does not take the operator's token: its failsafe is not renewed", endpoint.name)
+        async with self._session.get(url, timeout=limit) as response:
+            response.raise_for_status()
+            return await response.read()
 
 
 def endpoints(slices: list[Object]) -> list[Endpoint]:

@@ -49,7 +49,7 @@ class Known:
         self._namespaces = tuple(namespaces) or (None,)
         self._objects: dict[Resource, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self._names: dict[Resource, dict[Key, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
-        self._gone: OrderedDict[str, None] = OrderedDict()  # uids
+        self._gone: OrderedDict[str, int] = OrderedDict()  # resourceVersion of the last word, by uid
         self._listed: set[Resource] = set()  # by their watches, anew
         self._is_listed = asyncio.Event()
 
@@ -85,8 +85,11 @@ class Known:
         metadata = obj["metadata"]
         key = metadata["namespace"], metadata["name"]
         former = self._objects[resource].get(key)
-        if metadata["uid"] in self._gone or (former and _version(former) >= _version(obj)):
+        version = _version(obj)
+        if self._gone.get(metadata["uid"], 0) >= version or (former and _version(former) >= version):
             return
+        # A watch by label also tells the end of what lost the label, and that can get it back.
+        self._gone.pop(metadata["uid"], None)
         self._remove(resource, key)
         if resource in self._names and not (owner := _owner(obj)):
             return
@@ -94,10 +97,10 @@ class Known:
         if resource in self._names:
             self._names[resource].setdefault((key[0], owner), set()).add(key[1])
 
-    def drop(self, resource: Resource, obj: Object) -> None:
-        """An object is gone, and never comes back under this uid."""
+    def drop(self, resource: Resource, obj: Object, version: int = 0) -> None:
+        """An object is gone, or is none of ours any more, since this version of it, or of the list that lacks it."""
         metadata = obj["metadata"]
-        self._gone[metadata["uid"]] = None
+        self._gone[metadata["uid"]] = max(version, _version(obj), self._gone.get(metadata["uid"], 0))
         if len(self._gone) > GONE_KEPT:
             self._gone.popitem(last=False)
         key = metadata["namespace"], metadata["name"]
@@ -149,7 +152,7 @@ class Known:
         found = self.children((str(namespace), name))[resource] if name else self._in(resource, namespace)
         missed = [item for item in found if item["metadata"]["uid"] not in present and _version(item) <= version]
         for item in missed:
-            self.drop(resource, item)
+            self.drop(resource, item, version)
         return {(item["metadata"]["namespace"], _owner(item) or item["metadata"]["name"]) for item in missed}
 
     def _in(self, resource: Resource, namespace: str | None) -> list[Object]:

@@ -115,6 +115,7 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
         pods=tuple(_pod(pod) for pod in living if not _is_leaving(pod)),
         troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],
         stuck_deleting=_is_leaving(replica_set),
+        uid=uid,
     )
 
 

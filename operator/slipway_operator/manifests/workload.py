@@ -1,12 +1,13 @@
 """The ReplicaSet of a revision. Its template is rendered once and never changed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from slipway_operator.manifests import bounds
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import PodInputs
+from slipway_operator.model.spec import HUB_TOKEN, KeyRef, Model, PodInputs
 
 HTTP_PORT = 8000
 PROBE_PORT = 8001
@@ -75,7 +76,7 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
     revision = ["--revision", model.revision] if model.revision else []
     return {
         "name": "fetch",
-        **_container(snapshot),
+        **_container(snapshot, _hub_token(model)),
         "command": ["slipway-fetcher"],
         "args": ["--uri", model.uri, *revision, "--dest", MODEL_DIR],
         "resources": _resources(snapshot.inputs, with_accelerator=False),
@@ -85,7 +86,7 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
 def _server(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "name": "server",
-        **_container(snapshot),
+        **_container(snapshot, [_variable(name, reference) for name, reference in snapshot.inputs.engine.env_from]),
         "command": ["slipway-server"],
         "args": server_args(snapshot),
         "ports": [
@@ -112,6 +113,7 @@ def server_args(snapshot: Snapshot) -> list[str]:
         *("--dtype", model.dtype),
         *(("--quantization", model.quantization) if model.quantization != "none" else ()),
         *length,
+        *_device(snapshot),
         *("--port", str(HTTP_PORT)),
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
@@ -119,8 +121,26 @@ def server_args(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _container(snapshot: Snapshot) -> dict[str, Any]:
-    """What both containers share."""
+def _device(snapshot: Snapshot) -> tuple[str, ...]:
+    """A pod with an accelerator computes on it or says why not; without this argument a server may take the CPU.
+
+    Since template version 2: revisions that were rendered before are rendered as they were.
+    """
+    with_accelerator = snapshot.inputs.resources.accelerator is not None
+    return ("--device", "cuda") if with_accelerator and snapshot.template_version >= 2 else ()
+
+
+def _hub_token(model: Model) -> list[dict[str, Any]]:
+    """For the fetcher alone: what serves strangers never holds it. One key, whatever else is in the Secret."""
+    return [_variable(HUB_TOKEN, model.secret)] if model.secret else []
+
+
+def _variable(name: str, reference: KeyRef) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {reference.kind: {"name": reference.name, "key": reference.key}}}
+
+
+def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What both containers share, with variables of its own."""
     engine = snapshot.inputs.engine
     mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": MODEL_DIR}, {"name": "tmp", "mountPath": "/tmp"}]
     if claim_of(snapshot.inputs.model.uri):
@@ -132,6 +152,7 @@ def _container(snapshot: Snapshot) -> dict[str, Any]:
             {"name": "HOME", "value": "/tmp"},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             *({"name": name, "value": value} for name, value in engine.env),
+            *own,
         ],
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",

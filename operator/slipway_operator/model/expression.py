@@ -288,9 +288,12 @@ def _is_nan(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A value for a message: its kind, and itself where it is short."""
+    """A value for a message: its kind, and itself where it is a number. A text may be another one's secret."""
     if value is None:
         return "nil"
-    kinds = {bool: "", list: "a list of values ", dict: "an object ", str: "the text ", int: "the number "}
-    text = repr(value)
-    return kinds.get(type(value), "the number ") + (text if len(text) <= 40 else text[:39] + "…")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**18):
+        return f"the number {value:.6g}"
+    kinds = {list: "a list of values", dict: "an object", str: "a text", int: "a huge number"}
+    return kinds.get(type(value), "another value")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slipway_operator.model import expression, json_path
+from slipway_operator.model.closed_job import closed
 from slipway_operator.model.measuring import (
     LEAST_INTERVAL_S,
     Argument,
@@ -40,7 +41,7 @@ def parse_measure(item: Json) -> Measure:
         name=item["name"],
         prometheus=_prometheus(provider["prometheus"]) if "prometheus" in provider else None,
         web=_web(provider["web"]) if "web" in provider else None,
-        job=Job(provider["job"]["spec"]) if "job" in provider else None,
+        job=_job(provider["job"], who) if "job" in provider else None,
         success=item.get("successCondition", ""),
         failure=item.get("failureCondition", ""),
         interval_s=parse_duration_s(item["interval"]) if "interval" in item else None,
@@ -97,6 +98,13 @@ def _check(metric: Measure, who: str) -> None:
                 expression.check(text)
         if metric.web:
             json_path.check(metric.web.json_path)
+    except ValueError as error:
+        raise ValueError(f"{who} {error}") from error
+
+
+def _job(provider: Json, who: str) -> Job:
+    try:
+        return Job(closed(provider["spec"]))
     except ValueError as error:
         raise ValueError(f"{who} {error}") from error
 

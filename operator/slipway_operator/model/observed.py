@@ -6,6 +6,7 @@ from typing import Any
 
 from slipway_operator.model.hooks import HookAnswer
 from slipway_operator.model.measuring import Answer
+from slipway_operator.model.names import Standing
 from slipway_operator.model.samples import Sample
 from slipway_operator.model.spec import PodInputs
 from slipway_operator.model.template import Template
@@ -63,6 +64,17 @@ class Workload:
     unschedulable: int = 0  # pods that no node takes
     pods: tuple[Pod, ...] = ()  # those that live, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What became of requests for one ModelDeployment at one gateway in the last 10 to 20 seconds."""
+
+    answered: int = 0  # a server began an answer below 500
+    refused: int = 0  # clients got a 5xx
+    last: str = ""  # outcome of the last one that was refused
+    unserved_s: float | None = None  # for how long no listed revision has had an endpoint there; None: one has
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,9 @@ class Gateway:
     held: int = 0  # requests that wait there for an endpoint
     known_s: float | None = None  # for how long it has known the route; None from a gateway that does not say
     last_request_s: float | None = None  # since it last had a request in hand; None: never
+    digest: str = ""  # of the table that it routes by; empty without one, and from a gateway that does not say
+    weights: dict[str, int] = field(default_factory=dict)  # by that table, in percent by revision
+    service: Service = field(default_factory=Service)
 
     @property
     def idle_s(self) -> float | None:
@@ -127,6 +142,7 @@ class Observed:
     measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
+    standing: Standing | None = None  # about its model name; None: not settled yet
     metrics_providers: dict[str, str] = field(default_factory=dict)  # who serves a metrics API group; "" is we do
 
     def ready(self, revision: str | None) -> int:

@@ -21,6 +21,7 @@ KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
 # What reading something else than a spec ends in; OverflowError: of numbers that no integer or time holds.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,15 @@ class Invalid:
     """A spec that the schema let through but that makes no sense."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """One value of a Secret or a ConfigMap in the namespace of the ModelDeployment: by name, never the value itself."""
+
+    name: str
+    key: str
+    kind: str = "secretKeyRef"  # or configMapKeyRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,7 @@ class Model:
     dtype: str = "auto"
     quantization: str = "none"
     max_model_len_tokens: int | None = None
+    secret: KeyRef | None = None  # the hub's token, for the fetcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,7 @@ class Engine:
     image: str | None = None
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,7 @@ class Spec:
     intents: Intents = field(default_factory=Intents)
     hooks: tuple[Hook, ...] = ()
     autoscaling: Autoscaling | None = None
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -121,7 +134,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
     try:
         spec = msgspec.json.decode(written) or {}
         parsed = Spec(
-            inputs=parse_inputs(spec, name),
+            inputs=_one_device(parse_inputs(spec, name)),
             replicas=int(spec.get("replicas", 1)),
             strategy=parse_strategy(spec.get("strategy") or {}),
             drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
@@ -133,6 +146,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
             intents=_intents(spec.get("rollout") or {}),
             hooks=_hooks_of(spec),
             autoscaling=parse_autoscaling(spec.get("autoscaling")),
+            forward_headers=tuple((spec.get("traffic") or {}).get("forwardHeaders") or ()),
         )
         typed.check(parsed)
     except _MALFORMED as error:
@@ -153,9 +167,20 @@ def _hooks_of(spec: Json) -> tuple[Hook, ...]:
     return parse_hooks((spec.get("strategy") or {}).get("hooks") or ())
 
 
+def _one_device(inputs: PodInputs) -> PodInputs:
+    """Refused in what is written now, never in the record of a revision that is there already."""
+    accelerator = inputs.resources.accelerator
+    if accelerator and accelerator[1] != 1:
+        raise ValueError(
+            f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
+        )
+    return inputs
+
+
 def parse_inputs(spec: Json, default_name: str) -> PodInputs:
     """Read the pod inputs from a spec, or from the snapshot that `inputs_to_dict` made of one."""
     model, engine, resources = spec["model"], spec.get("engine") or {}, spec.get("resources") or {}
+    variables = engine.get("env") or ()
     accelerator = resources.get("accelerator")
     return PodInputs(
         Model(
@@ -167,11 +192,15 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             dtype=model.get("dtype", "auto"),
             quantization=model.get("quantization", "none"),
             max_model_len_tokens=model.get("maxModelLen"),
+            secret=_hub_token(model.get("secretRef")),
         ),
         Engine(
             image=engine.get("image"),
             args=tuple(engine.get("args") or ()),
-            env=tuple((variable["name"], variable["value"]) for variable in engine.get("env") or ()),
+            env=tuple((variable["name"], variable["value"]) for variable in variables if "valueFrom" not in variable),
+            env_from=tuple(
+                (variable["name"], _key_ref(variable["valueFrom"])) for variable in variables if "valueFrom" in variable
+            ),
         ),
         Resources(
             cpu=_quantity("cpu", resources.get("cpu")),
@@ -203,11 +232,18 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "dtype": None if model.dtype == "auto" else model.dtype,
                 "quantization": None if model.quantization == "none" else model.quantization,
                 "maxModelLen": model.max_model_len_tokens,
+                "secretRef": _hub_token_to_dict(model.secret),
             },
             "engine": {
                 "image": engine.image,
                 "args": list(engine.args),
-                "env": [{"name": name, "value": value} for name, value in engine.env],
+                "env": [
+                    *({"name": name, "value": value} for name, value in engine.env),
+                    *(
+                        {"name": name, "valueFrom": {ref.kind: {"name": ref.name, "key": ref.key}}}
+                        for name, ref in engine.env_from
+                    ),
+                ],
             },
             "resources": {
                 "cpu": resources.cpu,
@@ -218,6 +254,19 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
         }
     )
     return canonical
+
+
+def _hub_token(reference: Json | None) -> KeyRef | None:
+    return KeyRef(reference["name"], reference.get("key", HUB_TOKEN)) if reference else None
+
+
+def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
+    return {"name": secret.name, "key": None if secret.key == HUB_TOKEN else secret.key} if secret else None
+
+
+def _key_ref(source: Json) -> KeyRef:
+    kind = "secretKeyRef" if "secretKeyRef" in source else "configMapKeyRef"
+    return KeyRef(source[kind]["name"], source[kind]["key"], kind)
 
 
 def _intents(rollout: Json) -> Intents:

@@ -1,8 +1,11 @@
 """A ModelDeployment's status: the complete memory of the operator."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from slipway_operator.model import wire
@@ -142,10 +145,16 @@ class Traffic:
     mirror_routes: tuple[MirrorRoute, ...] = ()
     asleep: bool | None = None  # gateways send nothing and hold what comes
     wake_seconds: int | None = None  # how long that is expected to last, for those who wait
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
         return next((backend.weight for backend in self.backends if backend.revision == revision), 0)
+
+    @property
+    def digest(self) -> str:
+        """What a gateway reports that routes by this table; who acknowledged it is no part of it."""
+        return _digest(replace(self, acknowledged=""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,7 @@ class RevisionStatus:
     scale_down_at: datetime | None = None
     commit: str | None = None  # of its weights, where they are a repository's
     digest: str | None = None  # of its weights
+    replica_set_uid: str | None = None  # gateways send requests to pods that this one controls, and to no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,14 @@ def _is_read(key: str, item: Any) -> bool:
     except _MALFORMED:
         return False
     return True
+
+
+@lru_cache(4096)
+def _digest(table: Traffic) -> str:
+    """SHA-256 of canonical JSON, as in docs/contracts.md."""
+    told = {key: item for key, item in wire.to_json(table).items() if key != "acknowledged"}
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def render(status: Status) -> dict[str, Any]:

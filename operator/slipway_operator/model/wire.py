@@ -84,14 +84,14 @@ def _members(kind: Hashable) -> tuple[tuple[str, str], ...]:
     """Names of a dataclass's fields, ours and the API's; nothing for other types."""
     if not dataclasses.is_dataclass(kind):
         return ()
-    return tuple((field.name, _camel(field.name)) for field in dataclasses.fields(kind))
+    return tuple((field.name, camel(field.name)) for field in dataclasses.fields(kind))
 
 
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
     """Names of a dataclass's fields, ours and the API's, and how each is read."""
     hints = typing.get_type_hints(cast(type, kind))
-    return tuple((name, _camel(name), _reader(hint)) for name, hint in hints.items())
+    return tuple((name, camel(name), _reader(hint)) for name, hint in hints.items())
 
 
 @cache
@@ -159,6 +159,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 @cache
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A field's name as the API has it."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)

@@ -7,7 +7,19 @@ from slipway_operator.model import wire
 from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, baseline, canary, capacity, causes, findings, hooks, scheduling, sleep
+from slipway_operator.planning import (
+    analysis,
+    baseline,
+    canary,
+    capacity,
+    causes,
+    findings,
+    hooks,
+    names,
+    scheduling,
+    service,
+    sleep,
+)
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
@@ -19,7 +31,8 @@ def phase(course: Course, at: Situation) -> Phase:
     if course.state in (State.ABORTING, State.ABORTED):
         return Phase.DEGRADED
     if course.rollout is None:
-        return _settled_phase(course, at)
+        settled = _settled_phase(course, at)
+        return Phase.DEGRADED if settled is Phase.HEALTHY and names.is_elsewhere(at) else settled
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
     waits = hooks.is_waiting(course, at) or analysis.is_undecided(course, at)
@@ -38,7 +51,9 @@ def message(course: Course, at: Situation) -> str:
         + baseline.sentence(course, at)
         + _within(course, at)
         + _unsynced(course, at)
+        + service.sentence(course, at)
         + _draining(course, at)
+        + names.sentence(at)
     )
 
 
@@ -55,7 +70,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
     healthy = course.stable is not None and capacity.stable_healthy(course, at)
     rows = (
         ("Accepted", True, "Valid", "the spec is valid"),
-        ("Ready", *_readiness(at.ready(serving), at, traffic)),
+        ("Ready", *_readiness(course, at, traffic)),
         ("Available", *_availability(serving, at)),
         ("Progressing", _progressing(course, at), *_progress_reason(course, at)),
         ("TrafficSynced", *_synchrony(at, traffic)),
@@ -68,7 +83,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
 
 def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
     """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
-    ill = {item.type: item.reason for item in told if item.status != "True" and item.reason not in _UNSAID}
+    ill = {item.type: item.reason for item in told if names.is_ill(item) and item.reason not in _UNSAID}
     return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
 
 
@@ -78,7 +93,8 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 
 # Conditions by how much they explain, and reasons that only say that something is on its way.
-_TELLING = ("Accepted", "CanaryHealthy", "Available", "Ready", "Progressing", "CapacityAvailable", "Autoscaling")
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", names.CONDITION)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling")
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 
@@ -227,6 +243,8 @@ def _settled_phase(course: Course, at: Situation) -> Phase:
         return Phase.ASLEEP
     if at.sleep and at.sleep.state is SleepState.WAKING:
         return Phase.DEGRADED if sleep.is_late(at) else Phase.PROGRESSING
+    if service.trouble(course, at):
+        return Phase.DEGRADED
     if ready >= at.replicas:
         return Phase.HEALTHY
     return Phase.PROGRESSING if ready > 0 else Phase.DEGRADED
@@ -288,17 +306,23 @@ def _progress_reason(course: Course, at: Situation) -> tuple[str, str]:
     return str(rollout.state), _sentence(course, at)
 
 
-def _readiness(ready: int, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
+def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
     """A later table that is still on its way takes nothing from readiness: the former one routes to the same pods."""
     if at.asleep:
         return True, "Asleep", "the next request waits until it is awake"
     if at.sleep and at.sleep.state is SleepState.WAKING and not sleep.is_late(at):
         return True, "Waking", "requests wait for the first pod"
-    if ready == 0 or traffic is None:
+    if at.ready(_serving(course)) == 0 or traffic is None:
         return False, "NoReadyPods", "no pod of the serving revision is ready"
+    if unserved := service.trouble(course, at):
+        return False, *unserved
     if traffic.generation <= 1 and not at.traffic_synced:
         return False, "GatewaysBehind", "no gateway knows the model yet"
-    return True, "Serving", "requests are served"
+    return (
+        True,
+        "Serving",
+        f"requests for {names.model(at)} are served" if names.is_elsewhere(at) else "requests are served",
+    )
 
 
 def _availability(serving: str | None, at: Situation) -> tuple[bool, str, str]:

@@ -10,7 +10,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.plan import Event, Evict
 from slipway_operator.model.sleep import SleepState
 from slipway_operator.model.status import Condition, RevisionStatus, Rollout, State, Traffic
-from slipway_operator.planning import causes
+from slipway_operator.planning import causes, service
 from slipway_operator.planning.situation import Course, Situation
 
 
@@ -33,14 +33,13 @@ def news(
 
 
 def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """What keeps pods from being ready, told when it is another cause than before."""
+    """What keeps pods from being ready, or ready pods from serving, told when it is another cause than before."""
     former = {item.type: item.reason for item in before}
-    ill = [item for item in now if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
-    return tuple(
-        Event("Warning", "PodsFailing", f"{item.reason}: {item.message}")
-        for item in ill
-        if former.get(item.type) != item.reason
-    )
+    changed = [item for item in now if former.get(item.type) != item.reason]
+    unserved = [item for item in changed if item.type == "Ready" and item.reason in service.REASONS]
+    ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
+    told = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
+    return (*told, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
 
 
 def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:

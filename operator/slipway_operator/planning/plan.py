@@ -23,7 +23,9 @@ from slipway_operator.planning import (
     describe,
     hooks,
     measuring,
+    names,
     restart,
+    restore,
     revision,
     sleep,
     wakeup,
@@ -58,6 +60,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     owner = Owner.of(obj)
+    read, status = status, restore.restored(status, spec, observed, wanted, now)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
     at = replace(at, sleep=sleep.next_sleep(before, at))
@@ -70,6 +73,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     scaler = scaling(owner, at, obj)
     now_said = _conditions(course, at, traffic, scaler, generation)
+    said = names.news(status.conditions, now_said)
     told_so = _status(course, at, traffic, desired, settings.endpoint, obj)
     renewed = replace(told_so, ended=ended, conditions=now_said, reason=describe.reason(now_said, course.rollout))
     moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
@@ -80,7 +84,16 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=_scalings(owner, at, desired),
         delete=(*_deletions(owner, course, at, gone), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
-        events=(*translated, *decided, *told, *moved, *troubles(status.conditions, now_said), *ignored),
+        events=(
+            *restore.lost(read, status),
+            *translated,
+            *decided,
+            *told,
+            *moved,
+            *troubles(status.conditions, now_said),
+            *said,
+            *ignored,
+        ),
         calls=hooks.calls(owner, course, ended, at),
         questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
         requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
@@ -152,7 +165,7 @@ def _status(
         step=describe.step(course.rollout),
         weight=_shown_weight(course, at),
         ready=describe.ready_of_wanted(at, {name: desired[name] for name in live}),
-        model=at.spec.inputs.model.name,
+        model=names.model(at),
         endpoint=endpoint,
         # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
@@ -177,6 +190,7 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     fresh = describe.conditions(course, at, traffic)
     told = [*fresh, scaler.condition] if scaler.condition else fresh
+    told = [*told, *names.condition(at.observed.standing, at.status.conditions, at.now)]
     return conditions.carry_over(told, at.status.conditions, generation)
 
 
@@ -208,10 +222,16 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
         version=_version(at, name),
         # Only of those that leave: of the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
+        replica_set_uid=_uid(at, name),
         scale_down_at=scale_down_at(course, at, name, weight) if role == "old" else None,
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
     )
+
+
+def _uid(at: Situation, name: str) -> str | None:
+    workload = at.workload(name)
+    return workload.uid or None if workload else None
 
 
 def _version(at: Situation, name: str) -> str | None:

@@ -150,7 +150,7 @@ def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
     """Only what the status already says may leave does: a decision is written down before it destroys."""
     present = at.observed.workloads[revision].desired
     settled = at.status.scale_down_at(revision)
-    if settled is None or at.now < settled or at.weight(revision) > 0:
+    if settled is None or at.now < settled or at.weight(revision) > 0 or not at.traffic_synced:
         return present
     idle = at.observed.inflight(revision) == 0
     return 0 if idle or at.now >= leaves_at_latest(at, settled) else present

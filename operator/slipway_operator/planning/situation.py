@@ -71,18 +71,20 @@ class Situation:
 
     @cached_property
     def acknowledged(self) -> tuple[int, int]:
-        """(ready gateways that route by the table in the status, ready gateways)."""
-        generation = self.status.traffic.generation if self.status.traffic else 0
+        """(ready gateways that route by the table in the status, ready gateways).
+
+        By its digest: a number says nothing of a table that was lost, restored or written by somebody else.
+        """
+        digest = self.status.traffic.digest if self.status.traffic else ""
         ready = [gateway for gateway in self.observed.gateways if gateway.ready]
-        return sum((gateway.generation or 0) >= generation for gateway in ready), len(ready)
+        return sum(gateway.digest == digest for gateway in ready), len(ready)
 
     @cached_property
     def traffic_synced(self) -> bool:
         """Whether requests are routed by the table in the status, everywhere."""
-        if self.status.traffic is None:
-            return True
         acked, ready = self.acknowledged
-        return 0 < ready == acked
+        # Without a table there is nothing to wait for, unless gateways still route by one that was lost.
+        return ready == acked and (ready > 0 or self.status.traffic is None)
 
     def weight(self, revision: str | None) -> int:
         """Weight in percent in the table that the gateways were last told."""

@@ -127,12 +127,12 @@ def _is_idle(course: Course, at: Situation) -> bool:
 
 
 def _all_hold(at: Situation) -> bool:
-    """Whether every gateway, also one that is leaving, routes by a table that tells it to send nothing."""
+    """Whether every gateway, also one that is leaving, routes by the table that tells it to send nothing."""
     traffic = at.status.traffic
     if traffic is None or not traffic.asleep or not at.traffic_synced:
         return False
-    routing = [item.generation for item in at.observed.gateways if not item.gone and item.generation is not None]
-    return all(generation >= traffic.generation for generation in routing)
+    routing = [item.digest for item in at.observed.gateways if not item.gone and item.generation is not None]
+    return all(digest == traffic.digest for digest in routing)
 
 
 def _is_called(sleep: Sleep, at: Situation) -> bool:

@@ -24,11 +24,23 @@ def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
     acked, ready = at.acknowledged
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
-    table = _slept(table, at)
-    if present and replace(present, generation=0, acknowledged="") == table:
+    table = _slept(replace(table, forward_headers=at.spec.forward_headers), at)
+    highest = _highest_generation(at)
+    if present and present.generation >= highest and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
-    generation = present.generation + 1 if present else 1
-    return replace(table, generation=generation, acknowledged=f"0/{ready}")
+    return replace(table, generation=highest + 1, acknowledged=f"0/{ready}")
+
+
+def _highest_generation(at: Situation) -> int:
+    """Of the table in the status and of all that gateways route by or count for; 0 without any.
+
+    Gateways count requests by generation. Where a status was lost or an old one restored, its number is one that they
+    had before, and counts of two tables would be added up.
+    """
+    routed = [gateway.generation or 0 for gateway in at.observed.gateways]
+    counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
+    written = at.status.traffic.generation if at.status.traffic else 0
+    return max([written, *routed, *counted])
 
 
 def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.model.status import Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
-from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart, sleep, weights
+from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart, service, sleep, weights
 from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends
 from slipway_operator.planning.replicas import leaves_at_latest, retired
 from slipway_operator.planning.situation import Course, Situation
@@ -34,6 +34,8 @@ def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[f
         yield RESTART_POLL_S
     if any(analysis.ongoing(course, at)):
         yield analysis.READ_S
+    if (unserved_s := service.look_again_s(course, at)) is not None:
+        yield unserved_s
     if (delay_s := sleep.look_again_s(course, at)) is not None:
         yield delay_s
 

@@ -8,11 +8,15 @@ from typing import Any
 
 from slipway_operator.model import json_path
 
-_SAID_LIMIT = 160
+# What an error of Prometheus can be called; anything else is not Prometheus speaking.
+_ERROR_TYPES = frozenset(
+    {"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found", "not_acceptable"}
+)
+_RESULT_TYPES = frozenset({"matrix", "string"})
 
 
 class Unanswered(Exception):
-    """There is no answer that can be used; the message is for people and never holds a header."""
+    """There is no answer that can be used; the message is for people and holds neither a header nor what was said."""
 
 
 def of_prometheus(status: int, body: bytes) -> list[float] | float:
@@ -23,9 +27,11 @@ def of_prometheus(status: int, body: bytes) -> list[float] | float:
     """
     answer = _json(status, body)
     if not isinstance(answer, dict) or answer.get("status") not in ("success", "error"):
-        raise Unanswered(f"{status}: this is no answer of Prometheus: {_said(body)}")
+        raise Unanswered(f"{status}: {_size(body)} that are no answer of Prometheus")
     if answer["status"] == "error":
-        raise Unanswered(f"{status}: {answer.get('errorType', 'error')}: {answer.get('error', 'it says no more')}")
+        kind = answer.get("errorType")
+        known = kind if isinstance(kind, str) and kind in _ERROR_TYPES else "error"
+        raise Unanswered(f"{status}: {known}: ask this query of Prometheus itself to read why")
     try:
         kind, result = answer["data"]["resultType"], answer["data"]["result"]
         if kind == "scalar":
@@ -33,9 +39,10 @@ def of_prometheus(status: int, body: bytes) -> list[float] | float:
         if kind == "vector":
             return [float(sample["value"][1]) for sample in result]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise Unanswered(f"{status}: a sample has no number: {_said(body)}") from error
+        raise Unanswered(f"{status}: a sample has no number") from error
+    shown = kind if isinstance(kind, str) and kind in _RESULT_TYPES else "result of another type"
     raise Unanswered(
-        f"the query gives a {kind}, and an analysis takes a vector or a scalar: aggregate it, or drop its range"
+        f"the query gives a {shown}, and an analysis takes a vector or a scalar: aggregate it, or drop its range"
     )
 
 
@@ -46,7 +53,7 @@ def of_web(status: int, body: bytes, path: str) -> Any:
         Unanswered: for a status that is not 2xx, a body that is no JSON, or a path that leads nowhere.
     """
     if not 200 <= status < 300:
-        raise Unanswered(f"{status}: {_said(body)}")
+        raise Unanswered(f"{status}: no measurement, for the status is not 2xx ({_size(body)})")
     try:
         return json_path.pick(path, _json(status, body))
     except (json_path.Unreadable, json_path.Missing) as error:
@@ -56,12 +63,12 @@ def of_web(status: int, body: bytes, path: str) -> Any:
 def _json(status: int, body: bytes) -> Any:
     try:
         return json.loads(body)
+    except json.JSONDecodeError as error:
+        raise Unanswered(f"{status}: the answer of {_size(body)} is no JSON from character {error.pos} on") from error
     except (ValueError, RecursionError) as error:
-        raise Unanswered(f"{status}: the answer is no JSON: {_said(body)}") from error
+        raise Unanswered(f"{status}: the answer of {_size(body)} is no JSON") from error
 
 
-def _said(body: bytes) -> str:
-    """The beginning of a body, for people."""
-    text = body[: _SAID_LIMIT * 4].decode(errors="replace").strip()
-    first = text.splitlines()[0] if text else "an empty answer"
-    return first if len(first) <= _SAID_LIMIT else first[: _SAID_LIMIT - 1] + "…"
+def _size(body: bytes) -> str:
+    """All that is told of a body: it may be another one's secret."""
+    return f"{len(body)} bytes"

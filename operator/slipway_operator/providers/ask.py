@@ -5,20 +5,22 @@ from collections.abc import Awaitable, Callable
 
 from slipway_operator.kube.client import Client
 from slipway_operator.model.measuring import Answer, Prometheus, Question, Web
+from slipway_operator.outbound.dialer import Dialer, NoAnswer, Request
 from slipway_operator.providers import answers
 from slipway_operator.providers.answers import Unanswered
-from slipway_operator.providers.fetch import Fetcher, Request
 from slipway_operator.providers.jobs import Jobs
 from slipway_operator.providers.secrets import resolved
+
+BODY_LIMIT_BYTES = 256 * 1024
 
 
 class Providers:
     """All three of them."""
 
     def __init__(
-        self, client: Client, fetcher: Fetcher, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self, client: Client, dialer: Dialer, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        self._client, self._fetcher, self._jobs = client, fetcher, Jobs(client, sleep)
+        self._client, self._dialer, self._jobs = client, dialer, Jobs(client, sleep)
 
     async def ask(self, namespace: str, question: Question) -> Answer:
         """One measurement; every way to fail is an Answer with a problem."""
@@ -45,8 +47,9 @@ class Providers:
             {"query": provider.query, "timeout": f"{provider.timeout_s}s"},
             await resolved(self._client, namespace, provider.headers),
             timeout_s=provider.timeout_s,
+            keep_bytes=BODY_LIMIT_BYTES,
         )
-        return answers.of_prometheus(*await self._fetcher.fetch(request))
+        return answers.of_prometheus(*await self._fetch(request))
 
     async def _request(self, namespace: str, provider: Web) -> object:
         headers = await resolved(self._client, namespace, provider.headers)
@@ -56,8 +59,21 @@ class Providers:
             provider.method,
             provider.url,
             headers=headers,
-            body=provider.body,
+            body=provider.body.encode(),
             timeout_s=provider.timeout_s,
+            keep_bytes=BODY_LIMIT_BYTES,
             insecure=provider.insecure,
         )
-        return answers.of_web(*await self._fetcher.fetch(request), provider.json_path)
+        return answers.of_web(*await self._fetch(request), provider.json_path)
+
+    async def _fetch(self, request: Request) -> tuple[int, bytes]:
+        """Status and body; Unanswered when there is none within time and size."""
+        try:
+            answer = await self._dialer.send(request)
+        except NoAnswer as error:
+            raise Unanswered(str(error)) from error
+        if 300 <= answer.status < 400:
+            raise Unanswered(f"{answer.phrase}: redirects are not followed; write the final URL")
+        if answer.cut:
+            raise Unanswered(f"the answer is longer than {BODY_LIMIT_BYTES // 1024} KiB")
+        return answer.status, answer.body

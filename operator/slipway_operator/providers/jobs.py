@@ -6,7 +6,8 @@ from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Unavailable
-from slipway_operator.kube.resources import JOBS
+from slipway_operator.kube.resources import JOBS, SECRETS
+from slipway_operator.model.closed_job import closed, secrets_of
 from slipway_operator.model.measuring import Answer
 from slipway_operator.providers.answers import Unanswered
 
@@ -29,9 +30,15 @@ class Jobs:
             Unanswered: when it cannot be made, is another one's, was deleted, or does not end.
         """
         name = manifest["metadata"]["name"]
+        try:
+            # Once more: arguments were filled in since the template was read.
+            closed(manifest["spec"])
+        except ValueError as error:
+            raise Unanswered(f"Job {name} is not run: {error}") from error
         limit_s = manifest["spec"]["activeDeadlineSeconds"] + GRACE_S
         try:
             async with asyncio.timeout(limit_s):
+                await self._check_secrets(manifest)
                 await self._make(manifest)
                 return await self._ended(manifest)
         except TimeoutError as error:
@@ -50,6 +57,16 @@ class Jobs:
                 await self._client.delete(JOBS, namespace, name, found["metadata"]["uid"])
         except ApiError:
             return
+
+    async def _check_secrets(self, manifest: Object) -> None:
+        """A Secret is for analyses where the operator was given it by name: a template's author may not read it."""
+        namespace = manifest["metadata"]["namespace"]
+        for name in sorted(set(secrets_of(manifest["spec"]))):
+            if not await self._client.may("get", SECRETS, namespace, name):
+                raise Unanswered(
+                    f"Secret {name!r} may not be used: allow the operator to get it by a Role in namespace {namespace} "
+                    f"with resourceNames: [{name}]"
+                )
 
     async def _make(self, manifest: Object) -> None:
         try:

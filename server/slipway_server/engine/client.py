@@ -103,8 +103,7 @@ class EngineClient:
             ModelRefused: it said why it cannot serve.
             EngineError: it never came to serve.
         """
-        # As while it loads for the first time: no step is expected of it.
-        self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
+        self._expect_no_steps()
         loading = asyncio.timeout(self._load_limit_s)
         reason = DIED
         try:
@@ -127,7 +126,8 @@ class EngineClient:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
-            # At once: the process may take its time to end.
+            # At once: the process may take its time to end, and its next start may have to wait.
+            self._expect_no_steps()
             if served and not self._hung_up:
                 on_crash()
                 self._end_crashed()
@@ -141,6 +141,10 @@ class EngineClient:
             self.end_streams(DIED)
             self._tell_profile(EngineError(DIED))
             self.stop()
+
+    def _expect_no_steps(self) -> None:
+        """As while it loads for the first time: that it does not move is no reason to end the server."""
+        self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
 
     def _serve(self, ready: Ready) -> None:
         self.ready = ready

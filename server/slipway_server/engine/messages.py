@@ -28,6 +28,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
     kernels: str = "auto"  # or native, torch
+    allow_slow: bool = False  # a GPU may compute without the kernels that it is there for
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

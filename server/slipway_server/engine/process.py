@@ -141,6 +141,7 @@ def generating(start: Start, threads: int) -> tuple[Engine, Ready]:
         context_tokens=start.context_tokens,
         threads=threads,
         kv_cache_dtype=start.kv_cache_dtype,
+        allow_slow=start.allow_slow,
     )
     settle_memory()
     kernels = decoder.kernels

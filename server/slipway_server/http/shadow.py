@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from .priority import limited
+
 SHADOW = "X-Slipway-Shadow"
 PRIORITY = 1001  # behind all that clients can ask for
 
 
 def priority_of(headers: Mapping[str, str], asked: int | None = None) -> int:
-    """The class of a request, of which lower ones run earlier: as it was asked for, or the last one for a shadow."""
-    return PRIORITY if SHADOW in headers else asked or 0
+    """The class of a request, of which lower ones run earlier: as far as it may be asked for; a shadow has the last."""
+    return PRIORITY if SHADOW in headers else limited(headers, asked or 0)

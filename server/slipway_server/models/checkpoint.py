@@ -1,15 +1,28 @@
 """What a model folder holds, read without torch, and the sentences for what is wrong with it."""
 
 import json
+import logging
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from . import architectures
+
+log = logging.getLogger(__name__)
+
 MARKER = "slipway-model.json"
 INDEX = "model.safetensors.index.json"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
+JSON_LIMIT_BYTES = 64 * 2**20
+ENTRIES_LIMIT = 100_000  # of a model folder
+CONTEXT_LIMIT = 10_000_000
+# Where tools keep what they did to the weights, beside a config.json that may not say it.
+QUANTIZED_FILES = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ", "hf_quant_config.json": "ModelOpt"}
+# safetensors' names of the numbers that this server reads; whole numbers are masks and positions of old checkpoints.
+READABLE = frozenset({"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"})
 
 
 class CheckpointError(Exception):
@@ -28,13 +41,19 @@ class Checkpoint:
 
 
 def read(folder: Path, *, task: str = "auto") -> Checkpoint:
-    """Follows the fetcher's marker, checks that the weights are whole, and reads what the HTTP process must know."""
+    """Follows the fetcher's marker, checks that the weights are whole, and reads what the HTTP process must know.
+
+    Raises:
+        CheckpointError: for a folder that cannot be served, with `task` where one is asked for.
+    """
     folder = resolve(folder)
-    check_weights(folder)
+    check_links(folder)
     config = _json(folder / "config.json")
+    task = _task(folder, config, task)
+    check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder.name} has no tokenizer.json: save the model with a fast tokenizer.")
-    task = _task(folder, config) if task == "auto" else task
+    _say_what_is_left_out(folder, config)
     return Checkpoint(folder, config, task, _context(folder, config, task), _stop_tokens(folder, config))
 
 
@@ -48,13 +67,45 @@ def resolve(folder: Path) -> Path:
         raise CheckpointError(f"There is no folder {folder}.")
     marker = folder / MARKER
     if marker.is_file():
-        target = Path(_json(marker).get("path") or folder)
+        target = Path(str(_json(marker).get("path") or folder))
         folder = target if target.is_absolute() else folder / target
         if not folder.is_dir():
             raise CheckpointError(f"The marker {marker} names {folder}, which is not there.")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} is not a model folder: it has no config.json.")
     return folder
+
+
+def check_links(folder: Path) -> None:
+    """Refuses links that lead out of the folder, which may be anything that this process can read.
+
+    In the cache of huggingface_hub files of a snapshot are links to blobs of the same repository: these may stay.
+    """
+    root = folder.resolve()
+    cached = root.parent.name == "snapshots" and root.parents[1].name.startswith("models--")
+    roots = [root, root.parents[1] / "blobs"] if cached else [root]
+    seen = 0
+    for parent, folders, files in os.walk(root):
+        seen += len(folders) + len(files)
+        if seen > ENTRIES_LIMIT:
+            raise CheckpointError(f"{folder.name} has more than {ENTRIES_LIMIT} files: it is no model folder.")
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(top) for top in roots):
+                name = path.relative_to(root)
+                raise CheckpointError(
+                    f"{name} is a link that leads out of the model folder {folder.name}: copy the file."
+                )
+
+
+def _say_what_is_left_out(folder: Path, config: dict[str, Any]) -> None:
+    """Pickles and code beside whole safetensors are no reason to serve nothing; they are never read, and named."""
+    names = sorted(path.name for path in folder.iterdir())
+    pickles = [name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES]
+    if pickles:
+        log.warning("pickled files are never read, the safetensors beside them are: %s", ", ".join(pickles[:8]))
+    code = [*architectures.code_of_its_own(config), *(name for name in names if name.endswith(".py"))]
+    if code:
+        log.warning("code of the model folder is never run: %s", ", ".join(code[:8]))
 
 
 def check_weights(folder: Path) -> None:
@@ -83,6 +134,8 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{INDEX} in {folder.name} has no weight_map.")
+    if not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{INDEX} in {folder.name} names a file that is not a text.")
     names = sorted(set(weight_map.values()))
     for name in names:
         if PurePosixPath(name).name != name:
@@ -106,30 +159,43 @@ def check_safetensors(path: Path) -> None:
             raise CheckpointError(f"{path.name} is not a whole safetensors file: its header is cut or damaged.")
         try:
             header = json.loads(file.read(header_bytes))
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+            ends = [int(tensor["data_offsets"][1]) for tensor in tensors]
+            numbers = {str(tensor["dtype"]) for tensor in tensors}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise CheckpointError(f"{path.name} is not a safetensors file: its header cannot be read.") from None
     expected = 8 + header_bytes + max(ends, default=0)
     if size != expected:
         raise CheckpointError(f"{path.name} is {size} bytes long, its header says {expected}: the file is truncated.")
+    if strange := sorted(numbers - READABLE):
+        raise CheckpointError(f"{path.name}: {architectures.quantized(strange[0][:64], 'type of its tensors')}.")
 
 
-def _task(folder: Path, config: dict[str, Any]) -> str:
-    architectures = config.get("architectures") or []
-    if (folder / "modules.json").is_file() or not any(
-        name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures
-    ):
-        return "embed"
-    return "generate"
+def _task(folder: Path, config: dict[str, Any], asked: str) -> str:
+    try:
+        for name, method in QUANTIZED_FILES.items():
+            if (folder / name).is_file():
+                raise architectures.Refused(architectures.quantized(method, name))
+        return architectures.task_of(config, asked=asked, pooled=(folder / "modules.json").is_file())
+    except architectures.Refused as reason:
+        raise CheckpointError(f"{folder.name}: {reason}.") from None
 
 
 def _context(folder: Path, config: dict[str, Any], task: str) -> int:
-    known = (config.get("max_position_embeddings"), config.get("n_positions"), config.get("max_sequence_length"))
-    context = next((int(tokens) for tokens in known if tokens), 2048)
+    names = ("max_position_embeddings", "n_positions", "max_sequence_length")
+    context = next((_count(config, name) for name in names if config.get(name)), 2048)
     sentence = folder / "sentence_bert_config.json"
     if task == "embed" and sentence.is_file():
-        context = min(context, int(_json(sentence).get("max_seq_length") or context))
+        said = _json(sentence)
+        context = min(context, _count(said, "max_seq_length") if said.get("max_seq_length") else context)
     return context
+
+
+def _count(config: dict[str, Any], name: str) -> int:
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= CONTEXT_LIMIT:
+        raise CheckpointError(f"{name} is {str(value)[:64]}: it must be a whole number from 1 to {CONTEXT_LIMIT}.")
+    return value
 
 
 def _stop_tokens(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
@@ -138,13 +204,21 @@ def _stop_tokens(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     stops = config.get("eos_token_id") if stops is None else stops
     if stops is None:
         return ()
-    return tuple(stops) if isinstance(stops, list) else (int(stops),)
+    stops = stops if isinstance(stops, list) else [stops]
+    if not all(isinstance(stop, int) and not isinstance(stop, bool) for stop in stops):
+        raise CheckpointError(
+            f"eos_token_id of {folder.name} is {str(stops)[:64]}: it must be a token's number, or a list."
+        )
+    return tuple(stops)
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
+        size = path.stat().st_size
+        if size > JSON_LIMIT_BYTES:
+            raise ValueError(f"it has {size} bytes, the limit is {JSON_LIMIT_BYTES}")
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} in {path.parent.name} cannot be read as JSON: {error}.") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.name} in {path.parent.name} is not a JSON object.")

@@ -1,32 +1,32 @@
 """A decoder-only transformer over packed tokens: few operations, fused where their inputs are the same."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map, Rotary
 from ..kernels.layers import Layer
-from .families import DecoderShape, LayerShape, Rotation
-from .weights import Weights
+from .families import DecoderShape, LayerShape
+from .rope import Rotation
+from .weights import Weights, WrongShape
 
 
 class Decoder:
     """[T] token ids in, float32 logits of the wanted rows out."""
 
     def __init__(self, shape: DecoderShape, weights: Weights, kernels: Kernels, context_tokens: int) -> None:
-        """Takes every weight out of `weights`, layer by layer. Raises MissingWeight."""
+        """Takes every weight out of `weights`, layer by layer. Raises MissingWeight and WrongShape."""
         self.shape, self.kernels = shape, kernels
-        table = weights.take("model.embed_tokens.weight")
+        build = _Builder(shape, weights, kernels, context_tokens)
+        table = build.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
         self.vocab_size = len(table)  # kernels index memory by token ids: none of this number or above may reach them
         if shape.tied:
             self._embedding, self._head = kernels.tied(table)
         else:
-            head = weights.take("lm_head.weight")[: self.vocab_size]  # what has no embedding cannot be said
-            self.vocab_size = len(head)
+            head = build.take("lm_head.weight", shape.vocabulary, shape.hidden)
             self._embedding, self._head = kernels.embedding(table), kernels.head(head)
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
-        build = _Builder(shape, weights, kernels, context_tokens)
         self._layers = kernels.layers([build.layer(index, layer) for index, layer in enumerate(shape.layers)])
         self._norm = build.norm("model.norm")
 
@@ -52,6 +52,7 @@ class _Builder:
     weights: Weights
     kernels: Kernels
     context_tokens: int
+    tables: dict[Rotation, Rotary] = field(default_factory=dict)
 
     def layer(self, index: int, layer: LayerShape) -> Layer:
         at, after = f"model.layers.{index}", self.shape.norms_after
@@ -59,33 +60,48 @@ class _Builder:
             norm_in=self.norm(f"{at}.input_layernorm"),
             qkv=self._qkv(f"{at}.self_attn"),
             attention=self._attention(f"{at}.self_attn", layer),
-            out=self._returning(f"{at}.self_attn.o_proj"),
+            out=self._returning(f"{at}.self_attn.o_proj", self.shape.heads * self.shape.head_size),
             norm_attended=self.norm(f"{at}.post_attention_layernorm") if after else None,
             norm_mlp=self.norm(f"{at}.pre_feedforward_layernorm" if after else f"{at}.post_attention_layernorm"),
             gated=self._gated(f"{at}.mlp"),
-            down=self._returning(f"{at}.mlp.down_proj"),
+            down=self._returning(f"{at}.mlp.down_proj", self.shape.inner),
             norm_mixed=self.norm(f"{at}.post_feedforward_layernorm") if after else None,
         )
 
-    def norm(self, name: str) -> Map:
-        return self.kernels.norm(self._norm_weight(name), self.shape.epsilon)
+    def take(self, name: str, *size: int) -> Tensor:
+        """A tensor that has this size: kernels read as far as config.json says. Raises MissingWeight and WrongShape."""
+        return _sized(name, self.weights.take(name), size)
 
-    def _norm_weight(self, name: str) -> Tensor:
-        return self.weights.take(f"{name}.weight").float() + self.shape.norm_offset
+    def bias(self, name: str, size: int) -> Tensor | None:
+        found = self.weights.take_if_there(name)
+        return None if found is None else _sized(name, found, (size,))
+
+    def norm(self, name: str) -> Map:
+        return self.kernels.norm(self._norm_weight(name, self.shape.hidden), self.shape.epsilon)
+
+    def _norm_weight(self, name: str, size: int) -> Tensor:
+        return self.take(f"{name}.weight", size).float() + self.shape.norm_offset
 
     def _qkv(self, at: str) -> Linear:
-        if self.shape.packed_names:
-            return self.kernels.linear(self.weights.take(f"{at}.qkv_proj.weight"))
-        parts = [f"{at}.{part}_proj" for part in "qkv"]
-        biases = [bias for part in parts if (bias := self.weights.take_if_there(f"{part}.bias")) is not None]
-        weight = torch.cat([self.weights.take(f"{part}.weight") for part in parts])
+        shape, hidden = self.shape, self.shape.hidden
+        rows = [heads * shape.head_size for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        if shape.packed_names:
+            return self.kernels.linear(self.take(f"{at}.qkv_proj.weight", sum(rows), hidden))
+        parts = [(f"{at}.{part}_proj", size) for part, size in zip("qkv", rows, strict=True)]
+        biases = [bias for part, size in parts if (bias := self.bias(f"{part}.bias", size)) is not None]
+        weight = torch.cat([self.take(f"{part}.weight", size, hidden) for part, size in parts])
+        if biases and len(biases) < len(parts):
+            raise WrongShape(f"{at} has {len(biases)} biases of three")
         return self.kernels.linear(weight, torch.cat(biases) if biases else None)
 
     def _attention(self, at: str, layer: LayerShape) -> Attention:
         shape = self.shape
-        turns = layer.rotation
-        rotary = rotary_of(turns, self.context_tokens, self.kernels.device) if turns else None
-        norms = [self._norm_weight(f"{at}.{part}_norm").to(self.kernels.device) for part in "qk" if shape.qk_norm]
+        rotary = self._rotary(layer.rotation) if layer.rotation else None
+        norms = [
+            self._norm_weight(f"{at}.{part}_norm", shape.head_size).to(self.kernels.device)
+            for part in "qk"
+            if shape.qk_norm
+        ]
         return self.kernels.attention(
             AttentionSpec(
                 heads=shape.heads,
@@ -101,33 +117,41 @@ class _Builder:
             )
         )
 
+    def _rotary(self, rotation: Rotation) -> Rotary:
+        """Layers that turn alike share their tables."""
+        if rotation not in self.tables:
+            self.tables[rotation] = rotary_of(rotation, self.context_tokens, self.kernels.device)
+        return self.tables[rotation]
+
     def _gated(self, at: str) -> Map:
+        inner, hidden = self.shape.inner, self.shape.hidden
         if self.shape.packed_names:
-            gate, up = self.weights.take(f"{at}.gate_up_proj.weight").chunk(2)
+            gate, up = self.take(f"{at}.gate_up_proj.weight", 2 * inner, hidden).chunk(2)
         else:
-            gate, up = (self.weights.take(f"{at}.{part}_proj.weight") for part in ("gate", "up"))
+            gate, up = (self.take(f"{at}.{part}_proj.weight", inner, hidden) for part in ("gate", "up"))
         return self.kernels.gated(gate, up, self.shape.activation)
 
-    def _returning(self, name: str) -> Linear:
+    def _returning(self, name: str, size: int) -> Linear:
         """What is added to the residual stream; some families add only a part of it."""
-        weight, bias = self.weights.take(f"{name}.weight"), self.weights.take_if_there(f"{name}.bias")
+        weight = self.take(f"{name}.weight", self.shape.hidden, size)
+        bias = self.bias(f"{name}.bias", self.shape.hidden)
         factor = self.shape.residual_factor
         if factor != 1.0:
             weight, bias = weight * factor, None if bias is None else bias * factor
         return self.kernels.linear(weight, bias)
 
 
-_tables: dict[tuple[Rotation, int, torch.device], Rotary] = {}
+def _sized(name: str, tensor: Tensor, size: tuple[int, ...]) -> Tensor:
+    if tuple(tensor.shape) != size:
+        raise WrongShape(f"{name} is {list(tensor.shape)}, and by config.json {list(size)}")
+    return tensor
 
 
 def rotary_of(rotation: Rotation, positions: int, device: torch.device) -> Rotary:
-    """The tables of a rotation; layers that turn alike share them."""
-    key = (rotation, positions, device)
-    if key not in _tables:
-        frequencies = torch.tensor(rotation.inverse_frequencies, dtype=torch.float32)
-        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
-        _tables[key] = Rotary(
-            (angles.cos() * rotation.factor).to(device).contiguous(),
-            (angles.sin() * rotation.factor).to(device).contiguous(),
-        )
-    return _tables[key]
+    """Cosines and sines of a rotation, [positions, half of the rotated size] each."""
+    frequencies = torch.tensor(rotation.inverse_frequencies, dtype=torch.float32)
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
+    return Rotary(
+        (angles.cos() * rotation.factor).to(device).contiguous(),
+        (angles.sin() * rotation.factor).to(device).contiguous(),
+    )

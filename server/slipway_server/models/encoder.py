@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -57,16 +58,31 @@ def read_pooling(folder: Path) -> tuple[str, bool]:
     modules = folder / "modules.json"
     if not modules.is_file():
         return "mean", True
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in json.loads(modules.read_bytes())]
-    if strange := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
-        raise LoadError(f"modules.json names a {strange.pop()} layer; this server knows Pooling and Normalize.")
-    config = json.loads((folder / "1_Pooling" / "config.json").read_bytes())
+    types = [str(module.get("type")) for module in _entries(modules)]
+    if code := [name for name in types if not name.startswith("sentence_transformers.")]:
+        raise LoadError(f"modules.json names code of the model folder, which is never run: {code[0][:128]}.")
+    kinds = [name.rsplit(".", 1)[-1] for name in types]
+    if strange := sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"}):
+        raise LoadError(f"modules.json names a {strange[0]} layer; this server knows Pooling and Normalize.")
+    config = _entries(folder / "1_Pooling" / "config.json")[0]
     chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise LoadError(
             f"1_Pooling/config.json asks for {', '.join(chosen) or 'no pooling'}; this server cannot do that."
         )
     return POOLINGS[chosen[0]], "Normalize" in kinds
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The object of a JSON file, or the objects of its list."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(f"{path.name} in {path.parent.name} cannot be read as JSON: {error}.") from None
+    entries = found if isinstance(found, list) else [found]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise LoadError(f"{path.name} in {path.parent.name} holds something else than objects.")
+    return entries
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:

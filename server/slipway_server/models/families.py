@@ -3,23 +3,21 @@
 A family is what it does differently from llama. What is not understood completely is Unsupported, never guessed.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .rope import Rotation, Unsupported, rope_of, rotation
+
 Config = dict[str, Any]
 
+MOST_LAYERS = 1024
+MOST_HEAD_SIZE = 4096
+MOST = 2**24  # of heads, of a size, of a vocabulary: what is larger is a mistake, and would be allocated
 
-class Unsupported(Exception):
-    """This decoder is not one of ours: one sentence for a person."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """Rotary embedding: inverse frequencies of half the rotated size, and what cos and sin are multiplied by."""
-
-    inverse_frequencies: tuple[float, ...]
-    factor: float = 1.0
+class BadConfig(Exception):
+    """A config.json that describes no model: one sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +69,55 @@ def shape_of(config: Config, context_tokens: int) -> DecoderShape:
 
     Raises:
         Unsupported: for another family, or one with a feature that is not known here.
+        BadConfig: for values that no model can have.
     """
-    family = config.get("model_type")
-    if family not in _FAMILIES:
-        raise Unsupported(f"model_type {family!r} is not one of {', '.join(sorted(_FAMILIES))}")
+    name = config.get("model_type")
+    if not isinstance(name, str) or name not in _FAMILIES:
+        raise Unsupported(f"model_type {name!r} is not one of {', '.join(sorted(_FAMILIES))}")
+    family = _FAMILIES[name]
+    config = family.missing | config
     try:
-        return _FAMILIES[family](_common(config, context_tokens), config, context_tokens)
+        return family.build(_common(config, context_tokens, family), config)
     except KeyError as error:
         raise Unsupported(f"config.json lacks {error}") from None
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise BadConfig(f"config.json makes no sense as a {name} model: {error}") from None
 
 
-def _common(config: Config, context_tokens: int) -> DecoderShape:
-    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    size = int(config.get("head_dim") or hidden // heads)
-    if config.get("pretraining_tp", 1) != 1:
-        raise Unsupported("pretraining_tp is not 1")
+def _common(config: Config, context_tokens: int, family: "_Family") -> DecoderShape:
+    heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
+    size = _count(config, "head_dim") if config.get("head_dim") is not None else hidden // heads
+    kv_heads = _count(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads
+    if not 2 <= size <= MOST_HEAD_SIZE or heads % kv_heads:
+        raise ValueError(f"{heads} heads of {size} numbers cannot share {kv_heads} heads of keys and values")
     return DecoderShape(
         hidden=hidden,
-        inner=int(config["intermediate_size"]),
+        inner=_count(config, "intermediate_size"),
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
+        kv_heads=kv_heads,
         head_size=size,
-        vocabulary=int(config["vocab_size"]),
+        vocabulary=_count(config, "vocab_size"),
         epsilon=float(config.get("rms_norm_eps", 1e-6)),
-        layers=_layers(config, size, context_tokens),
+        layers=_layers(config, size, context_tokens, family),
         scale=size**-0.5,
         activation=_activation(config),
         tied=bool(config.get("tie_word_embeddings", False)),
     )
 
 
+def _count(config: Config, name: str, most: int = MOST) -> int:
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}, not a whole number from 1 to {most}")
+    return value
+
+
 def _activation(config: Config) -> str:
-    name = config.get("hidden_activation") or config.get("hidden_act", "silu")
+    if str(config["model_type"]).startswith("gemma"):
+        return "gelu_tanh"  # hidden_act is what the first checkpoints said, and not what the model was trained with
+    name = config.get("hidden_act", "silu")
     known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise Unsupported(f"activation {name!r}")
     return known[name]
 
@@ -112,104 +125,88 @@ def _activation(config: Config) -> str:
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def _layers(config: Config, size: int, context_tokens: int) -> tuple[LayerShape, ...]:
-    kinds = _kinds(config)
-    windows = {"full_attention": 0, "sliding_attention": int(config.get("sliding_window") or 0)}
-    ropes = {kind: rotation(_rope(config, kind), size, context_tokens) for kind in set(kinds)}
-    told = config.get("no_rope_layers") or [1] * len(kinds)
+def _layers(config: Config, size: int, context_tokens: int, family: "_Family") -> tuple[LayerShape, ...]:
+    count = _count(config, "num_hidden_layers", MOST_LAYERS)
+    turns = _turning(config, count) if family.skips_rotations else [1] * count
+    kinds = _kinds(config, family.kinds(config, turns))
+    window = int(config.get("sliding_window") or 0) if config.get("use_sliding_window") is not False else 0
+    windows = {"full_attention": 0, "sliding_attention": window if window < context_tokens else 0}
+    ropes = {
+        kind: rotation(rope_of(config, kind, family.theta, family.local_theta), size, context_tokens)
+        for kind in set(kinds)
+    }
     return tuple(
-        LayerShape(ropes[kind] if with_rope else None, windows[kind] if windows[kind] < context_tokens else 0)
-        for kind, with_rope in zip(kinds, told, strict=True)
+        LayerShape(ropes[kind] if turn else None, windows[kind]) for kind, turn in zip(kinds, turns, strict=True)
     )
 
 
-def _kinds(config: Config) -> list[str]:
-    count = int(config["num_hidden_layers"])
-    kinds = config.get("layer_types") or [_everywhere(config)] * count
-    if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
-        raise Unsupported(f"layers of types {sorted(set(kinds))}")
+def _kinds(config: Config, usual: list[str]) -> list[str]:
+    """What each layer sees: as the config lists it, else as the family has it where none does."""
+    kinds = config.get("layer_types") or usual
+    if len(kinds) != len(usual) or set(kinds) - {"full_attention", "sliding_attention"}:
+        raise Unsupported(f"layers of types {sorted(map(str, set(kinds)))}")
     return list(kinds)
 
 
-def _everywhere(config: Config) -> str:
-    """Of families without layer_types: mistral's window holds in every layer, qwen's only where it is switched on."""
-    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
-        return "full_attention"
-    if config.get("model_type") not in ("mistral", "phi3"):
-        raise Unsupported("a sliding window without layer_types")
-    return "sliding_attention"
+def _turning(config: Config, count: int) -> list[int]:
+    """1 for each layer that gets positions: as listed, else all but every n-th."""
+    interval = int(config["no_rope_layer_interval"])
+    turns = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+    if len(turns) != count:
+        raise Unsupported(f"no_rope_layers names {len(turns)} of {count} layers")
+    return list(turns)
 
 
-def _rope(config: Config, kind: str) -> Config:
-    """rope_parameters as newer configs have them, for each kind of layer or for all; or the older fields."""
-    given = config.get("rope_parameters")
-    if given and kind in given:
-        given = given[kind]
-    if given is None or "rope_theta" not in given:
-        given = {"rope_theta": config.get("rope_theta", 10000.0)} | (config.get("rope_scaling") or {})
-        if kind == "sliding_attention" and "rope_local_base_freq" in config:
-            given = {"rope_theta": config["rope_local_base_freq"]}
-    partial = config.get("partial_rotary_factor")
-    original = config.get("original_max_position_embeddings") or config.get("max_position_embeddings")
-    own = {name: value for name, value in given.items() if value is not None}
-    return (
-        {"partial_rotary_factor": partial or 1.0, "original_max_position_embeddings": original}
-        | own
-        | {"longest": config.get("max_position_embeddings")}
-    )
+# Published configs name a window and no layer_types: which layers it is for is known by the family alone.
 
 
-def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
-    """Frequencies of one kind of layer. Sources: RoFormer (arXiv 2104.09864), LongRoPE (2402.13753), Llama 3.1."""
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    rotated = int(size * rope["partial_rotary_factor"])
-    plain = [rope["rope_theta"] ** (-i / rotated) for i in range(0, rotated, 2)]
-    if kind == "default":
-        return Rotation(tuple(plain))
-    if kind == "linear":
-        return Rotation(tuple(f / rope["factor"] for f in plain))
-    if kind == "llama3":
-        return Rotation(tuple(_llama3(f, rope) for f in plain))
-    if kind == "longrope":
-        return _longrope(plain, rope, context_tokens)
-    raise Unsupported(f"rotary embedding of type {kind!r}")
+def _no_window(config: Config, turns: list[int]) -> list[str]:
+    if config.get("sliding_window"):
+        raise Unsupported("a sliding window in a family that has none")
+    return ["full_attention"] * len(turns)
 
 
-def _llama3(frequency: float, rope: Config) -> float:
-    """Short waves stay, long ones are stretched, those between are mixed."""
-    waves = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
-    return float(kept * frequency + (1 - kept) * frequency / rope["factor"])
+def _window_everywhere(config: Config, turns: list[int]) -> list[str]:
+    kind = "sliding_attention" if config.get("sliding_window") else "full_attention"
+    if set(config.get("layer_types") or [kind]) != {kind}:
+        raise Unsupported("layer_types in a family whose layers are all alike")
+    return [kind] * len(turns)
 
 
-def _longrope(plain: list[float], rope: Config, context_tokens: int) -> Rotation:
-    """One set of factors for the whole context: with positions beyond the original ones, the long set throughout."""
-    original = rope["original_max_position_embeddings"]
-    stretch = rope.get("factor") or rope["longest"] / original
-    factor = rope.get("attention_factor") or (
-        math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
-    )
-    divisors = rope["long_factor" if context_tokens > original else "short_factor"]
-    return Rotation(tuple(f / d for f, d in zip(plain, divisors, strict=True)), factor)
+def _window_above(config: Config, turns: list[int]) -> list[str]:
+    """Qwen: only where it is switched on, and from layer `max_window_layers` on."""
+    on = config["use_sliding_window"] and config.get("sliding_window")
+    first = int(config["max_window_layers"]) if on else len(turns)
+    return ["sliding_attention" if index >= first else "full_attention" for index in range(len(turns))]
+
+
+def _window_but_every(config: Config, turns: list[int]) -> list[str]:
+    """Gemma: every n-th layer sees everything."""
+    nth = int(config["sliding_window_pattern"])
+    return ["sliding_attention" if (index + 1) % nth else "full_attention" for index in range(len(turns))]
+
+
+def _window_without_rotation(config: Config, turns: list[int]) -> list[str]:
+    on = config["use_sliding_window"] and config.get("sliding_window")
+    return ["sliding_attention" if on and not turn else "full_attention" for turn in turns]
 
 
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
-def _llama(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
+def _llama(shape: DecoderShape, config: Config) -> DecoderShape:
     return shape
 
 
-def _qwen3(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
+def _qwen3(shape: DecoderShape, config: Config) -> DecoderShape:
     return replace(shape, qk_norm=True)
 
 
-def _phi3(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
+def _phi3(shape: DecoderShape, config: Config) -> DecoderShape:
     return replace(shape, packed_names=True)
 
 
-def _granite(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
+def _granite(shape: DecoderShape, config: Config) -> DecoderShape:
     return replace(
         shape,
         scale=float(config["attention_multiplier"]),
@@ -219,37 +216,81 @@ def _granite(shape: DecoderShape, config: Config, context_tokens: int) -> Decode
     )
 
 
-def _gemma(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
-    tied = bool(config.get("tie_word_embeddings", True))
-    # hidden_act is what the first checkpoints said, and not what the model was trained with.
-    return replace(shape, tied=tied, norm_offset=1.0, embedding_factor=shape.hidden**0.5, activation="gelu_tanh")
+def _gemma(shape: DecoderShape, config: Config) -> DecoderShape:
+    return replace(shape, norm_offset=1.0, embedding_factor=shape.hidden**0.5)
 
 
-def _gemma2(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
+def _gemma2(shape: DecoderShape, config: Config) -> DecoderShape:
+    if config.get("use_bidirectional_attention"):
+        raise Unsupported("bidirectional attention")
     return replace(
-        _gemma(shape, config, context_tokens),
+        _gemma(shape, config),
         norms_after=True,
         scale=float(config["query_pre_attn_scalar"]) ** -0.5,
-        score_cap=float(config.get("attn_logit_softcapping") or 0.0),
-        logits_cap=float(config.get("final_logit_softcapping") or 0.0),
+        score_cap=float(config["attn_logit_softcapping"] or 0.0),
+        logits_cap=float(config["final_logit_softcapping"] or 0.0),
     )
 
 
-def _gemma3(shape: DecoderShape, config: Config, context_tokens: int) -> DecoderShape:
-    if config.get("use_bidirectional_attention"):
-        raise Unsupported("bidirectional attention")
-    return replace(_gemma2(shape, config, context_tokens), qk_norm=True)
+def _gemma3(shape: DecoderShape, config: Config) -> DecoderShape:
+    return replace(_gemma2(shape, config), qk_norm=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a family does, and what transformers' configs of it take for fields that a file leaves out."""
+
+    build: Callable[[DecoderShape, Config], DecoderShape]
+    kinds: Callable[[Config, list[int]], list[str]]
+    missing: Config = field(default_factory=dict)
+    theta: float = 10_000.0
+    local_theta: float | None = None
+    skips_rotations: bool = False
+
+
+_QWEN = {
+    "num_key_value_heads": 32,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "rms_norm_eps": 1e-6,
+}
+_GEMMA2 = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": True,
+}
+_GEMMA3 = _GEMMA2 | {
+    "sliding_window_pattern": 6,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+}
+_GRANITE = {
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
+_SMOLLM3 = {
+    "num_key_value_heads": 4,
+    "no_rope_layer_interval": 4,
+    "use_sliding_window": False,
+    "tie_word_embeddings": True,
+}
 _FAMILIES = {
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _llama,
-    "qwen3": _qwen3,
-    "phi3": _phi3,
-    "granite": _granite,
-    "smollm3": _llama,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
+    "llama": _Family(_llama, _no_window),
+    "mistral": _Family(_llama, _window_everywhere, {"num_key_value_heads": 8, "sliding_window": 4096}),
+    "qwen2": _Family(_llama, _window_above, _QWEN),
+    "qwen3": _Family(_qwen3, _window_above, _QWEN | {"head_dim": 128}),
+    "phi3": _Family(_phi3, _window_everywhere, {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096}),
+    "granite": _Family(_granite, _no_window, _GRANITE),
+    "smollm3": _Family(_llama, _window_without_rotation, _SMOLLM3, theta=2_000_000.0, skips_rotations=True),
+    "gemma": _Family(_gemma, _no_window, {"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True}),
+    "gemma2": _Family(_gemma2, _window_but_every, _GEMMA2),
+    "gemma3_text": _Family(_gemma3, _window_but_every, _GEMMA3, theta=1_000_000.0, local_theta=10_000.0),
 }

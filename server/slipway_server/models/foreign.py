@@ -31,7 +31,10 @@ class ForeignKernels(TorchKernels):
         config = self._config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return int(2 * config.num_hidden_layers * heads * size * self.dtype.itemsize) * BLOCK_TOKENS
+        both = 2 * size
+        if getattr(config, "kv_lora_rank", None):  # DeepSeek's: keys and values differ in size
+            both = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
+        return int(config.num_hidden_layers * heads * both * self.dtype.itemsize) * BLOCK_TOKENS
 
     def reserve(self, blocks: int) -> None:
         self._blocks = blocks

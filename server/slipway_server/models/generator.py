@@ -1,6 +1,7 @@
 """A checked model folder to the decoder that is fastest here, and the proof that it computes what it should."""
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import torch
 from ..kernels import native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.in_torch import TorchKernels
+from . import architectures
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
-from .families import DecoderShape, Unsupported, shape_of
-from .weights import MissingWeight, Weights
+from .families import BadConfig, DecoderShape, shape_of
+from .rope import Unsupported
+from .weights import MissingWeight, Weights, WrongShape
 
 log = logging.getLogger(__name__)
 
@@ -30,27 +33,37 @@ def load_generator(
     context_tokens: int,
     threads: int,
     kv_cache_dtype: str = "auto",
+    allow_slow: bool = False,
 ) -> Any:
-    """A decoder with `logits(batch)` and `kernels`. Raises LoadError."""
+    """A decoder with `logits(batch)` and `kernels`.
+
+    Args:
+        allow_slow: whether a GPU may compute without the kernels that it is there for.
+
+    Raises:
+        LoadError: for what cannot be computed here, or only many times slower than the device could.
+    """
     kv_int8 = kv_cache_dtype == "int8"
     device = pick_device(device)
-    if kv_int8 and device != "cpu":
-        raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
+    _refuse_int8_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
     if device.startswith("cuda"):
         torch.cuda.set_device(device)  # Triton launches where the process is
     try:
         shape = shape_of(config, context_tokens)
-        stored = DTYPES.get(config.get("dtype") or config.get("torch_dtype") or "float32", torch.float32)
+        stored = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
         chosen = pick_dtype(dtype, stored, device)
-        return _our_own(folder, shape, chosen, quantization, device, context_tokens, threads, kv_int8=kv_int8)
+        options = _Options(chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow)
+        return _our_own(folder, shape, options)
+    except BadConfig as error:
+        raise LoadError(f"{folder.name}: {error}.") from None
     except Unsupported as reason:
-        log.info("not one of the built-in families, transformers computes it: %s", reason)
-    if quantization != "none":
-        raise LoadError(
-            f"--quantization {quantization} is for the built-in families only; {folder.name} is none of them."
-        )
-    if kv_int8:
-        raise LoadError(f"--kv-cache-dtype int8 is for the built-in families only; {folder.name} is none of them.")
+        log.warning("transformers computes the model, slower than a built-in family: %s", reason)
+        _refuse_unfit(folder, config, str(reason), quantization=quantization, kv_int8=kv_int8)
+        if device.startswith("cuda") and not allow_slow:
+            raise LoadError(
+                f"{folder.name} is none of the built-in families ({reason}), so a GPU would compute it many times "
+                "slower than it could: give --allow-slow to try it all the same, or serve it without a GPU."
+            ) from None
     # With transformers, which takes seconds to import, and which most models do without.
     from .foreign import ForeignDecoder
     from .loader import load
@@ -58,44 +71,77 @@ def load_generator(
     return ForeignDecoder(load(folder, task="generate", dtype=dtype, device=device))
 
 
-def _our_own(
-    folder: Path,
-    shape: DecoderShape,
-    dtype: torch.dtype,
-    quantization: str,
-    device: str,
-    context_tokens: int,
-    threads: int,
-    *,
-    kv_int8: bool,
-) -> Decoder:
-    if quantization == "int8" or (dtype == torch.bfloat16 and device == "cpu"):
+@dataclass(frozen=True, slots=True)
+class _Options:
+    dtype: torch.dtype
+    quantization: str
+    device: str
+    context_tokens: int
+    threads: int
+    kv_int8: bool
+    allow_slow: bool
+
+
+def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
+    if device == "cpu":
+        return
+    if quantization == "int8":
+        raise LoadError(
+            f"--quantization int8 is for CPUs, and the model is to run on {device}: leave it out, or give --device cpu."
+        )
+    if kv_int8:
+        raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
+
+
+def _refuse_unfit(folder: Path, config: dict[str, Any], reason: str, *, quantization: str, kv_int8: bool) -> None:
+    """What transformers' modules cannot do over this engine's cache."""
+    name = folder.name
+    if quantization != "none":
+        raise LoadError(f"--quantization {quantization} is for the built-in families only; {name} is none: {reason}.")
+    if kv_int8:
+        raise LoadError(f"--kv-cache-dtype int8 is for the built-in families only; {name} is none: {reason}.")
+    if why := architectures.unfit(config):
+        raise LoadError(f"{name} cannot be served: {why}.")
+
+
+def _our_own(folder: Path, shape: DecoderShape, options: _Options) -> Decoder:
+    kv_int8, context_tokens = options.kv_int8, options.context_tokens
+    if options.device.startswith("cuda"):
+        return _build(folder, shape, _on_gpu(options), context_tokens)
+    if options.quantization == "int8" or options.dtype == torch.bfloat16:
         try:
-            kernels = native.NativeKernels(threads, int8=quantization == "int8", kv_int8=kv_int8)
+            kernels = native.NativeKernels(options.threads, int8=options.quantization == "int8", kv_int8=kv_int8)
             return _build(folder, shape, kernels, context_tokens)
         except native.Unavailable as reason:
-            if quantization == "int8":
+            if options.quantization == "int8":
                 raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
-    if device.startswith("cuda"):
-        return _build(folder, shape, _on_gpu(dtype, device, context_tokens), context_tokens)
-    return _build(folder, shape, TorchKernels(dtype, device, kv_int8=kv_int8), context_tokens)
+    return _build(folder, shape, TorchKernels(options.dtype, options.device, kv_int8=kv_int8), context_tokens)
 
 
-def _on_gpu(dtype: torch.dtype, device: str, context_tokens: int) -> Kernels:
-    """Where Triton cannot start kernels, torch computes: GPUs are no reason to serve nothing."""
+def _on_gpu(options: _Options) -> Kernels:
+    """Triton's kernels; torch's where those cannot start and the user allowed it."""
     try:
         # Here and not above: to import Triton takes a second, and CPUs do without.
         from ..kernels.in_triton import TritonKernels
 
-        kernels = TritonKernels(dtype, device, context_tokens)
-        kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=dtype, device=device))
+        kernels = TritonKernels(options.dtype, options.device, options.context_tokens)
+        kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=options.dtype, device=options.device))
     # Whatever it is: Triton compiles its launcher when the first kernel starts, and says what it lacks in many ways.
     except Exception as error:
-        hint = "it needs a C compiler and Python's headers: install gcc, or set CC"
-        log.warning("torch computes the model, several times slower than it could be: Triton: %s (%s)", error, hint)
-        return TorchKernels(dtype, device)
+        reason = f"Triton: {_first_line(error)} (it needs a C compiler and Python's headers: install gcc, or set CC)"
+        if not options.allow_slow:
+            raise LoadError(
+                f"The GPU's kernels cannot start, and without them the GPU would be many times slower: {reason}. "
+                "Give --allow-slow to try it all the same."
+            ) from error
+        log.warning("torch computes the model, several times slower than it could be: %s", reason)
+        return TorchKernels(options.dtype, options.device)
     return kernels
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:512]
 
 
 def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: int) -> Decoder:
@@ -104,6 +150,8 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: 
             decoder = Decoder(shape, weights, kernels, context_tokens)
         except MissingWeight as missing:
             raise LoadError(f"{folder.name} lacks a weight of its architecture: {missing}.") from None
+        except WrongShape as wrong:
+            raise LoadError(f"{folder.name}: config.json and weights do not fit: {wrong}.") from None
         except OSError as error:
             raise LoadError(f"{folder.name} cannot be read: {error}.") from None
         ignored = (*shape.ignored, "lm_head.weight") if shape.tied else shape.ignored

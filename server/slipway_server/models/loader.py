@@ -31,7 +31,10 @@ def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+    except LoadError:
+        raise
+    # Whatever it is: config.json and tensors are what somebody published, and each class checks them in its own way.
+    except Exception as error:
         raise LoadError(f"{folder.name} cannot be loaded: {_first_line(error)}") from error
     missing = sorted(info["missing_keys"]) if task == "generate" else _missing_in_encoder(info["missing_keys"])
     if missing:

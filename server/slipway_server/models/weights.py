@@ -15,6 +15,10 @@ class MissingWeight(Exception):
     """The folder lacks a tensor that the architecture has."""
 
 
+class WrongShape(Exception):
+    """A tensor is not as large as config.json makes it."""
+
+
 class Weights:
     """Use as a context manager: leaving it closes the files."""
 

@@ -3,25 +3,30 @@
 import asyncio
 import hashlib
 import hmac
+import http
 import json
 import re
-import socket
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 
-from slipway_operator.hooks.post import MESSAGE_LIMIT_CHARS, Poster, is_local, signature
+from slipway_operator.hooks.post import Poster, signature
+from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.dialer import Dialer
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = 1_795_000_000.9
 
 
+def poster_with(key_file=None):
+    return Poster(Dialer(Policy(loopback=True), "hooks"), key_file, lambda: NOW)
+
+
 @pytest.fixture
-async def poster():
-    async with Poster(None, True, lambda: NOW) as poster:
-        yield poster
+def poster():
+    return poster_with()
 
 
 async def post(poster, receiver, body=b"{}", key="k/1", timeout_s=5.0):
@@ -35,8 +40,8 @@ def answering(status, text="", **headers):
     return reply
 
 
-async def test_a_yes_with_its_words(poster, receiver):
-    assert (await post(poster, receiver, b'{"a":1}', "u/r/1/0/gate/1")).message == "200 OK: fine"
+async def test_a_yes(poster, receiver):
+    assert (await post(poster, receiver, b'{"a":1}', "u/r/1/0/gate/1")).message == "200 OK"
     ((headers, body),) = receiver.got
     assert (headers["Idempotency-Key"], headers["Content-Type"], body) == (
         "u/r/1/0/gate/1",
@@ -75,7 +80,21 @@ async def test_a_redirect_is_not_followed(poster, receiver):
     assert len(receiver.got) == 1
 
 
-async def test_an_endless_body_is_read_to_its_limit(poster, receiver):
+@pytest.mark.attack_class(8)
+@pytest.mark.parametrize("status", [200, 403, 500])
+async def test_nothing_that_a_server_said_is_told(poster, receiver, status):
+    """Safety 17: the first line of the body, and the reason phrase, were in the status and in Events."""
+    receiver.reply = answering(status, "s3cret\nsecond line")
+    first = (await post(poster, receiver)).message
+
+    async def named(request):
+        return web.Response(status=status, reason="s3cret", headers={"X-Secret": "s3cret"})
+
+    receiver.reply = named
+    assert first == (await post(poster, receiver)).message == f"{status} {http.HTTPStatus(status).phrase}"
+
+
+async def test_an_endless_body_is_not_read(poster, receiver):
     written = []
 
     async def reply(request):
@@ -89,16 +108,8 @@ async def test_an_endless_body_is_read_to_its_limit(poster, receiver):
             written.append(65536)
 
     receiver.reply = reply
-    reply_got = await post(poster, receiver)
-    assert reply_got.ok
-    assert len(reply_got.message) == MESSAGE_LIMIT_CHARS
-    assert reply_got.message.startswith("200 OK: xxx")
+    assert (await post(poster, receiver)).message == "200 OK"
     assert sum(written) < 50_000_000, "the connection is closed, not drained"
-
-
-async def test_the_message_is_the_first_line_and_printable(poster, receiver):
-    receiver.reply = answering(403, "\n not\x1b[31m yet \r\nsecond line")
-    assert (await post(poster, receiver)).message == "403 Forbidden: not [31m yet"
 
 
 async def test_a_body_that_is_no_text_harms_nothing(poster, receiver):
@@ -122,7 +133,7 @@ async def test_a_hook_that_hangs_is_left_after_its_time(poster, receiver):
     assert (answer.outcome, answer.message, answer.again) == ("timeout", "no answer within 0.05 s", True)
 
 
-async def test_a_body_that_hangs_is_left_after_its_time(poster, receiver):
+async def test_a_body_that_hangs_holds_up_nothing(poster, receiver):
     released = asyncio.Event()
 
     async def reply(request):
@@ -133,9 +144,9 @@ async def test_a_body_that_hangs_is_left_after_its_time(poster, receiver):
         return response
 
     receiver.reply = reply
-    answer = await post(poster, receiver, timeout_s=0.05)
+    answer = await post(poster, receiver)
     released.set()
-    assert answer.outcome == "timeout"
+    assert answer.ok
 
 
 async def test_nobody_listens(poster):
@@ -156,54 +167,10 @@ async def test_other_schemes_are_refused(poster, url):
     assert (reply.outcome, reply.message) == ("blocked", "the URL must start with http:// or https://")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])
-async def test_the_machine_itself_is_refused_by_whatever_name(receiver, host):
-    async with Poster(None, False, lambda: NOW) as poster:
-        reply = await poster.post(f"http://{host}:{receiver.port}/", b"", "k", 5)
-    assert (reply.outcome, reply.again) == ("blocked", False), reply.message
-    assert reply.message == "hooks may not call loopback, link-local or multicast addresses"
-    assert receiver.got == []
-
-
-@pytest.mark.parametrize(
-    ("address", "local"),
-    [
-        *((address, True) for address in ("127.0.0.1", "127.8.9.1", "169.254.169.254", "0.0.0.0", "224.0.0.1")),
-        *((address, True) for address in ("::1", "fe80::1%eth0", "::", "ff02::1", "::ffff:169.254.169.254")),
-        # Services and pods of a cluster.
-        *((address, False) for address in ("10.96.0.10", "192.168.1.2", "172.16.3.4", "fd00::1", "8.8.8.8")),
-    ],
-)
-def test_which_addresses_are_local(address, local):
-    assert is_local(address) is local
-
-
-async def test_every_address_of_a_host_is_looked_at(receiver, monkeypatch):
-    both = [
-        {"hostname": "h", "host": host, "port": receiver.port, "family": family, "proto": 0, "flags": 0}
-        for host, family in (("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET))
-    ]
-
-    async def resolve(*_, **__):
-        return both
-
-    async with Poster(None, False, lambda: NOW) as poster:
-        monkeypatch.setattr(poster._session.connector._resolver, "resolve", resolve)
-        reply = await poster.post(f"http://both.tools.svc:{receiver.port}/", b"", "k", 5)
-    assert reply.outcome == "blocked"
-
-
-async def test_a_url_that_is_none_is_not_tried_again(poster):
-    reply = await poster.post("http://2130706433/", b"", "k", 5)
-    assert (reply.outcome, reply.again) == ("blocked", False)
-    assert reply.message.startswith("the URL is not valid: ")
-
-
 async def test_the_signature_verifies_as_documented(receiver, tmp_path):
     """The example of docs/hooks.md is run, on what really arrived."""
     (tmp_path / "key").write_text("s3cret\n")
-    async with Poster(tmp_path / "key", True, lambda: NOW) as poster:
-        await post(poster, receiver, json.dumps({"name": "chat"}).encode())
+    await post(poster_with(tmp_path / "key"), receiver, json.dumps({"name": "chat"}).encode())
     ((headers, body),) = receiver.got
     assert headers["X-Slipway-Signature"] == signature(b"s3cret", 1_795_000_000, body)
     example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)
@@ -221,10 +188,10 @@ async def test_the_signature_verifies_as_documented(receiver, tmp_path):
 
 async def test_a_new_key_is_used_without_a_restart(receiver, tmp_path):
     key = tmp_path / "key"
-    async with Poster(key, True, lambda: NOW) as poster:
-        for secret in ("one", "two"):
-            key.write_text(secret)
-            await post(poster, receiver)
+    poster = poster_with(key)
+    for secret in ("one", "two"):
+        key.write_text(secret)
+        await post(poster, receiver)
     expected = [hmac.new(s, b"1795000000.{}", hashlib.sha256).hexdigest() for s in (b"one", b"two")]
     assert [headers["X-Slipway-Signature"].partition("v1=")[2] for headers, _ in receiver.got] == expected
 
@@ -235,8 +202,7 @@ async def test_a_new_key_is_used_without_a_restart(receiver, tmp_path):
 async def test_without_its_key_nothing_is_sent_unsigned(receiver, tmp_path, content, says):
     if content is not None:
         (tmp_path / "key").write_text(content)
-    async with Poster(tmp_path / "key", True, lambda: NOW) as poster:
-        reply = await post(poster, receiver)
+    reply = await post(poster_with(tmp_path / "key"), receiver)
     assert (reply.outcome, reply.again) == ("error", True)
     assert reply.message.startswith(says)
     assert receiver.got == []

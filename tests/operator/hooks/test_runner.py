@@ -11,6 +11,8 @@ from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.hooks import Hook, HookAnswer, HookCall, HookType
+from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.dialer import Dialer
 
 CHAT = ("default", "chat")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -42,10 +44,9 @@ class Stage:
 
 @pytest.fixture
 async def stage(receiver):
-    async with Poster(None, True, lambda: 0.0) as poster:
-        stage = Stage(receiver, poster)
-        yield stage
-        await stage.runner.close()
+    stage = Stage(receiver, Poster(Dialer(Policy(loopback=True), "hooks"), None, lambda: 0.0))
+    yield stage
+    await stage.runner.close()
 
 
 def replies(*statuses):
@@ -80,7 +81,7 @@ async def until(condition):
 
 async def test_an_answer_is_kept_until_nobody_wants_it(stage):
     call = stage.call()
-    assert await stage.answer(call) == HookAnswer(True, "200 OK: fine")
+    assert await stage.answer(call) == HookAnswer(True, "200 OK")
     assert stage.runner.follow(CHAT, [call])
     assert len(stage.receiver.got) == 1, "what is answered is not asked again"
     stage.runner.follow(CHAT, [])
@@ -92,7 +93,7 @@ async def test_an_answer_is_kept_until_nobody_wants_it(stage):
 
 async def test_tries_share_key_and_body_and_back_off(stage):
     stage.receiver.reply = replies(500, 503, 200)
-    assert await stage.answer(stage.call()) == HookAnswer(True, "200 OK: said (try 3 of 3)")
+    assert await stage.answer(stage.call()) == HookAnswer(True, "200 OK (try 3 of 3)")
     assert len({(headers["Idempotency-Key"], body) for headers, body in stage.receiver.got}) == 1
     assert stage.slept == [1.0, 2.0]
     assert stage.measured == [("pre-rollout", "refused")] * 2 + [("pre-rollout", "ok")]
@@ -101,20 +102,20 @@ async def test_tries_share_key_and_body_and_back_off(stage):
 async def test_tries_end(stage):
     stage.receiver.reply = replies(*[500] * 6)
     answer = await stage.answer(stage.call(retries=5))
-    assert answer == HookAnswer(False, "500 Internal Server Error: said (try 6 of 6)")
+    assert answer == HookAnswer(False, "500 Internal Server Error (try 6 of 6)")
     assert stage.slept == [1.0, 2.0, 4.0, 8.0, 10.0]
 
 
 async def test_a_clear_no_is_not_tried_again(stage):
     stage.receiver.reply = replies(403)
-    assert await stage.answer(stage.call()) == HookAnswer(False, "403 Forbidden: said")
+    assert await stage.answer(stage.call()) == HookAnswer(False, "403 Forbidden")
 
 
 @pytest.mark.parametrize("kind", ["confirm-rollout", "confirm-traffic-increase", "confirm-promotion", "rollback"])
 async def test_what_is_asked_anew_anyway_is_tried_once(stage, kind):
     stage.receiver.reply = replies(500)
     answer = await stage.answer(stage.call(kind=HookType(kind)))
-    assert answer == HookAnswer(False, "500 Internal Server Error: said")
+    assert answer == HookAnswer(False, "500 Internal Server Error")
 
 
 async def test_a_question_on_its_way_is_not_put_twice(stage):

@@ -41,6 +41,11 @@ class Quality:
 
 
 @pytest.fixture
+def operator_flags():
+    return [f"--allowed-private-cidrs={own_address()}/32"]
+
+
+@pytest.fixture
 async def quality():
     quality = Quality()
     await quality.start()

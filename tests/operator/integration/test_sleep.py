@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from slipway_operator.kube.errors import ApiError, NotFound
-from slipway_operator.kube.resources import ENDPOINT_SLICES, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.model import labels
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from tests.support.pods import has_pod
 from tests.support.processes import MERGE, Cluster, limited_kubeconfig, own_address, until
 
 from .conftest import MANIFEST
@@ -80,15 +80,7 @@ class Pods:
             await self._tell(item, port, bool(wanted))
 
     async def _tell(self, item, port, there):
-        client, namespace, name = self._cluster.client, self._cluster.namespace, item["metadata"]["name"]
-        marks = {key: item["metadata"]["labels"][key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}
-        endpoints = [{"addresses": [own_address()], "conditions": {"ready": True}}] if there else []
-        body = {"endpoints": endpoints, "ports": [{"name": "http", "port": port}]}
-        try:
-            await client.patch(ENDPOINT_SLICES, namespace, name, body)
-        except NotFound:
-            made = {"metadata": {"name": name, "namespace": namespace, "labels": marks}, "addressType": "IPv4"}
-            await client.create(ENDPOINT_SLICES, made | body)
+        await has_pod(self._cluster.client, item | {"spec": {"replicas": int(there)}}, own_address(), port)
 
 
 @pytest.fixture

@@ -65,7 +65,26 @@ def test_a_measurement_says_what_was_asked_and_answered() -> None:
     problem = measured(metric(), Answer(problem="503: away\n" + "x" * 999), NOW)
     assert (problem.phase, problem.value, len(problem.message)) == (Phase.ERROR, "", 256)
     assert problem.message.startswith("503: away x")
-    assert len(measured(metric(), Answer(["x" * 999]), NOW).value) == 128
+    assert len(measured(metric(), Answer([0.5] * 999), NOW).value) == 128
+
+
+@pytest.mark.attack_class(8)
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("s3cret", "a text of 6 characters"),
+        ({"token": "s3cret"}, "an object with 1 fields"),
+        (["s3cret", ["s3cret"], 1.5, True, None], "[a text of 6 characters, a list of 1 values, 1.5, true, null]"),
+        (10**400, "a huge number"),
+        (12, "12"),
+    ],
+)
+@pytest.mark.parametrize("success", ["result > 0.9", "result == 'x'", "len(result) > 9", "result.a.b > 1"])
+def test_what_a_provider_says_is_told_by_its_kind_alone(value: Any, shown: str, success: str) -> None:
+    """Safety 17: 128 characters of the answer were in the status."""
+    found = measured(metric(success=success), Answer(value), NOW)
+    assert found.value == shown
+    assert "s3cret" not in f"{found.value} {found.message}"
 
 
 def test_a_job_is_its_own_condition() -> None:

@@ -54,13 +54,17 @@ async def session():
 @pytest.fixture
 async def gateway():
     async def answer(request):
+        gateway.seen.append((request.method, request.headers.get("Authorization")))
+        if request.method == "POST" and gateway.post_status != 200:
+            return web.Response(status=gateway.post_status)
         gateway.asked += 1
         return gateway.reply()
 
     application = web.Application()
-    application.router.add_get("/internal/routes", answer)
+    application.router.add_route("*", "/internal/routes", answer)
     gateway = TestServer(application)
     gateway.asked, gateway.reply = 0, lambda: web.json_response(ROUTES)
+    gateway.seen, gateway.post_status = [], 200
     async with gateway:
         yield gateway
 
@@ -75,8 +79,46 @@ async def ask(session, *slices):
 
 async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
     assert await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port)) == [
-        Gateway("gw-1", ready=True, reachable=True, generation=41, inflight={"rev1": 3}, incarnation="b1")
+        Gateway(
+            "gw-1",
+            ready=True,
+            reachable=True,
+            generation=41,
+            inflight={"rev1": 3},
+            incarnation="b1",
+            weights={"rev1": 0},
+        )
     ]
+
+
+@pytest.mark.attack_class(2)
+async def test_the_operator_asks_by_post_with_its_token(session, gateway):
+    """Safety 19: only the operator renews a gateway's failsafe."""
+    slices = Slices(slice_of(entry(name="gw-1", ready=True), port=gateway.port))
+    asking = Gateways(slices, session, "slipway", "admin-service", lambda: 0.0, token=lambda: "secret")
+    assert (await asking.answers())[0].reachable
+    assert gateway.seen == [("POST", "Bearer secret")]
+
+
+@pytest.mark.parametrize("status", [401, 403, 405])
+async def test_a_gateway_that_refuses_the_token_or_is_older_is_asked_all_the_same(session, gateway, status, caplog):
+    gateway.post_status = status
+    (found,) = await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port))
+    assert found.reachable and found.generation == 41
+    assert gateway.seen == [("POST", None), ("GET", None)]
+    assert ("does not take the operator's token" in caplog.text) == (status != 405)
+
+
+async def test_what_a_gateway_measures_is_read_within_bounds():
+    """A number that the next one could not be written above, a digest of any length: neither is passed on."""
+    route = dict(ROUTES["routes"]["default/chat"], generation=1 << 70, digest="f" * 1000)
+    route["service"] = {"answered": 1, "refused": 2, "last": "x" * 1000, "unserved_s": 3.5}
+    found = Answer("gw", True, True, as_told({"default/chat": route})).about("default", "chat", "u1")
+    assert found.generation < 1 << 62 and found.digest == "f" * 64
+    assert (found.service.answered, found.service.refused, found.service.unserved_s) == (1, 2, 3.5)
+    assert len(found.service.last) == 64
+    odd = Answer("gw", True, True, as_told({"default/chat": route | {"service": {"unserved_s": "long"}}}))
+    assert not odd.about("default", "chat", "u1").reachable
 
 
 async def test_a_leaving_gateway_still_counts(session, gateway):

@@ -50,6 +50,7 @@ TELLINGS = {
     "gone": ([("ADDED", 5), ("DELETED", 6)], []),
     "gone before the answer to a write comes": ([("ADDED", 5), ("DELETED", 7), ("write", 6)], []),
     "gone before it was known": ([("DELETED", 7), ("ADDED", 5)], []),
+    "without our label for a while": ([("ADDED", 5), ("DELETED", 6), ("ADDED", 8)], [8]),
     "listed anew": ([("ADDED", 5), (None, 9)], [9]),
 }
 

@@ -1,14 +1,17 @@
 """The shapes of owned objects. The golden file pins the pod of template version 1: it may never change."""
 
+import dataclasses
 import json
 from pathlib import Path
+
+import pytest
 
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import claim_of, replica_set
+from slipway_operator.manifests.workload import claim_of, replica_set, server_args
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.spec import Engine, KeyRef, Model, PodInputs, Resources
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v1.json"
 OWNER = Owner("chat", "default", "u1")
@@ -37,6 +40,15 @@ def test_accelerators_go_to_the_server_alone() -> None:
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
+def test_a_pod_with_an_accelerator_never_takes_the_cpu() -> None:
+    """Safety 12: what asks for a GPU computes on it or fails with the reason."""
+    new = dataclasses.replace(SNAPSHOT, template_version=2)
+    assert " --device cuda " in f" {' '.join(server_args(new))} "
+    assert "--device" not in server_args(SNAPSHOT), "a revision of the older template is rendered as it was"
+    plain = dataclasses.replace(new, inputs=PodInputs(Model("file:///m", "chat")))
+    assert "--device" not in server_args(plain)
+
+
 def test_without_resources_none_are_written() -> None:
     plain = Snapshot("abcdefghij", 1, PodInputs(Model("file:///m", "chat")), "server:1", 600, 1)
     pod = replica_set(OWNER, plain, 1)["spec"]["template"]["spec"]
@@ -59,3 +71,29 @@ def test_claims_are_read_from_the_uri() -> None:
     assert claim_of("pvc://weights/a/b") == "weights"
     assert claim_of("pvc://weights") == "weights"
     assert claim_of("hf://org/model") is None
+
+
+REFERENCES = PodInputs(
+    Model("hf://org/m", "chat", secret=KeyRef("hub", "HF_TOKEN")),
+    Engine(
+        env=(("HF_ENDPOINT", "https://mirror"),),
+        env_from=(("KEY", KeyRef("keys", "k")), ("MODE", KeyRef("modes", "m", "configMapKeyRef"))),
+    ),
+)
+
+
+@pytest.mark.attack_class(22)
+def test_secrets_are_referenced_and_only_where_they_are_needed() -> None:
+    """Safety 21: the hub's token was in the clear, and in both containers."""
+    snapshot = Snapshot("abcdefghij", 1, REFERENCES, "server:1", 600, 1)
+    pod = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    fetcher, server = (
+        {item["name"]: item.get("valueFrom", item.get("value")) for item in container["env"]}
+        for container in (pod["initContainers"][0], pod["containers"][0])
+    )
+    assert fetcher["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}
+    assert "KEY" not in fetcher and "MODE" not in fetcher
+    assert server["KEY"] == {"secretKeyRef": {"name": "keys", "key": "k"}}
+    assert server["MODE"] == {"configMapKeyRef": {"name": "modes", "key": "m"}}
+    assert "HF_TOKEN" not in server and server["HF_ENDPOINT"] == fetcher["HF_ENDPOINT"] == "https://mirror"
+    assert not [volume for volume in pod["volumes"] if "secret" in volume], "no Secret is mounted"

@@ -13,7 +13,7 @@ from slipway_operator.model.template import parse
 QUERY = {"prometheus": {"address": "http://prometheus:9090", "query": "up"}}
 RATE: dict[str, Any] = {"name": "rate", "provider": QUERY, "successCondition": "result[0] >= 1"}
 EVENT: dict[str, Any] = {"name": "errors", "event": "FirstAttemptError", "share": 1.0}
-JOB = {"job": {"spec": {"template": {"spec": {"containers": [{"name": "a", "emptyDir": {}}]}}}}}
+JOB = {"job": {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "b"}]}}}}}
 
 
 def template(*metrics: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -84,6 +84,7 @@ def test_every_provider_is_read() -> None:
         ({**RATE, "provider": {"web": {"url": "http://q", "jsonPath": "a b"}}}, "jsonPath 'a b' cannot be read"),
         ({**RATE, "successCondition": "result < {{args.most}}"}, "{{args.most}} is not among spec.args"),
         ({"name": "none"}, "event '' is none of"),
+        ({"name": "j", "provider": {"job": {"spec": {}}}}, "metric 'j': job.spec.template is missing"),
         (EVENT, "two metrics have the same name"),
         ({**RATE, "dryRun": True, "name": "only"}, "no metric decides anything"),
     ],
@@ -112,11 +113,10 @@ def test_arguments_are_filled_in_everywhere() -> None:
     assert known.web and (known.web.url, known.web.body) == ("http://q/abc", '{"r": "abc"}')
     assert (known.web.headers[0].value, known.success) == ("abc", "result == 'abc'")
     assert asked.web and asked.web.url == web["url"], "the template stays as it is"
-    (job,) = spec(
-        {"name": "j", "provider": {"job": {"spec": {"template": {"x": [{"y": "{{args.rev}}"}]}}}}}, args=arguments
-    ).measured
+    pod = {"containers": [{"name": "a", "image": "b", "args": ["{{args.rev}}"]}]}
+    (job,) = spec({"name": "j", "provider": {"job": {"spec": {"template": {"spec": pod}}}}}, args=arguments).measured
     run = filled(job, {"rev": "abc"}).job
-    assert run and run.spec == {"template": {"x": [{"y": "abc"}]}}
+    assert run and run.spec["template"]["spec"]["containers"][0]["args"] == ["abc"]
 
 
 def test_a_spec_survives_json_whole() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.model.hooks import GATES, Hook, HookType
-from slipway_operator.model.spec import Invalid, Spec, parse
+from slipway_operator.model.spec import Invalid, KeyRef, Spec, inputs_to_dict, parse, parse_inputs
 from slipway_operator.model.strategy import Pause, SetScale, SetWeight, parse_duration_s
 
 
@@ -32,6 +32,25 @@ def test_what_is_written_is_read_once_and_what_is_edited_anew() -> None:
     assert parse({**obj, "metadata": {"name": "other"}}) != first
     obj["spec"]["replicas"] = 2
     assert parse(obj) == accepted(replicas=2) != first
+
+
+def test_a_revision_is_known_by_references_and_never_by_what_they_lead_to() -> None:
+    model = {"uri": "hf://org/m", "secretRef": {"name": "hub"}}
+    env = [
+        {"name": "A", "value": "1"},
+        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+    ]
+    inputs = accepted(model=model, engine={"env": env}).inputs
+    assert (inputs.model.secret, inputs.engine.env) == (KeyRef("hub", "HF_TOKEN"), (("A", "1"),))
+    assert inputs.engine.env_from == (("B", KeyRef("s", "k")), ("C", KeyRef("c", "k", "configMapKeyRef")))
+    kept = inputs_to_dict(inputs)
+    assert kept == {"model": {**model, "name": "chat"}, "engine": {"env": env}}
+    assert parse_inputs(kept, "other") == inputs
+    written = accepted(model={**model, "secretRef": {"name": "hub", "key": "HF_TOKEN"}}, engine={"env": env}).inputs
+    assert written.canonical == inputs.canonical, "the default that the API server writes is no new revision"
+    for other in ({"name": "hub2"}, {"name": "hub", "key": "k"}):
+        assert accepted(model={**model, "secretRef": other}, engine={"env": env}).inputs.canonical != inputs.canonical
 
 
 def test_canary_steps() -> None:
@@ -70,6 +89,7 @@ def test_bad_durations_say_how_to_write_them(text: str) -> None:
         {"strategy": {"canary": {}, "blueGreen": {}}},
         {"model": {}},
         {"resources": {"accelerator": {}}},
+        {"resources": {"accelerator": {"count": 2}}},  # safety 12
         {"engine": {"env": [{"name": "A"}]}},
         {"strategy": {"canary": {"steps": [{}]}}},
     ],

@@ -602,7 +602,7 @@ def replay(
         run = world.parsed().rollout.analysis  # type: ignore[union-attr]
         if restart_gateway_every and run and run.read_at != before and second % restart_gateway_every == 0:
             old = world.gateways[second % 2]
-            world.gateways[second % 2] = ModelGateway(old.name, old.generation)
+            world.gateways[second % 2] = ModelGateway(old.name, old.generation, digest=old.digest)
         said.append((world.state(), run and (run.counts, run.assigned, run.thresholds, run.verdict, run.decisions)))
         world.pass_time()
     assert any(item[1] and item[1][0] for item in said)

@@ -136,7 +136,7 @@ def test_rollout_hook_runs_after_each_acknowledged_weight_step() -> None:
     world = world_with(
         hook("rollout", "load"), steps=[{"setWeight": 10}, {"pause": {"duration": "5s"}}, {"setWeight": 50}]
     )
-    world.gateways[0].generation = 0
+    world.gateways[0].generation, world.gateways[0].digest = 0, ""
     for _ in range(10):
         world.reconcile()
         world.pass_time(gateways=False)
@@ -351,7 +351,7 @@ def test_an_open_question_waits_for_its_answer_and_for_nothing_else() -> None:
     while not world._questions:
         world.reconcile()
     for gateway in world.gateways:
-        gateway.generation = world.parsed().traffic.generation  # type: ignore[union-attr]
+        gateway.follow(world.parsed().traffic)
     world.reconcile()
     decided = world.reconcile()
     assert [call.hook.name for call in decided.calls] == ["start"]

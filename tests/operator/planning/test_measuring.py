@@ -22,7 +22,13 @@ RATE: dict[str, Any] = {
 }
 SMOKE: dict[str, Any] = {
     "name": "smoke",
-    "provider": {"job": {"spec": {"template": {"spec": {"containers": [{"name": "a", "env": "{{args.where}}"}]}}}}},
+    "provider": {
+        "job": {
+            "spec": {
+                "template": {"spec": {"containers": [{"name": "a", "image": "b", "workingDir": "{{args.where}}"}]}}
+            }
+        }
+    },
 }
 ARGS: list[dict[str, Any]] = [
     {"name": "new", "valueFrom": {"podTemplateHashValue": "Latest"}},
@@ -71,7 +77,7 @@ def test_arguments_name_both_revisions_and_the_namespace() -> None:
     prometheus, job = asked["rate"].metric.prometheus, asked["smoke"].job
     assert prometheus and job
     assert prometheus.query == f'rate{{v="{status.canary_revision}",o="{status.stable_revision}"}}'
-    assert job["spec"]["template"]["spec"]["containers"][0]["env"] == "default"
+    assert job["spec"]["template"]["spec"]["containers"][0]["workingDir"] == "default"
 
 
 def test_a_job_has_a_name_of_its_own_an_owner_and_an_end() -> None:

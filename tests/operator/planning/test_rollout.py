@@ -212,12 +212,12 @@ def test_pause_by_spec_holds_and_abort_stays_live() -> None:
 
 def test_weight_waits_for_every_ready_gateway() -> None:
     world = healthy()
-    world.gateways[1].generation = 0
+    world.gateways[1].generation, world.gateways[1].digest = 0, ""
     world.edit(model=model("v2"))
     for _ in range(20):
         world.reconcile()
         world.pass_time(gateways=False)
-        world.gateways[0].generation = world.parsed().traffic.generation  # type: ignore[union-attr]
+        world.gateways[0].follow(world.parsed().traffic)
     assert world.state() == "Shifting"
     assert "1 of 2 gateways acknowledged" in world.parsed().message
     assert world.parsed().weight == 0, "what is shown is what was acknowledged"

@@ -8,8 +8,9 @@ from aiohttp.test_utils import TestServer
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import SECRETS
+from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.providers.ask import Providers
-from slipway_operator.providers.fetch import Fetcher
 
 
 @pytest.fixture
@@ -53,6 +54,5 @@ def secrets():
 
 
 @pytest.fixture
-async def providers(secrets):
-    async with Fetcher(allow_local=True) as fetcher:
-        yield Providers(secrets, fetcher)
+def providers(secrets):
+    return Providers(secrets, Dialer(Policy(loopback=True), "analyses"))

@@ -3,12 +3,16 @@
 import pytest
 
 from slipway_operator.kube.errors import Exists, NotFound, Refused, Unavailable
+from slipway_operator.kube.resources import SECRETS
 from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.jobs import Jobs, verdict
 
 MANIFEST = {
     "metadata": {"name": "chat-a", "namespace": "default", "ownerReferences": [{"uid": "u1"}]},
-    "spec": {"activeDeadlineSeconds": 60},
+    "spec": {
+        "activeDeadlineSeconds": 60,
+        "template": {"spec": {"containers": [{"name": "a", "image": "b"}]}},
+    },
 }
 
 
@@ -22,8 +26,12 @@ def job(*conditions, owner="u1"):
 class Server:
     """Says what it was told, in turn; an exception is raised."""
 
-    def __init__(self, *gets, create=None):
-        self.gets, self.creation, self.calls = list(gets), create, []
+    def __init__(self, *gets, create=None, secrets=()):
+        self.gets, self.creation, self.calls, self.secrets = list(gets), create, [], secrets
+
+    async def may(self, verb, resource, namespace, name):
+        assert (verb, resource, namespace) == ("get", SECRETS, "default")
+        return name in self.secrets
 
     async def create(self, resource, body):
         self.calls.append("create")
@@ -44,8 +52,33 @@ class Server:
         self.calls.append("sleep")
 
 
-async def run(server):
-    return await Jobs(server, server.sleep).run(MANIFEST)
+async def run(server, manifest=MANIFEST):
+    return await Jobs(server, server.sleep).run(manifest)
+
+
+def manifest_with(**container):
+    pod = {"containers": [{"name": "a", "image": "b", **container}]}
+    return {**MANIFEST, "spec": {"activeDeadlineSeconds": 60, "template": {"spec": pod}}}
+
+
+@pytest.mark.attack_class(2, 22)
+async def test_a_secret_is_used_only_where_the_operator_was_given_it():
+    """Safety 16: who may write a template and not read Secrets must not read them through a Job."""
+    secret = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "prod-key", "key": "k"}}}
+    server = Server()
+    with pytest.raises(Unanswered, match="'prod-key' may not be used: allow the operator to get it by a Role"):
+        await run(server, manifest_with(env=[secret]))
+    assert server.calls == [], "no Job is made"
+    server = Server(job(("Complete", "True")), secrets=["prod-key"])
+    assert (await run(server, manifest_with(env=[secret]))).value is True
+
+
+@pytest.mark.attack_class(2)
+async def test_what_is_not_closed_is_not_run_whatever_a_plan_says():
+    server = Server()
+    with pytest.raises(Unanswered, match=r"is not run: job\.spec\.template\.spec\.containers\[0\]\.ports is not"):
+        await run(server, manifest_with(ports=[{"hostPort": 1}]))
+    assert server.calls == []
 
 
 async def test_it_is_watched_until_it_ends():

@@ -31,10 +31,18 @@ async def test_a_body_is_json_unless_a_header_says_otherwise(service, providers)
 @pytest.mark.parametrize(
     ("reply", "path", "says"),
     [
-        (web.Response(status=500, text="it broke\nbadly"), "", "500: it broke"),
-        (web.Response(status=404), "", "404: an empty answer"),
-        (web.Response(status=302, headers={"Location": "http://elsewhere/"}), "", "302: redirects are not followed"),
-        (web.Response(text="fine"), "", "200: the answer is no JSON: fine"),
+        (
+            web.Response(status=500, text="it broke\nbadly"),
+            "",
+            "500: no measurement, for the status is not 2xx (14 bytes)",
+        ),
+        (web.Response(status=404), "", "404: no measurement, for the status is not 2xx (0 bytes)"),
+        (
+            web.Response(status=302, headers={"Location": "http://elsewhere/"}),
+            "",
+            "302 Found: redirects are not followed",
+        ),
+        (web.Response(text="fine"), "", "200: the answer of 4 bytes is no JSON from character 0 on"),
         (web.json_response({"a": 1}), "{$.b}", "jsonPath {$.b}: the answer has no 'b' there"),
         (web.json_response({"a": 1}), "{$..b}", "cannot be read"),
     ],
@@ -45,7 +53,7 @@ async def test_what_is_no_answer_is_said(service, providers, reply, path, says):
 
     service.reply = give
     answer = await ask(service, providers, json_path=path)
-    assert says in answer.problem and "badly" not in answer.problem
+    assert says in answer.problem and "broke" not in answer.problem and "fine" not in answer.problem
 
 
 async def test_a_header_from_a_secret_is_read_anew_each_time(service, providers, secrets):

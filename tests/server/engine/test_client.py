@@ -61,8 +61,8 @@ class Life:
 
     @property
     def process(self) -> psutil.Process:
-        (child,) = psutil.Process().children()
-        return child
+        assert self.client._process, "it was started"
+        return psutil.Process(self.client._process.pid)
 
     async def ask(self, request: Request) -> list[Event]:
         return [event async for event in self.client.stream(request)]

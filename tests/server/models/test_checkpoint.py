@@ -1,6 +1,7 @@
 """Model folders: what is read from them, and one sentence for each way in which they are broken."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -76,3 +77,133 @@ def test_broken_folders_are_refused(copy: Path, name: str) -> None:
 def test_a_missing_folder() -> None:
     with pytest.raises(CheckpointError, match="no folder"):
         read(Path("/nowhere"))
+
+
+def edit(folder: Path, name: str, **change: object) -> None:
+    path = folder / name
+    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    path.write_text(json.dumps(found | change))
+
+
+NOT_SERVED = {
+    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized with gptq"),
+    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantized with awq"),
+    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantized with fp8"),
+    "compressed": (
+        {"quantization_config": {"quant_method": "compressed-tensors"}},
+        "quantized with compressed-tensors",
+    ),
+    "bitsandbytes": ({"quantization_config": {"load_in_4bit": True}}, "quantized with bitsandbytes"),
+    "no method": ({"quantization_config": {"bits": 4}}, "quantized with a method that it does not name"),
+    "reranker": ({"architectures": ["Qwen3ForSequenceClassification"]}, "a classifier or a reranker"),
+    "several senses": ({"architectures": ["Gemma3ForConditionalGeneration"]}, "reads images or sound"),
+    "vision": ({"vision_config": {"depth": 2}}, r"reads more than text \(vision_config"),
+    "speech": ({"architectures": ["Wav2Vec2ForCTC"], "model_type": "wav2vec2"}, "recognises speech"),
+    "images": ({"architectures": ["Dinov2Model"], "model_type": "dinov2"}, r"Dinov2Model \(model_type 'dinov2'"),
+    "another head": ({"architectures": ["LlamaForCausalLMEagle3"]}, "LlamaForCausalLMEagle3"),
+    "encoder and decoder": (
+        {"architectures": ["T5WithLMHeadModel"], "is_encoder_decoder": True},
+        "an encoder with a decoder",
+    ),
+    "no name": ({"architectures": None, "model_type": "unheard-of"}, "model_type 'unheard-of'"),
+    "names that are none": ({"architectures": "LlamaForCausalLM"}, "not a list of names"),
+}
+
+
+@pytest.mark.parametrize("task", ["auto", "generate", "embed"])
+@pytest.mark.parametrize("name", list(NOT_SERVED))
+def test_what_is_neither_generator_nor_encoder_is_refused_whatever_is_asked(copy: Path, name: str, task: str) -> None:
+    """Safety 8 and 9: it was served as mean-pooled nonsense, or loaded as if it were whole numbers."""
+    change, sentence = NOT_SERVED[name]
+    edit(copy, "config.json", **change)
+    with pytest.raises(CheckpointError, match=sentence) as refused:
+        read(copy, task=task)
+    assert "\n" not in str(refused.value) and str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json", "hf_quant_config.json"])
+def test_quantized_weights_are_known_by_the_files_of_the_tools_too(copy: Path, name: str) -> None:
+    (copy / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=f"quantized with .* .{name}"):
+        read(copy)
+
+
+def test_numbers_of_eight_bits_are_refused_by_the_files_themselves(copy: Path) -> None:
+    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (copy / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    with pytest.raises(CheckpointError, match="quantized with F8_E4M3"):
+        read(copy)
+
+
+def test_a_task_that_the_model_is_not_made_for_is_refused(tiny_v1: Path, encoder: Path) -> None:
+    assert read(tiny_v1, task="embed").task == "embed"
+    with pytest.raises(CheckpointError, match=r"BertModel .* generates no text"):
+        read(encoder, task="generate")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"max_position_embeddings": "many"}, "max_position_embeddings is many"),
+        ({"max_position_embeddings": 10**12}, "must be a whole number from 1 to"),
+        ({"eos_token_id": {"a": 1}}, "eos_token_id of model"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(copy: Path, change: dict[str, object], sentence: str) -> None:
+    edit(copy, "config.json", **change)
+    (copy / "generation_config.json").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match=sentence):
+        read(copy)
+
+
+def test_deep_json_is_a_sentence(copy: Path) -> None:
+    (copy / "config.json").write_text('{"a":' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+        read(copy)
+
+
+@pytest.mark.attack_class(21)
+@pytest.mark.parametrize("kind", ["file", "folder", "dangling"])
+def test_links_out_of_the_folder_are_refused(copy: Path, tmp_path: Path, kind: str) -> None:
+    """stories S13: `slipway-server --model` alone followed them."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "token").write_text("{}")
+    targets = {"file": tmp_path / "secret" / "token", "folder": tmp_path / "secret", "dangling": tmp_path / "gone"}
+    (copy / "more.json").symlink_to(targets[kind])
+    with pytest.raises(CheckpointError, match=r"more\.json is a link that leads out"):
+        read(copy)
+
+
+@pytest.mark.attack_class(21)
+def test_the_cache_of_the_hub_may_link_to_its_own_blobs_and_nowhere_else(tiny_v1: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--org--name"
+    snapshot, blobs = repository / "snapshots" / "abc", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(tiny_v1.iterdir())):
+        shutil.copy(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(Path("../../blobs") / str(number))
+    assert read(snapshot).task == "generate"
+    (tmp_path / "models--other--name").mkdir()
+    (tmp_path / "models--other--name" / "x").write_text("{}")
+    (snapshot / "extra.json").symlink_to("../../../models--other--name/x")
+    with pytest.raises(CheckpointError, match=r"extra\.json is a link"):
+        read(snapshot)
+
+
+@pytest.mark.attack_class(4)
+def test_pickles_beside_safetensors_are_named_and_not_read(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """stories S13: they were passed over in silence."""
+    (copy / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with caplog.at_level(logging.WARNING):
+        assert read(copy).task == "generate"
+    assert "never read" in caplog.text and "pytorch_model.bin" in caplog.text
+
+
+@pytest.mark.attack_class(5)
+def test_code_of_the_folder_is_named(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    edit(copy, "config.json", auto_map={"AutoConfig": "configuration_evil.EvilConfig"})
+    (copy / "modeling_evil.py").write_text("raise SystemExit('it ran')")
+    with caplog.at_level(logging.WARNING):
+        read(copy)
+    assert "never run: configuration_evil.EvilConfig, modeling_evil.py" in caplog.text

@@ -35,6 +35,10 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+# Around the pods of each ModelDeployment; made and mended by server-side apply, and gone with their owner.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch]
 # Metrics of analyses with the provider job.
 - apiGroups: [batch]
   resources: [jobs]
@@ -45,6 +49,10 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [get, create, patch]
+# Their annotation slipway.dev/model-names: which names they alone may have.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list]
 {{- end -}}
 
 {{- define "slipway.operatorOwnRules" -}}
@@ -56,12 +64,29 @@
   resources: [leases]
   resourceNames: [{{ include "slipway.fullname" . }}-operator]
   verbs: [get, update]
+# Who owns which model name: the operator alone writes it, gateways follow it.
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, update]
+{{- end -}}
+
+{{- define "slipway.gatewayOwnRules" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, list, watch]
 {{- end -}}
 
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]
   verbs: [get, list, watch]
+# Endpoints are pods that a revision's own ReplicaSet controls.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+# For gateways of the former release, until an upgrade has replaced them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]

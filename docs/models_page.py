@@ -1,0 +1,98 @@
+"""The page docs/models.md: published models and how this server takes each, from docs/models.yaml and the code."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slipway_server.models.verdict import Verdict, judge
+
+FACTS = Path(__file__).resolve().parent / "models.yaml"
+
+_HEADER = """\
+# Models
+
+Generated from `docs/models.yaml`, what published repositories say in `config.json`, and the server's own code by
+`python docs/generate.py`; do not edit.
+
+| served | what it means |
+|---|---|
+| native | the engine's own decoder: fast, `--quantization int8` on CPUs, the kernels of GPUs |
+| fallback | transformers' modules over the engine's cache: right, slower; the log says why. GPUs: with `--allow-slow` |
+| encoder | `/v1/embeddings`, pooled as the folder's `1_Pooling/config.json` says |
+| refused | one sentence on stderr and in the termination log, exit status 65: nothing is guessed |
+
+A family that is not listed is tried with transformers, and refused when it is no generator and no encoder of text, when
+it needs code of the folder, or when the self-test fails. Weights are safetensors in float32, bfloat16 or float16.
+Repositories with code of their own (`auto_map`) are served where the architecture is known without it; it is never run.
+"""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What one repository says, and how it is to be served."""
+
+    repository: str
+    served: str
+    config: dict[str, Any]
+    modules: bool = False
+    note: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return judge(self.config, pooled=self.modules)
+
+
+def published() -> list[Published]:
+    """Every entry of docs/models.yaml."""
+    entries = [Published(**entry) for entry in yaml.load(FACTS.read_text(), yaml.CSafeLoader)]
+    return [Published(**(vars(entry) | {"config": filled(entry.config)})) for entry in entries]
+
+
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+    """Longrope has a factor for each frequency; the facts name a few, and what lies between is filled in."""
+    rope = config.get("rope_scaling")
+    if not rope or "long_factor" not in rope:
+        return config
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    count = int(size * config.get("partial_rotary_factor", 1.0)) // 2
+    lists = {name: _between(rope[name], count) for name in ("short_factor", "long_factor")}
+    return config | {"rope_scaling": rope | lists}
+
+
+def _between(points: list[float], count: int) -> list[float]:
+    steps = [index * (len(points) - 1) / max(1, count - 1) for index in range(count)]
+    below = [min(int(step), len(points) - 2) if len(points) > 1 else 0 for step in steps]
+    above = [min(index + 1, len(points) - 1) for index in below]
+    near = zip(steps, below, above, strict=True)
+    return [points[low] + (points[high] - points[low]) * (step - low) for step, low, high in near]
+
+
+def page() -> str:
+    """The whole page.
+
+    Raises:
+        LookupError: when the code takes a repository otherwise than the facts say that it must.
+    """
+    entries = published()
+    if wrong := [entry.repository for entry in entries if entry.verdict.served != entry.served]:
+        raise LookupError(f"docs/models.yaml and the code do not agree on {', '.join(wrong)}")
+    counts = Counter(entry.served for entry in entries)
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in ("native", "fallback", "encoder", "refused"))
+    return "\n".join([_HEADER, f"{len(entries)} repositories: {told}.\n", *_rows(entries)]) + "\n"
+
+
+def _rows(entries: list[Published]) -> Iterator[str]:
+    yield "| repository | `model_type` | served | why not native |\n|---|---|---|---|"
+    for entry in entries:
+        named = f"{entry.repository} ({entry.note})" if entry.note else entry.repository
+        yield f"| {named} | {entry.config['model_type']} | {entry.served} | {_why(entry)} |"
+
+
+def _why(entry: Published) -> str:
+    """Short: the list of all that is served stands above."""
+    reason = entry.verdict.reason.partition(": this server serves")[0].partition(" is not one of ")[0]
+    return reason.replace("|", "\\|") if entry.served == "refused" else f"no built-in family: {reason}" * bool(reason)

@@ -1,0 +1,36 @@
+"""Endpoints that get nothing for a while because they failed, by the rule of outlier.py: logged and counted."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from .outlier import OutlierDetection, Outliers
+from .router import Target
+from .table import RouteTable
+from .telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+_GATEWAY_FAILURES = frozenset({0, 502, 503, 504})
+
+
+class Ejection:
+    """Of one gateway."""
+
+    def __init__(self, rule: OutlierDetection, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._outliers = Outliers(rule, clock)
+        self._metrics = metrics
+        metrics.ejected.set_function(lambda: len(self.urls()))
+
+    def urls(self) -> frozenset[str]:
+        """Endpoints that are ejected now."""
+        return self._outliers.ejected()
+
+    def follow(self, table: RouteTable) -> None:
+        self._outliers.follow({url for urls in table.endpoints.values() for url in urls})
+
+    def saw(self, target: Target, status: int, peers: Sequence[str]) -> None:
+        """What an endpoint answered; 0: nothing. `peers`: ready endpoints of its revision."""
+        if 0 < status < 500:
+            self._outliers.succeeded(target.url)
+        elif self._outliers.failed(target.url, peers, gateway=status in _GATEWAY_FAILURES):
+            self._metrics.ejections.labels(target.model, target.revision).inc()
+            log.warning("%s: endpoint %s of revision %s is ejected", target.route, target.url, target.revision)

@@ -1,0 +1,244 @@
+"""Keeps who owns which model name in one ConfigMap of the operator's own namespace, where nobody else writes."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
+from slipway_operator.kube.known import Known
+from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
+from slipway_operator.model import names
+from slipway_operator.model.names import Claim, Standing, Wish
+from slipway_operator.planning.names import CONDITION, UNCLAIMED, Rules, settle
+
+Key = tuple[str, str]
+Object = dict[str, Any]
+
+GATHER_S = 0.25  # what comes within is one write
+LOOK_S = 30.0  # at the latest grants are read again and old claims end
+GRANTS_S = 2.0  # what was read of grants counts for so long when a name is to be given
+RETRY_S, RETRY_LIMIT_S = 1.0, 30.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Where claims are kept, for how long after their owner's end, and what the installation grants."""
+
+    namespace: str
+    config_map: str
+    retention_s: float
+    granted: tuple[tuple[str, str], ...] = ()  # namespace and its patterns with commas
+    annotations: bool = True  # whether Namespaces' annotations grant too
+    namespaces: tuple[str, ...] = ()  # those that are served; empty: all
+
+
+class Unreadable(ApiError):
+    """Somebody wrote something else into the ConfigMap."""
+
+
+class Names:
+    """The claims as they are written, and how each ModelDeployment stands by them.
+
+    Decisions are made over all that is known at once and written in one conditional update: of two operators, or an
+    operator and an admin's edit, the second one reads again. Before the write nobody is told anything, and gateways
+    follow what is written alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        known: Known,
+        terms: Terms,
+        add: Callable[[Key], None],
+        may_write: Callable[[], bool],
+        now: Callable[[], datetime],
+    ) -> None:
+        """`add` is called with each ModelDeployment whose standing changed; `may_write` is the lease's word."""
+        self._client, self._known, self._terms = client, known, terms
+        self._add, self._may_write, self._now = add, may_write, now
+        self._claims: dict[str, Claim] = {}
+        self._object: Object | None = None  # the ConfigMap as it was last read or written
+        self._rules = Rules(terms.retention_s)
+        self._rules_until: datetime | None = None
+        self._standings: dict[str, Standing] = {}
+        self._warned: set[str] = set()  # who was told that names cannot be claimed
+        self._said: tuple[str, ...] = ()
+        self._trouble = ""
+        self._dirty = asyncio.Event()
+
+    def of(self, key: Key, obj: Object) -> Standing | None:
+        """How a ModelDeployment stands; None when that is not settled yet: `add` is called when it is."""
+        wish = _wish(obj)
+        standing = self._standings.get(wish.owner)
+        if standing and standing.name == wish.name:
+            return standing
+        self._dirty.set()
+        if not self._trouble:
+            return None
+        self._warned.add(wish.owner)
+        return self._unclaimed(wish)
+
+    def gone(self, key: Key) -> None:
+        """A ModelDeployment is there no more."""
+        if "/".join(key) in self._standings:
+            self._dirty.set()
+
+    async def run(self) -> None:
+        """Until cancelled: settle when something changed, and now and then."""
+        pause_s = RETRY_S
+        while True:
+            if not self._may_write():
+                # Another operator may be writing now: what was read counts no more.
+                self._object = None
+                await asyncio.sleep(GATHER_S)
+                continue
+            self._dirty.clear()
+            try:
+                await self._settle()
+                pause_s = RETRY_S
+            except (Stale, Exists, Fenced):
+                self._object = None
+                await asyncio.sleep(GATHER_S)
+                continue
+            except ApiError as error:
+                self._object = None
+                self._fail(str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_LIMIT_S)
+                continue
+            await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._dirty.wait()
+        except TimeoutError:
+            self._object = None  # whatever happened to it is seen now, and mended
+        await asyncio.sleep(GATHER_S)
+
+    async def _settle(self) -> None:
+        if self._object is None:
+            self._object = await self._read()
+        await self._look_up_grants()
+        wishes = [_wish(obj) for key in self._known.deployments() if (obj := self._known.get(key))]
+        settled = settle(self._claims, wishes, self._rules, self._now())
+        if settled.claims != self._claims or names.DATA_KEY not in (self._object.get("data") or {}):
+            await self._write(settled.claims)
+        self._claims = settled.claims
+        self._trouble = ""
+        self._tell(settled.standings)
+        self._warned.clear()
+
+    async def _read(self) -> Object:
+        """The ConfigMap; one that is gone or was emptied gets back what this process knows."""
+        place = f"{self._terms.namespace}/{self._terms.config_map}"
+        try:
+            found = await self._client.get(CONFIG_MAPS, self._terms.namespace, self._terms.config_map)
+        except NotFound:
+            return {}
+        text = (found.get("data") or {}).get(names.DATA_KEY)
+        if text is not None:
+            try:
+                self._claims = names.decode(text)
+            except ValueError as error:
+                raise Unreadable(
+                    f"{names.DATA_KEY} of ConfigMap {place} cannot be read: {error}; mend it, or remove the key: then "
+                    "it is written again as this operator knew it, or by the age of ModelDeployments where it did not"
+                ) from error
+        return found
+
+    async def _write(self, claims: dict[str, Claim]) -> None:
+        data = {names.DATA_KEY: names.encode(claims)}
+        if self._object:
+            self._object = await self._client.replace(CONFIG_MAPS, {**self._object, "data": data})
+            return
+        metadata = {"name": self._terms.config_map, "namespace": self._terms.namespace}
+        body = {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": metadata, "data": data}
+        self._object = await self._client.create(CONFIG_MAPS, body)
+
+    # --- grants
+
+    async def _look_up_grants(self) -> None:
+        """Before any name is given: one that is granted must not go to a stranger meanwhile."""
+        now = self._now()
+        if self._rules_until and now < self._rules_until:
+            return
+        try:
+            annotated = await self._annotated() if self._terms.annotations else []
+        except Refused as error:
+            annotated = []
+            problems = [f"annotations {names.ANNOTATION} of Namespaces do not count: {error}"]
+            if self._rules_until:
+                return  # what was granted stays granted
+        else:
+            problems = []
+        found, unread = names.grants(self._terms.granted, annotated)
+        self._say((*problems, *unread))
+        self._rules = replace(self._rules, grants=found)
+        self._rules_until = now + timedelta(seconds=GRANTS_S)
+
+    async def _annotated(self) -> list[tuple[str, str]]:
+        if self._terms.namespaces:
+            found = [one for name in self._terms.namespaces if (one := await self._namespace(name))]
+        else:
+            found = await self._client.metadata(NAMESPACES, None)
+        pairs = ((one["metadata"]["name"], one["metadata"].get("annotations") or {}) for one in found)
+        return [(name, said[names.ANNOTATION]) for name, said in pairs if said.get(names.ANNOTATION)]
+
+    async def _namespace(self, name: str) -> Object | None:
+        try:
+            return await self._client.get(NAMESPACES, None, name)
+        except NotFound:  # it is served as soon as somebody makes it
+            return None
+
+    def _say(self, problems: Sequence[str]) -> None:
+        if tuple(problems) != self._said:
+            self._said = tuple(problems)
+            for problem in problems:
+                log.warning("%s", problem)
+
+    # --- who is told
+
+    def _tell(self, standings: dict[str, Standing]) -> None:
+        before, self._standings = self._standings, standings
+        for owner, standing in standings.items():
+            # Who has its name and never heard otherwise need not be looked at again: at a cold start that is everybody.
+            former = before.get(owner)
+            news = standing.lost or (former is not None and former.lost) or self._hears_of_conflict(_key(owner))
+            if standing != former and news:
+                self._add(_key(owner))
+
+    def _hears_of_conflict(self, key: Key) -> bool:
+        """Whether its status tells one, or a reconcile may be about to."""
+        status = (self._known.get(key) or {}).get("status") or {}
+        return "/".join(key) in self._warned or any(one["type"] == CONDITION for one in status.get("conditions") or ())
+
+    def _fail(self, why: str) -> None:
+        if why == self._trouble:
+            return
+        log.warning("model names cannot be claimed: %s", why)
+        self._trouble = why
+        for key in self._known.deployments():
+            if "/".join(key) not in self._standings:
+                self._add(key)
+
+    def _unclaimed(self, wish: Wish) -> Standing:
+        message = f'clients reach this model as {wish.owner}; whether also as "{wish.name}" cannot be said'
+        return Standing(wish.owner, wish.name, UNCLAIMED, f"{message}: {self._trouble}", known=False)
+
+
+def _wish(obj: Object) -> Wish:
+    metadata = obj["metadata"]
+    name = ((obj.get("spec") or {}).get("model") or {}).get("name") or metadata["name"]
+    return Wish(f"{metadata['namespace']}/{metadata['name']}", str(name), metadata.get("creationTimestamp") or "")
+
+
+def _key(owner: str) -> Key:
+    namespace, _, name = owner.partition("/")
+    return namespace, name

@@ -1,0 +1,58 @@
+"""The NetworkPolicy of a ModelDeployment's pods: who may connect to them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import HTTP_PORT
+from slipway_operator.model import labels
+
+FENCE = "fence"  # value of the component label, and end of the name
+GATEWAY, OPERATOR = "gateway", "operator"  # values of the chart's component label
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the API server puts it on every Namespace
+
+Peer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSettings:
+    """Who a release's gateways and operator are, and who else may read metrics."""
+
+    namespace: str  # of the release
+    release: tuple[tuple[str, str], ...]  # labels of its pods, but for the component
+    metrics_peers: tuple[Peer, ...] = field(default=())  # NetworkPolicyPeers
+
+
+def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
+    """Gateways reach the API, the operator and `metrics_peers` its `/metrics` on the same port; nobody else comes in.
+
+    Probes come from the node's kubelet, which network plugins let through to pods of their own node. What pods connect
+    to stays open: where weights are is the user's to say.
+    """
+    peers = [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *settings.metrics_peers]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": labels.child_name(owner.name, FENCE),
+            "namespace": owner.namespace,
+            "labels": {
+                labels.MODEL_DEPLOYMENT: owner.name,
+                labels.MANAGED_BY: "slipway",
+                labels.COMPONENT: FENCE,
+            },
+            "ownerReferences": [owner.reference()],
+        },
+        "spec": {
+            "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": peers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+        },
+    }
+
+
+def _release_pods(settings: FenceSettings, component: str) -> Peer:
+    return {
+        "namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}},
+        "podSelector": {"matchLabels": {**dict(settings.release), labels.COMPONENT: component}},
+    }

@@ -1,0 +1,161 @@
+"""Model names and who owns them: claims, what cluster admins grant, and the text of both."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+import msgspec
+
+from slipway_operator.model.wire import format_time, parse_time
+
+ANNOTATION = "slipway.dev/model-names"  # of a Namespace: names that it alone may have, with commas
+DATA_KEY = "names.json"  # in the ConfigMap of claims
+MAX_NAME = 128  # characters, as in the CRD
+MAX_PATTERNS = 64  # of one namespace
+
+_NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._:-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
+_PATTERN = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_NAME - 1}}})?\*|" + _NAME.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A model name's owner. A claim outlives its owner for a while, and is its namespace's so long."""
+
+    owner: str  # namespace/name of a ModelDeployment
+    since: datetime
+    released_at: datetime | None = None  # since when the owner is gone
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the owner."""
+        return self.owner.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A ModelDeployment that is there, and the model name in its spec."""
+
+    owner: str  # namespace/name
+    name: str
+    created: str  # RFC 3339 in UTC: text order is time order
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the ModelDeployment."""
+        return self.owner.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a ModelDeployment has its model name; `reason` is empty when it has."""
+
+    owner: str  # namespace/name of the ModelDeployment itself: by this it is always reached
+    name: str
+    reason: str = ""
+    message: str = ""
+    known: bool = True  # False: it cannot be said who has the name
+
+    @property
+    def lost(self) -> bool:
+        """Whether requests for the name do not come here."""
+        return bool(self.reason)
+
+
+@dataclass(frozen=True)
+class Grants:
+    """Names and beginnings of names, and the namespaces that alone may have them."""
+
+    namespaces: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by pattern
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """Of the beginnings, the longest first."""
+        return sorted({len(pattern) - 1 for pattern in self.namespaces if pattern.endswith("*")}, reverse=True)
+
+    def holders(self, name: str) -> frozenset[str] | None:
+        """Who may have a name; None: anybody. The pattern that says most counts: the name itself, then the longest."""
+        if name in self.namespaces:
+            return self.namespaces[name]
+        beginnings = (name[:length] + "*" for length in self._lengths if length <= len(name))
+        return next((self.namespaces[one] for one in beginnings if one in self.namespaces), None)
+
+    def allow(self, name: str, namespace: str) -> bool:
+        """Whether a namespace may have a name."""
+        holders = self.holders(name)
+        return holders is None or namespace in holders
+
+
+def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
+    """Grants from pairs of a namespace and its patterns with commas; and what in them cannot be read."""
+    found: dict[str, set[str]] = {}
+    problems = []
+    for namespace, text in (pair for pairs in written for pair in pairs):
+        patterns = [pattern for part in text.split(",") if (pattern := part.strip())]
+        if len(patterns) > MAX_PATTERNS:
+            problems.append(f"namespace {namespace}: of {len(patterns)} model names the first {MAX_PATTERNS} count")
+        for pattern in patterns[:MAX_PATTERNS]:
+            if _PATTERN.fullmatch(pattern):
+                found.setdefault(pattern, set()).add(namespace)
+            else:
+                problems.append(
+                    f"namespace {namespace}: {pattern[:64]!r} is no model name; write a name such as chat, or the "
+                    "beginning of names such as team-*"
+                )
+    return Grants({pattern: frozenset(namespaces) for pattern, namespaces in found.items()}), problems
+
+
+def is_name(name: str) -> bool:
+    """Whether a model can have the name: one with a slash would read as another deployment's namespace/name."""
+    return bool(_NAME.fullmatch(name))
+
+
+class _Written(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """A claim as JSON."""
+
+    owner: str
+    since: str
+    released_at: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(dict[str, _Written])
+
+
+def decode(text: str) -> dict[str, Claim]:
+    """Claims by name.
+
+    Raises:
+        ValueError: when the text is not that.
+    """
+    try:
+        written = _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return {
+        name: Claim(one.owner, parse_time(one.since), parse_time(one.released_at) if one.released_at else None)
+        for name, one in written.items()
+    }
+
+
+def encode(claims: Mapping[str, Claim]) -> str:
+    """A line a claim, sorted by name, so that people can read what changed."""
+    lines = (f"{_text(name)}: {_line(claim)}" for name, claim in sorted(claims.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n" if claims else "{}\n"
+
+
+def size_bytes(name: str, claim: Claim) -> int:
+    """What a claim takes of the text, whether its owner is there or not."""
+    return len(name) + len(claim.owner) + _FRAME_BYTES
+
+
+def _line(claim: Claim) -> str:
+    released = format_time(claim.released_at) if claim.released_at else None
+    return msgspec.json.encode(_Written(claim.owner, format_time(claim.since), released)).decode()
+
+
+def _text(value: str) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+_FRAME_BYTES = 96  # keys, both times, quotes and commas

@@ -1,0 +1,170 @@
+"""What an address is to a process that connects for others: public, private, or never connected to; pure.
+
+Sources: the IANA special-purpose registries for IPv4 and IPv6, RFC 6052 and 8215 (NAT64), RFC 3056 (6to4), RFC 4380
+(Teredo), and the documentation of each cloud's metadata service.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class Reach(StrEnum):
+    """Who else can be at an address."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"  # of an organisation or a cluster
+    RESERVED = "reserved"  # for documentation and benchmarks: in no use, but inside of some networks
+    FORBIDDEN = "forbidden"  # this machine, its link, a cloud's metadata, or no unicast address
+
+
+def _networks(*texts: str) -> tuple[Network, ...]:
+    return tuple(ip_network(text) for text in texts)
+
+
+_PRIVATE = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+_RESERVED = _networks(
+    "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"
+)
+# Some of these are inside a private or a public range, so they are looked at first.
+_FORBIDDEN = _networks(
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",  # link-local: AWS, GCP, Azure, OpenStack, DigitalOcean, Oracle, Hetzner, Scaleway
+    "168.63.129.16/32",  # Azure: the wire server
+    "100.100.100.200/32",  # Alibaba Cloud
+    "192.0.0.0/24",  # IETF protocols; 192.0.0.192 is Oracle Cloud Classic
+    "192.88.99.0/24",  # 6to4 relays
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "fd00:ec2::/32",  # AWS: metadata, time, names, credentials of pods
+    "fd20:ce::/32",  # GCP
+    "fd00:42::42/128",  # Scaleway
+    "2001::/23",  # IETF protocols, Teredo among them: it hides an IPv4 address
+    "2002::/16",  # 6to4: hides an IPv4 address
+)
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+# Forms whose last 32 bits are the IPv4 address that is reached in the end: mapped, translated (SIIT), NAT64.
+_EMBEDDING = (IPv6Network("::ffff:0:0/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("64:ff9b::/96"))
+
+
+def canonical(text: str) -> Address:
+    """The address that a connection to `text` reaches: IPv4 where it is written inside an IPv6 address.
+
+    Raises:
+        ValueError: when it is no address.
+    """
+    found = ip_address(text.partition("%")[0])
+    if isinstance(found, IPv6Address) and any(found in network for network in _EMBEDDING):
+        return IPv4Address(int(found) & 0xFFFF_FFFF)
+    return found
+
+
+def reach_of(address: Address) -> Reach:
+    """What a canonical address is; what no registry gives to anybody is forbidden."""
+    if any(address in network for network in _FORBIDDEN):
+        return Reach.FORBIDDEN
+    if any(address in network for network in _RESERVED):
+        return Reach.RESERVED
+    if any(address in network for network in _PRIVATE):
+        return Reach.PRIVATE
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
+        return Reach.FORBIDDEN  # ::/96, 64:ff9b:1::/48, fe80::/10, fec0::/10, 100::/64, ff00::/8 and the unassigned
+    return Reach.PUBLIC
+
+
+# Docker, etcd, API server, kubelet, kube-proxy, scheduler, controller manager.
+CLUSTER_PORTS = frozenset({2375, 2376, 2379, 2380, 6443, *range(10248, 10260)})
+# Of our own processes: /metrics, routes, probes; the metrics API. Elsewhere in the world both are ordinary.
+OWN_PORTS = frozenset({8001, 8443})
+SETTINGS = "operator.outbound.allowedCIDRs or operator.outbound.allowedHosts of the chart"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be connected to, as a cluster's admin says it."""
+
+    networks: tuple[Network, ...] = ()  # private ranges
+    hosts: tuple[str, ...] = ()  # names whose private addresses may be used: "a.b.svc", or "*.b.svc"
+    control: tuple[Address, ...] = ()  # the API server's
+    loopback: bool = False  # this machine too: for tests, and by no setting
+
+    def refusal(self, host: str, address: str, port: int) -> str:
+        """Why a connection must not be opened; empty when it may. `address` is what `host` led to.
+
+        The sentence names no address: what a name leads to inside a cluster is not everybody's to know.
+        """
+        try:
+            found = canonical(address)
+        except ValueError:
+            return "it is at no IP address"
+        if self.loopback and found.is_loopback:
+            return ""
+        reach = reach_of(found)
+        if reach is Reach.FORBIDDEN or (reach is Reach.RESERVED and not self._names(found)):
+            return "it is this machine, link-local, multicast, a cloud's metadata service or another reserved address"
+        if found in self.control or port in CLUSTER_PORTS or (port in OWN_PORTS and reach is not Reach.PUBLIC):
+            return "it is an address or a port of the cluster's own control"
+        if reach is not Reach.PRIVATE or self._allows(host, found):
+            return ""
+        return f"it is at a private address; an admin allows it by {SETTINGS}"
+
+    def _names(self, address: Address) -> bool:
+        """Whether a range that is itself reserved is allowed: a wide one does not mean these."""
+        return any(
+            address in network and reach_of(network.network_address) is Reach.RESERVED for network in self.networks
+        )
+
+    def _allows(self, host: str, address: Address) -> bool:
+        return any(address in network for network in self.networks) or any(
+            _matches(host, pattern) for pattern in self.hosts
+        )
+
+
+def _matches(host: str, pattern: str) -> bool:
+    name = host.lower().rstrip(".")
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Read the ranges of a setting.
+
+    Raises:
+        ValueError: names the one that is none.
+    """
+    found = []
+    for text in texts:
+        try:
+            found.append(ip_network(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no address range: write for example 10.96.0.0/12") from error
+    return tuple(found)
+
+
+def parse_hosts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Read the names of a setting.
+
+    Raises:
+        ValueError: names the one that is none.
+    """
+    found = []
+    for text in texts:
+        name = text.lower().rstrip(".")
+        labels = name.removeprefix("*.").split(".")
+        if not all(_is_label(label) for label in labels) or _is_address(name):
+            raise ValueError(f"{text!r} is no host name: write for example prometheus.monitoring.svc or *.tools.svc")
+        found.append(name)
+    return tuple(found)
+
+
+def _is_label(text: str) -> bool:
+    plain = text.replace("-", "").replace("_", "")
+    return bool(plain) and plain.isascii() and plain.isalnum() and len(text) <= 63 and text[0] != "-" != text[-1]
+
+
+def _is_address(text: str) -> bool:
+    return text.replace(".", "").isdigit()

@@ -1,0 +1,178 @@
+"""The one HTTP client for what tenants make the operator call: bounded in time and size, guarded on every connection.
+
+The guard looks at the address that a socket is about to connect to. A name is resolved once, by the connection itself,
+so a resolver that answers differently the next time changes nothing; and whatever spelling a host has, the address
+is what counts. Redirects are not followed, no proxy is used, no cookie is kept.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from slipway_operator.outbound.addresses import Policy
+
+AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
+
+URL_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, and how much of the answer is wanted: `keep_bytes` 0 reads none of it."""
+
+    method: str
+    url: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    timeout_s: float = 10.0
+    keep_bytes: int = 0
+    insecure: bool = False  # take any certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Status and body. A body that is longer than what was wanted is `cut`."""
+
+    status: int
+    body: bytes = b""
+    cut: bool = False
+
+    @property
+    def phrase(self) -> str:
+        """The status with its standard name: what the server wrote beside it is the server's, and not shown."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return str(self.status)
+
+
+class NoAnswer(Exception):
+    """There is no answer. The message is for people: it holds no header, no URL and nothing that a server said."""
+
+
+class Blocked(NoAnswer):
+    """The guard, or the URL itself, forbids it: another try ends the same."""
+
+
+class TooLate(NoAnswer):
+    """Not within the time of the request."""
+
+
+class _Refused(OSError):
+    """Ends one connection; aiohttp tries the next address, so the reason is kept by the dial."""
+
+
+class _Dial:
+    """One connection attempt to all addresses of one host."""
+
+    def __init__(self, policy: Policy, host: str) -> None:
+        self._policy, self._host, self.refusal = policy, host, ""
+
+    def open_socket(self, info: AddressInfo) -> socket.socket:
+        """A socket for the very address that is connected to next."""
+        family, kind, protocol, _, address = info
+        refusal = self._policy.refusal(self._host, str(address[0]), int(str(address[1])))
+        if refusal:
+            self.refusal = refusal
+            raise _Refused(refusal)
+        return socket.socket(family, kind, protocol)
+
+
+class Dialer:
+    """Sends requests for tenants. `who` begins a refusal: "hooks", "analyses"."""
+
+    def __init__(self, policy: Policy, who: str, resolver: AbstractResolver | None = None) -> None:
+        self._policy, self._who, self._resolver = policy, who, resolver
+
+    async def send(self, request: Request) -> Response:
+        """One try.
+
+        Raises:
+            NoAnswer: for every way in which none comes.
+        """
+        url = _read(request.url)
+        dial = _Dial(self._policy, str(url.host))
+        try:
+            async with asyncio.timeout(request.timeout_s), self._session(dial) as session:
+                return await _exchange(session, url, request)
+        except TimeoutError as error:
+            raise TooLate(f"no answer within {request.timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            if dial.refusal and isinstance(error, aiohttp.ClientConnectorError):
+                raise Blocked(f"{self._who} may not call {url.host}: {dial.refusal}") from None
+            raise NoAnswer(_said(url, error)) from error
+        except ValueError as error:
+            # aiohttp says so of a header with a line break; what it says could hold the header.
+            raise Blocked(
+                "the request cannot be sent: a header or the URL holds a character that it must not"
+            ) from error
+
+    def _session(self, dial: _Dial) -> aiohttp.ClientSession:
+        """For one request: its connections are judged by the one host that they are opened for."""
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                force_close=True, use_dns_cache=False, socket_factory=dial.open_socket, resolver=self._resolver
+            ),
+            # Each request brings its own limit; aiohttp's would cut a long one short.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            # A small body that unpacks into a huge one is not taken.
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+
+def _read(text: str) -> URL:
+    if len(text) > URL_LIMIT:
+        raise Blocked(f"the URL is longer than {URL_LIMIT} characters")
+    if not text.startswith(("http://", "https://")):
+        raise Blocked("the URL must start with http:// or https://")
+    try:
+        url = URL(text)
+        host, port = url.host, url.port
+    except (ValueError, TypeError) as error:
+        raise Blocked("the URL is not valid") from error
+    if not host or not port:
+        raise Blocked("the URL is not valid: it names no host, or port 0")
+    if url.user is not None or url.password is not None:
+        raise Blocked("the URL holds credentials before its host: take them out; a header can come from a Secret")
+    return url
+
+
+async def _exchange(session: aiohttp.ClientSession, url: URL, request: Request) -> Response:
+    async with session.request(
+        request.method,
+        url,
+        params=request.query or None,
+        headers={"Accept-Encoding": "identity", "User-Agent": "slipway-operator", **request.headers},
+        data=request.body or None,
+        # A redirect would carry the headers and the body to an address that nobody wrote down.
+        allow_redirects=False,
+        ssl=not request.insecure,
+    ) as response:
+        body = b""
+        while len(body) <= request.keep_bytes and request.keep_bytes:
+            chunk = await response.content.read(request.keep_bytes + 1 - len(body))
+            if not chunk:
+                break
+            body += chunk
+        return Response(response.status, body[: request.keep_bytes], len(body) > request.keep_bytes)
+
+
+def _said(url: URL, error: Exception) -> str:
+    """A failure in words that hold nothing of the answer, nor of the request but its host."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = "its certificate is not accepted"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        why = error.os_error.strerror or type(error.os_error).__name__
+    elif isinstance(error, aiohttp.ClientResponseError):
+        why = "what it answers is no HTTP"
+    else:
+        why = f"the connection broke ({type(error).__name__})"
+    return f"{url.host}:{url.port} cannot be reached: {why}"

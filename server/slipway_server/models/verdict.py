@@ -1,0 +1,35 @@
+"""How a config.json would be served, and why: what loading decides later, without weights. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import architectures
+from .families import BadConfig, shape_of
+from .rope import Unsupported
+
+NATIVE, FALLBACK, ENCODER, REFUSED = "native", "fallback", "encoder", "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    served: str  # native | fallback | encoder | refused
+    reason: str = ""  # why it is refused, or why the engine's own decoder does not compute it
+
+
+def judge(config: dict[str, Any], *, pooled: bool = False, context_tokens: int | None = None) -> Verdict:
+    """Of a folder with this config.json, with sentence-transformers' modules.json where `pooled`.
+
+    Args:
+        context_tokens: the longest context that is asked for; the config's own where none is.
+    """
+    try:
+        if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
+            return Verdict(ENCODER)
+        longest = config.get("max_position_embeddings")
+        shape_of(config, context_tokens or (longest if isinstance(longest, int) else 2048))
+    except (architectures.Refused, BadConfig) as reason:
+        return Verdict(REFUSED, str(reason))
+    except Unsupported as reason:
+        why = architectures.unfit(config)
+        return Verdict(REFUSED, why) if why else Verdict(FALLBACK, str(reason))
+    return Verdict(NATIVE)

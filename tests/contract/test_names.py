@@ -1,0 +1,24 @@
+"""Who owns which model name: what the operator writes is what gateways read."""
+
+from datetime import UTC, datetime
+
+from slipway_gateway.settings import Settings
+from slipway_gateway.table import OWNERS_KEY, parse_owners
+from slipway_operator import settings
+from slipway_operator.model import names
+from slipway_operator.model.names import Claim
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_claims_of_the_operator_are_owners_for_the_gateway() -> None:
+    claims = {"chat": Claim("a/chat", START), 'o"d': Claim("b/old", START, START)}
+    assert names.DATA_KEY == OWNERS_KEY
+    assert parse_owners({"data": {names.DATA_KEY: names.encode(claims)}}) == {"chat": "a/chat", 'o"d': "b/old"}
+    assert parse_owners({"data": {names.DATA_KEY: names.encode({})}}) == {}
+
+
+def test_both_look_in_the_same_place_by_default() -> None:
+    for environment in ({}, {"POD_NAMESPACE": "slipway-system"}):
+        operator, gateway = settings.parse(["run"], environment), Settings.load([], environment)
+        assert (operator.own_namespace, operator.names_configmap) == (gateway.own_namespace, gateway.names_configmap)

@@ -1,0 +1,271 @@
+"""One budget of bytes: what is held is counted, what is shared stays shared, and who stalls goes first (safety 24)."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_gateway.bodies import Outgoing, outgoing
+from slipway_gateway.budget import SHARE, STALLED, TOTAL, Account, Budget
+from slipway_gateway.container import budget_bytes, memory_limit_bytes
+from slipway_gateway.memory import Memory
+from slipway_gateway.samples import GENERATIONS, Samples
+from slipway_gateway.table import Backend, Route
+from slipway_gateway.units import Room, Units
+
+from .harness import Gateway, drop, echo, gateway, until, upstream
+
+pytestmark = pytest.mark.attack_class(15)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(limit: int = 100, share: int = 60) -> tuple[Budget, Clock, Counter[str]]:
+    clock, shed = Clock(), Counter[str]()
+    return Budget(limit, share, clock, lambda reason: shed.update([reason])), clock, shed
+
+
+def test_one_client_cannot_take_all() -> None:
+    budget, _, shed = made()
+    hostile, victim = budget.open("hostile"), budget.open("victim")
+    assert hostile.grow(60) == "" and hostile.grow(1) == SHARE and budget.open("hostile").grow(1) == SHARE
+    assert victim.grow(40) == "" and victim.grow(1) == TOTAL
+    hostile.close()
+    assert victim.grow(20) == "" and shed == {SHARE: 2, TOTAL: 1}
+
+
+def test_caches_give_way_first_then_who_does_not_move() -> None:
+    budget, clock, shed = made(limit=1000, share=1000)
+    memory = Memory(1000, 60.0, clock, budget)
+    memory.keep(b"a", b"1" * 44)
+    stalled, moving, asking = budget.open("s"), budget.open("m"), budget.open("a")
+    gone: list[str] = []
+    for account, name in ((stalled, "s"), (moving, "m")):
+        assert account.grow(300) == ""
+        account.waits(lambda name=name: gone.append(name))  # type: ignore[misc]
+    assert asking.grow(400) == "" and memory.size_bytes == 0 and not gone
+    assert asking.grow(100) == TOTAL and not gone, "nobody is stalled yet"
+    clock.now = 2.0
+    moving.moved()
+    assert asking.grow(100) == "" and gone == ["s"] and stalled.held_bytes == 0
+    assert asking.grow(400) == TOTAL and gone == ["s"] and shed[STALLED] == 1
+
+
+def act(account: Account, what: str, size: int) -> None:
+    acts = {
+        "g": lambda: account.grow(size),
+        "f": lambda: account.force(size),
+        "s": lambda: account.shrink(size),
+        "c": account.close,
+        "w": lambda: account.waits(lambda: None),
+        "m": account.moved,
+        "e": account.goes_on,
+    }
+    acts[what]()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("gfscwme"), st.integers(0, 50)), max_size=80))
+def test_what_is_counted_is_what_is_held(steps: list[tuple[int, str, int]]) -> None:
+    budget, clock, _ = made(limit=200, share=90)
+    accounts = [budget.open(f"client{n % 3}") for n in range(5)]
+
+    for n, what, size in steps:
+        clock.now += 0.5
+        act(accounts[n], what, size)
+        assert budget.used_bytes == sum(account.held_bytes for account in accounts) >= 0
+        for client in {account.client for account in accounts}:
+            assert budget.held_by(client) == sum(a.held_bytes for a in accounts if a.client == client)
+    for account in accounts:
+        account.close()
+    assert budget.used_bytes == 0 and not budget._clients and not budget._stopped
+
+
+@given(st.binary(max_size=300_000), st.binary(max_size=100))
+def test_a_body_is_sent_as_it_is_and_not_joined(body: bytes, tokens: bytes) -> None:
+    sent: list[bytes] = []
+
+    class Writer:
+        async def write(self, chunk: bytes) -> None:
+            sent.append(bytes(chunk))
+
+    found = outgoing(body, tokens)
+    if isinstance(found, Outgoing):
+        asyncio.run(found.write_with_length(Writer(), None))  # type: ignore[arg-type]
+        assert found.size == len(body) + len(tokens) and max(map(len, sent)) <= 64 << 10
+    assert (b"".join(sent) if sent else found) == body + tokens
+
+
+async def test_every_byte_is_given_back() -> None:
+    async def big(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response(body=b"x" * (1 << 19), content_type="application/json")
+
+    async with upstream(big) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        budget = gate.edge._proxy.budget
+        body = b'{"model":"chat","x":"%s"}' % (b"y" * 900_000)
+        for _ in range(3):
+            async with await gate.post(body) as answer:
+                assert len(await answer.read()) == 1 << 19
+            assert server.bodies.pop() == body
+        async with await gate.post(b"{") as answer:
+            assert answer.status == 400
+        await until(lambda: budget.used_bytes == 0)
+
+
+async def test_whole_answers_are_counted_and_passed_on_all_the_same() -> None:
+    """Safety 24: 1 MiB each, times all in flight. Without room they are passed on as they come."""
+
+    async def big(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response(body=b"x" * (1 << 20), content_type="application/json")
+
+    async with upstream(big) as server, gateway(memory_budget_bytes=400_000) as gate:
+        gate.route(("rev", 100, [server.url]))
+        async with await gate.post() as answer:
+            assert answer.status == 200 and len(await answer.read()) == 1 << 20
+        assert gate.outcomes() == {"ok": 1}
+
+
+async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0.1") -> asyncio.StreamWriter:
+    port = int(gate.url.rsplit(":", 1)[1])
+    _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"x" * sent)
+    await writer.drain()
+    return writer
+
+
+async def test_stalled_bodies_lock_nobody_out() -> None:
+    """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
+    async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
+        gate.route(("rev", 100, [server.url]))
+        budget = gate.edge._proxy.budget
+        writers = [await stalled_body(gate, 1 << 20, 120 << 10, f"127.0.0.{n}") for n in range(2, 18)]
+        await until(lambda: budget.used_bytes > 1_700_000)
+        body = b'{"model":"chat","x":"%s"}' % (b"y" * (600 << 10))
+        await asyncio.sleep(1.1)
+        async with await gate.post(body) as answer:
+            assert answer.status == 200
+        read = gate.metrics.registry.get_sample_value
+        assert (read("slipway_gateway_memory_shed_total", {"reason": "stalled"}) or 0) >= 1
+        await until(lambda: gate.outcomes().get("refused", 0) >= 1)
+        for writer in writers:
+            await drop(writer)
+        await until(lambda: budget.used_bytes == 0)
+
+
+async def test_only_what_arrived_is_counted() -> None:
+    async with gateway(memory_budget_bytes=100_000) as gate:
+        gate.route(("rev", 100, []))
+        writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
+        await until(lambda: gate.edge.running == 50)
+        assert gate.edge._proxy.budget.used_bytes < 50 * 100
+        for writer in writers:
+            await drop(writer)
+
+
+async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.2)
+    async with gateway(min_body_rate_bytes=5000) as gate:
+        gate.route(("rev", 100, []))
+        port = int(gate.url.rsplit(":", 1)[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(10):
+            writer.write(b"x")
+            await asyncio.sleep(0.05)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        await drop(writer)
+
+
+async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.3)
+
+    async def slowly():  # type: ignore[no-untyped-def]
+        yield b'{"model":"chat","x":"'
+        for _ in range(20):
+            await asyncio.sleep(0.04)
+            yield b"y" * 500
+        yield b'"}'
+
+    async with upstream(echo) as server, gateway(min_body_rate_bytes=3000) as gate:
+        gate.route(("rev", 100, [server.url]))
+        async with gate.client.post(gate.url + "/v1/completions", data=slowly()) as answer:
+            assert answer.status == 200
+
+
+async def test_a_client_over_its_share_is_told_and_another_is_served() -> None:
+    async with upstream(echo) as server, gateway(memory_budget_bytes=200_000, max_client_percentage=50) as gate:
+        gate.route(("rev", 100, [server.url]))
+        body = b'{"model":"chat","x":"%s"}' % (b"y" * 110_000)
+        async with await gate.post(body, headers={"Authorization": "Bearer a"}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+            assert "share" in (await answer.json())["error"]["message"]
+        async with await gate.post(b'{"model":"chat"}', headers={"Authorization": "Bearer a"}) as answer:
+            assert answer.status == 200
+
+
+# -- sessions of the judge
+
+
+def test_what_is_remembered_of_sessions_is_bounded_for_all_routes_together() -> None:
+    """Safety 24: 6.3 MB for each route and generation had no total."""
+    samples = Samples(500)
+    routes = [Route(f"ns/{n}", "u", f"m{n}", backends=(Backend("a", 50), Backend("b", 50))) for n in range(4)]
+    for route in routes:
+        for n in range(400):
+            samples.epoch(route).assign("a", f"session:{n}", f"client {n}", 0.0)
+    assert samples._room.taken <= 500
+    assert samples._room.taken == sum(len(epoch._units) for epochs in samples._epochs.values() for epoch in epochs)
+    samples.keep({})
+    assert samples._room.taken == 0
+
+
+def test_former_generations_give_their_room_back() -> None:
+    samples = Samples(10_000)
+    for generation in range(GENERATIONS + 3):
+        route = Route("ns/a", "u", "m", generation=generation, backends=(Backend("a", 100),))
+        epoch = samples.epoch(route)
+        for n in range(10):
+            epoch.assign("a", f"session:{generation}.{n}", "client", 0.0)
+    assert samples._room.taken == GENERATIONS * 10
+
+
+def test_the_largest_memory_gives_way() -> None:
+    room = Room(100)
+    large, small = (Units({"a": 100}, 0.0, room) for _ in range(2))
+    for n in range(10):
+        small.assign("a", f"session:s{n}", "client", 0.0)
+    for n in range(500):
+        large.assign("a", f"session:l{n}", "client", 0.0)
+    assert len(small) == 10 and room.taken == len(large) + len(small) <= 100
+    assert small.assign("a", "session:s0", "client", 0.0) == (False, True), "it is remembered still"
+
+
+# -- the container's limit
+
+
+def test_the_budget_comes_from_the_container(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/a/b\n0::/kubepods/x\n")
+    assert memory_limit_bytes(tmp_path, own) is None and memory_limit_bytes(tmp_path, tmp_path / "no") is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit_bytes(tmp_path, own) is None
+    (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
+    assert memory_limit_bytes(tmp_path, own) == 1 << 30
+    (tmp_path / "kubepods" / "x").mkdir(parents=True)
+    (tmp_path / "kubepods" / "x" / "memory.max").write_text(f"{1 << 29}\n")
+    assert memory_limit_bytes(tmp_path, own) == 1 << 29
+    (tmp_path / "memory" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "memory" / "a" / "b" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit_bytes(tmp_path, own) == 1 << 29
+    assert budget_bytes(0, 1 << 30) == 375809638 and budget_bytes(7, 1 << 30) == 7 and budget_bytes(0, None) == 1 << 28

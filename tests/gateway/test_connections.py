@@ -1,0 +1,124 @@
+"""Connections of clients are bounded in number, by address, and in the time of a head (safety 24)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_gateway.connections import ADDRESS, TOTAL, Connections, owner_of
+
+from .harness import Gateway, drop, echo, gateway, until, upstream
+
+pytestmark = pytest.mark.attack_class(15)
+
+ASK = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+OPEN: list[asyncio.StreamWriter] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    """Each connection of a test, however it ends."""
+    yield
+    while OPEN:
+        await drop(OPEN.pop())
+
+
+async def connect(gate: Gateway, host: str = "127.0.0.1") -> Pair:
+    made = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]), local_addr=(host, 0))
+    OPEN.append(made[1])
+    return made
+
+
+async def said(pair: Pair, sent: bytes = ASK) -> bytes:
+    reader, writer = pair
+    writer.write(sent)
+    async with asyncio.timeout(5):
+        return await reader.readuntil(b"\r\n\r\n")
+
+
+def test_an_address_has_half_by_default_and_a_network_of_ipv6_is_one() -> None:
+    taken = Connections(10, 0)
+    assert [taken.refused("a") for _ in range(6)] == [""] * 5 + [ADDRESS]
+    assert [taken.refused(f"b{n}") for n in range(6)] == [""] * 5 + [TOTAL]
+    taken.left("a")
+    assert taken.refused("c") == "" and taken.count == 10
+    assert owner_of("2001:db8::1") == owner_of("2001:db8::ffff:1") != owner_of("2001:db8:0:1::1")
+    assert owner_of("::ffff:10.0.0.1") == owner_of("10.0.0.1") == "10.0.0.1" and owner_of("fe80::1%eth0") == "fe80::/64"
+    assert owner_of("") == "" and owner_of("unix") == "unix"
+
+
+@given(st.integers(1, 8), st.integers(0, 8), st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=60))
+def test_counts_are_those_of_who_is_inside(limit: int, each: int, steps: list[tuple[bool, str]]) -> None:
+    taken, inside = Connections(limit, each), dict.fromkeys("abc", 0)
+    for comes, who in steps:
+        if comes:
+            inside[who] += not taken.refused(who)
+        elif inside[who]:
+            taken.left(who)
+            inside[who] -= 1
+        assert taken.count == sum(inside.values()) <= limit
+        assert max(inside.values()) <= (each or max(1, limit // 2))
+
+
+async def test_one_address_cannot_take_them_all() -> None:
+    async with gateway(max_connections=10) as gate:
+        gate.route(("rev", 100, []))
+        held = [await connect(gate, "127.0.0.2") for _ in range(5)]
+        answer = await said(await connect(gate, "127.0.0.2"), b"")
+        assert answer.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in answer
+        assert (await said(await connect(gate, "127.0.0.3"))).startswith(b"HTTP/1.1 200")
+        read = gate.metrics.registry.get_sample_value
+        assert read("slipway_gateway_connections_refused_total", {"reason": "address"}) == 1
+        assert gate.outcomes() == {"ok": 1}
+        for _, writer in held:
+            await drop(writer)
+        await until(lambda: read("slipway_gateway_connections") <= 1)
+        assert (await said(await connect(gate, "127.0.0.2"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.listener._IDLE_S", 0.2)
+    monkeypatch.setattr("slipway_gateway.listener._SWEPT_S", 0.0)
+    async with upstream(echo) as server, gateway(max_connections=6, max_connections_per_address=2) as gate:
+        gate.route(("rev", 100, [server.url]))
+        for n in range(6):
+            await connect(gate, f"127.0.0.{10 + n}")
+        answer = await said(await connect(gate, "127.0.0.9"), b"")
+        assert answer.startswith(b"HTTP/1.1 503") and b"Retry-After: 1" in answer
+        await asyncio.sleep(0.3)
+        # It may be turned away once more: those that give way leave a moment later.
+        await connect(gate, "127.0.0.9")
+        await asyncio.sleep(0.05)
+        assert (await said(await connect(gate, "127.0.0.9"))).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
+    async with gateway(header_timeout_s=0.2) as gate:
+        gate.route(("rev", 100, []))
+        reader, writer = await connect(gate)
+        for part in (ASK + ASK[:10], b"\r\nX-A: b", b"\r\nX-B: c"):
+            writer.write(part)
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(2):
+            assert (await reader.read()).count(b"HTTP/1.1 200") == 1
+        await drop(writer)
+
+
+async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None:
+    async with upstream(echo) as server, gateway(header_timeout_s=0.3) as gate:
+        gate.route(("rev", 100, [server.url]))
+        pair = await connect(gate)
+        pair[1].write(ASK[:12])
+        await asyncio.sleep(0.1)
+        assert (await said(pair, ASK[12:])).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(0.5)
+        body = b'{"model":"chat"}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await pair[0].read(4096)
+        assert (await said(pair, head + body)).startswith(b"HTTP/1.1 200")
+        await drop(pair[1])

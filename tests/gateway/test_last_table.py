@@ -1,0 +1,142 @@
+"""The last table survives a restart of its gateway while the API server is away (safety 25)."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slipway_gateway.app import Admin
+from slipway_gateway.last_table import FILE, LastTable, decode, encode
+from slipway_gateway.table import (
+    Backend,
+    Endpoints,
+    HeaderMatch,
+    HeaderRoute,
+    MirrorRoute,
+    Problem,
+    Route,
+    RouteTable,
+    build,
+)
+from slipway_gateway.telemetry.metrics import Metrics
+
+from .harness import NoSource, echo, gateway, table, until, upstream
+
+MATCH = (HeaderMatch("x-team", prefix="qa-"),)
+ROUTE = Route(
+    "default/chat", "u1", "org/chat", "2026-01-01T00:00:00Z", 41, "salt",
+    (Backend("r1", 25, "v2"), Backend("r2", 75)), (HeaderRoute("t", "r1", MATCH),),
+    (MirrorRoute("m", "r1", 20, MATCH),),
+    30.0, 2, False, None, ("cookie",),
+)  # fmt: skip
+TABLE = build([ROUTE], [Endpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])
+
+
+def kept(folder: Path, published: list[RouteTable], max_age_s: float = 3600.0) -> LastTable:
+    return LastTable(str(folder), max_age_s, published.append, Metrics("test"))
+
+
+async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    before: list[RouteTable] = []
+    last = kept(tmp_path, before)
+    running = asyncio.create_task(last.run(grace_s=0.01))
+    last.publish(TABLE)
+    await until(lambda: (tmp_path / FILE).exists())
+    running.cancel()
+    after: list[RouteTable] = []
+    again = kept(tmp_path, after)
+    assert again.report() == {"restored": False, "age_s": 0.0}
+    running = asyncio.create_task(again.run(grace_s=0.05))
+    await until(lambda: after)
+    assert after == [TABLE] and again.report()["restored"] and 0 <= again.report()["age_s"] < 60
+    again.publish(build([], []))
+    assert after[-1] == build([], []) and not again.report()["restored"] and again.age_s is None
+    running.cancel()
+
+
+async def test_the_cluster_comes_first_where_it_answers_in_time(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(encode(TABLE, time.time()))
+    published: list[RouteTable] = []
+    last = kept(tmp_path, published)
+    running = asyncio.create_task(last.run(grace_s=0.3))
+    await asyncio.sleep(0.05)
+    assert not published
+    last.publish(build([], []))
+    await asyncio.sleep(0.4)
+    assert published == [build([], [])]
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"",
+        b"{",
+        b'{"saved_s":1,"routes":[],"endpoints":[],"version":99}',
+        encode(TABLE, time.time()).replace(b'"weight":25', b'"weight":26'),
+        encode(TABLE, time.time())[:-20],
+        b"[" * 5000,
+        b"\xff",
+    ],
+)
+async def test_what_is_damaged_is_not_used_and_said(
+    written: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(written)
+    assert isinstance(decode(written), Problem)
+    published: list[RouteTable] = []
+    running = asyncio.create_task(kept(tmp_path, published).run(grace_s=0.01))
+    await asyncio.sleep(0.1)
+    assert not published and "is not used" in caplog.text
+    running.cancel()
+
+
+async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
+    """Its addresses may be those of other pods by then."""
+    (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 100))
+    published: list[RouteTable] = []
+    running = asyncio.create_task(kept(tmp_path, published, max_age_s=50).run(grace_s=0.01))
+    await asyncio.sleep(0.1)
+    assert not published
+    running.cancel()
+
+
+async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.last_table._RENEW_S", 0.05)
+    (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
+    published: list[RouteTable] = []
+    running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
+    await until(lambda: len(published) == 2)
+    assert published == [TABLE, RouteTable()]
+    running.cancel()
+
+
+async def test_a_folder_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    published: list[RouteTable] = []
+    last = kept(tmp_path / "none", published)
+    running = asyncio.create_task(last.run(grace_s=0.01))
+    last.publish(TABLE)
+    await until(lambda: "not kept" in caplog.text)
+    assert published == [TABLE] and not running.done()
+    running.cancel()
+
+
+async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 30))
+        last = LastTable(str(tmp_path), 3600.0, gate.backends.publish, gate.metrics)
+        running = asyncio.create_task(last.run(grace_s=0.01))
+        await until(lambda: gate.backends.table)
+        admin = Admin(gate.edge, gate.backends, gate.metrics, NoSource(), "i", last=last)
+        ready = await admin._readyz(None)  # type: ignore[arg-type]
+        assert ready.status == 200 and "restored table, 3" in str(ready.text) and "the test" in str(ready.text)
+        report = msgspec.json.decode((await admin._routes(None)).body)  # type: ignore[arg-type]
+        assert report["table"]["restored"] and 29 < report["table"]["age_s"] < 60
+        async with await gate.post() as answer:
+            assert answer.status == 200
+        assert (gate.metrics.registry.get_sample_value("slipway_gateway_restored_table_age_seconds") or 0) > 29
+        running.cancel()

@@ -1,0 +1,190 @@
+"""A request that was in flight at two engine crashes goes to no third pod (safety 1, the gateway's half)."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway_gateway.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
+
+from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, until, upstream
+from .test_proxy import MARKED_HEAD, chunk, marked
+
+POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
+CRASHED = b'{"error":{"message":"The engine stopped.","type":"server_error","code":"engine_crashed"}}'
+
+pytestmark = pytest.mark.attack_class(18)
+
+
+def crashing(body: bytes = POISON) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if await request.read() == body:
+            return web.Response(status=503, body=CRASHED, content_type="application/json")
+        return web.json_response({"choices": []})
+
+    return answer
+
+
+async def code(gate: Gateway, body: bytes, **headers: str) -> tuple[int, str]:
+    async with await gate.post(body, headers=headers) as answer:
+        said = await answer.json()
+        return answer.status, (said.get("error") or {}).get("code", "")
+
+
+def total(gate: Gateway, name: str) -> float:
+    found = [s.value for family in gate.metrics.registry.collect() for s in family.samples if s.name == name]
+    return sum(found)
+
+
+async def test_it_goes_to_no_third_pod_and_is_named_without_its_content(caplog: pytest.LogCaptureFixture) -> None:
+    async with upstream(crashing()) as a, upstream(crashing()) as b, upstream(crashing()) as c, gateway() as gate:
+        gate.route(("rev", 100, [a.url, b.url, c.url]))
+        assert await code(gate, POISON, **{"X-Request-Id": "req-1"}) == (422, "request_crashed_engine")
+        assert sorted(len(server.bodies) for server in (a, b, c)) == [0, 1, 1]
+        (record,) = [r for r in caplog.records if r.name == "slipway_gateway.crashes"]
+        named = vars(record)
+        assert (named["request_id"], named["model"], named["revision"]) == ("req-1", "chat", "rev")
+        assert len(named["digest"]) == 32 and "secret" not in str(named)
+        assert gate.outcomes() == {"poison": 1}
+        assert total(gate, "slipway_gateway_poison_total") == 1
+        assert total(gate, "slipway_gateway_engine_crashes_total") == 2
+
+
+async def test_sent_again_it_reaches_no_pod_at_all_and_others_do() -> None:
+    """Safety 1: `can be sent again`. The same bytes of the same client alone: nobody else is refused for them."""
+    async with upstream(crashing()) as a, upstream(crashing()) as b, gateway() as gate:
+        gate.route(("rev", 100, [a.url, b.url]))
+        for _ in range(3):
+            assert (await code(gate, POISON))[0] == 422
+        assert len(a.bodies) + len(b.bodies) == 2
+        assert (await code(gate, POISON.replace(b"word", b"wort"))) == (200, "")
+        another = await code(gate, POISON, Authorization="Bearer another-client")
+        assert another[0] == 422 and len(a.bodies) + len(b.bodies) == 5, "another client's are counted anew"
+
+
+async def test_a_crash_and_a_resent_body_count_together() -> None:
+    """One pod only: the client is told 503 once, and its second try ends the second engine."""
+    crashes = 0
+
+    async def once_per_request(request: web.Request) -> web.StreamResponse:
+        nonlocal crashes
+        crashes += 1
+        return web.Response(status=503, body=CRASHED, content_type="application/json")
+
+    async with upstream(once_per_request) as server, gateway(max_attempts=1, hold_timeout_s=0.05) as gate:
+        gate.route(("rev", 100, [server.url]))
+        assert await code(gate, POISON) == (503, "engine_crashed")
+        assert await code(gate, POISON) == (422, "request_crashed_engine")
+        assert await code(gate, POISON) == (422, "request_crashed_engine")
+        assert crashes == 2
+
+
+async def test_resets_before_the_first_byte_count_unless_the_pod_leaves() -> None:
+    async with raw_upstream() as one, raw_upstream() as two, upstream(echo) as good, gateway() as gate:
+        gate.route(("rev", 100, [one, two]), ("good", 0, [good.url]))
+        assert await code(gate, b'{"model":"chat"}') == (422, "request_crashed_engine")
+        assert not good.bodies
+
+
+async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
+    """Zero failed requests when pods are killed stays true: what is listed no more counts for nothing."""
+    released = asyncio.Event()
+
+    async def dies(request: web.Request) -> web.StreamResponse:
+        await released.wait()
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    async with upstream(dies) as one, upstream(dies) as two, upstream(echo) as good, gateway() as gate:
+        gate.route(("rev", 100, [one.url, two.url]))
+        asking = asyncio.create_task(gate.post(b'{"model":"chat"}'))
+        await until(lambda: one.bodies or two.bodies)
+        gate.route(("rev", 100, [good.url]))
+        released.set()
+        async with await asking as answer:
+            assert answer.status == 200
+        assert total(gate, "slipway_gateway_engine_crashes_total") == 0
+
+
+async def test_connections_that_are_refused_are_no_crashes() -> None:
+    async with gateway() as gate:
+        gate.route(("rev", 100, [await refused_url(), await refused_url()]))
+        assert await code(gate, POISON) == (502, "upstream_unreachable")
+        assert total(gate, "slipway_gateway_engine_crashes_total") == 0
+
+
+@pytest.mark.parametrize("comment", [b": engine_crashed\n\n", b": engine_crashed\n"])
+async def test_a_stream_that_says_it_is_taken_up_once_and_no_more(comment: bytes) -> None:
+    async with (
+        raw_upstream(MARKED_HEAD, marked(1), chunk(comment)) as one,
+        raw_upstream(MARKED_HEAD, marked(2), chunk(comment)) as two,
+        upstream(crashing()) as third,
+        gateway() as gate,
+    ):
+        gate.route(("rev", 100, [one]))
+        answer = await gate.post(b'{"model":"chat","stream":true}')
+        await answer.content.readline()
+        gate.route(("rev", 100, [two]))
+        said = await answer.read()
+        assert b"request_crashed_engine" in said and said.endswith(b"data: [DONE]\n\n")
+        assert b": engine_crashed" not in said, "what servers say to gateways is nobody else's"
+        assert b".2.00000002." in said, "it was taken up once"
+        assert not third.bodies and gate.outcomes() == {"poison": 1}
+
+
+async def test_streams_of_bystanders_outlive_what_kills_two_pods() -> None:
+    """Those that go on elsewhere are not blamed when the suspect that is on trial there ends that server too."""
+    suspects, now = Suspects(lambda: 0.0), "http://a"
+    culprit, bystanders = Suspect("k", "/", b"p"), [Suspect("k", "/", b"%d" % n) for n in range(20)]
+    for one in (culprit, *bystanders):
+        assert suspects.blame(one, now, on_trial=False) == 1
+    # All go on at b; the culprit is on trial there when it dies.
+    suspects.begin("http://b")
+    assert {suspects.blame(one, "http://b", on_trial=False) for one in bystanders[:10]} == {1}
+    assert suspects.blame(culprit, "http://b", on_trial=True) == 2
+    suspects.end("http://b")
+    assert {suspects.blame(one, "http://b", on_trial=False) for one in bystanders[10:]} == {1}
+
+
+async def test_suspects_are_tried_one_at_a_time() -> None:
+    """The innocent ones get their answers though the culprit kills the second server as well."""
+    first_round = asyncio.Event()
+    working: set[bytes] = set()
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if len(server.bodies) <= 6:
+            if len(server.bodies) == 6:
+                first_round.set()
+            await first_round.wait()
+            return web.Response(status=503, body=CRASHED, content_type="application/json")
+        working.add(body)
+        assert len(working) == 1, "suspects are alone at an endpoint"
+        await asyncio.sleep(0.02)
+        working.discard(body)
+        if body == POISON:
+            return web.Response(status=503, body=CRASHED, content_type="application/json")
+        return web.json_response({"choices": []})
+
+    async with upstream(serve) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        bodies = [b'{"model":"chat","n":%d}' % n for n in range(5)]
+        said = await asyncio.gather(*(code(gate, body) for body in (*bodies, POISON)))
+    assert said == [(200, "")] * 5 + [(422, "request_crashed_engine")]
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(1, 40))
+def test_what_is_remembered_is_bounded_in_number_and_time(count: int) -> None:
+    now = [0.0]
+    suspects = Suspects(lambda: now[0])
+    for n in range(MAX_SUSPECTS + count):
+        suspects.blame(Suspect("k", "/", b"%d" % n), "u", on_trial=False)
+    assert len(suspects._crashes) == MAX_SUSPECTS == sum(suspects._keys.values())
+    assert suspects.crashes(Suspect("k", "/", b"0")) == 0
+    assert suspects.crashes(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == 1
+    now[0] = REMEMBERED_S
+    assert suspects.crashes(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == 0 and not suspects._crashes

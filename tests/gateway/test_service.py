@@ -1,0 +1,97 @@
+"""Whether requests get answers, as the gateway counts it, and how the operator hears that they do not."""
+
+import asyncio
+from typing import Any
+
+from slipway_gateway.service import Service, Services
+
+from .harness import answering, echo, gateway, refused_url, upstream
+
+
+def counted(one: Service, now_s: float) -> tuple[int, int]:
+    told = one.report(now_s)
+    return told["answered"], told["refused"]
+
+
+def test_counts_are_of_the_last_ten_to_twenty_seconds() -> None:
+    one = Service(0.0)
+    one.answered(1.0)
+    one.refused(9.0, "upstream")
+    assert counted(one, 9.9) == (1, 1)
+    assert counted(one, 19.9) == (1, 1)
+    one.answered(19.95)
+    assert counted(one, 20.0) == (1, 0), "what was before is forgotten"
+    assert counted(one, 60.0) == (0, 0)
+    assert one.report(60.0)["last"] == ""
+
+
+def test_a_route_fails_when_nearly_all_requests_do() -> None:
+    one = Service(0.0)
+    for _ in range(2):
+        one.refused(1.0, "no_endpoint")
+    assert not one.fails(1.0), "two may be chance"
+    one.refused(1.0, "no_endpoint")
+    assert one.fails(1.0)
+    one.answered(2.0)
+    assert not one.fails(2.0), "one of four was answered"
+    for _ in range(10):
+        one.refused(3.0, "no_endpoint")
+    assert one.fails(3.0) and not one.fails(23.0)
+
+
+def test_news_are_told_once_when_they_begin_and_when_they_end() -> None:
+    now, told = [0.0], []
+    services = Services(lambda: now[0], told.append)
+    services.follow([("a", "u", True), ("b", "u", False)])
+    assert told == []
+    for _ in range(20):
+        services.refused("a", "upstream")
+    services.refused("elsewhere", "upstream")
+    assert told == ["a"]
+    for _ in range(20):
+        services.answered("a")
+    assert told == ["a", "a"]
+    now[0] = 5.0
+    services.follow([("a", "u", False), ("b", "u", True)])
+    assert told == ["a", "a", "a", "b"]
+    now[0] = 7.5
+    assert services.report("a")["unserved_s"] == 2.5 and services.report("b")["unserved_s"] is None
+    services.follow([("a", "another object", False)])
+    assert services.report("a")["unserved_s"] == 0.0
+
+
+async def report(gate: Any) -> dict[str, Any]:
+    async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+        return dict((await answer.json())["routes"]["default/chat"]["service"])
+
+
+async def test_every_request_counts_as_answered_or_refused() -> None:
+    async with gateway() as gate, upstream(echo) as server, upstream(answering(500)) as broken:
+        gate.route(("r1", 100, [server.url]))
+        for _ in range(3):
+            await gate.post()
+        told = await report(gate)
+        assert (told["answered"], told["refused"], told["unserved_s"]) == (3, 0, None)
+        gate.route(("r1", 100, [broken.url]))
+        await gate.post()
+        gate.route(("r1", 100, [await refused_url()]))
+        await gate.post()
+        gate.route(("r1", 100, []))
+        await gate.post()
+        told = await report(gate)
+        assert (told["answered"], told["refused"]) == (3, 3)
+        assert told["last"] and told["unserved_s"] >= 0
+
+
+async def test_the_operator_hears_at_once_that_requests_fail() -> None:
+    """Seen: `Healthy 2/2` while every request got 503 (safety 1, story S1)."""
+    async with gateway() as gate:
+        gate.route(("r1", 100, [await refused_url()]))
+        async with gate.client.get(gate.admin_url + "/internal/calls") as answer:
+            mark = (await answer.json())["mark"]
+        asked = gate.client.get(gate.admin_url + "/internal/calls", params={"since": mark})
+        waiting = asyncio.ensure_future(asked)
+        for _ in range(3):
+            assert (await gate.post()).status >= 500
+        async with asyncio.timeout(5), await waiting as answer:
+            assert (await answer.json())["routes"] == ["default/chat"]

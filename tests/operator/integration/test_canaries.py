@@ -1,0 +1,167 @@
+"""Secrets planted wherever one can be: none of them comes out of the operator or the gateway."""
+
+import asyncio
+import contextlib
+import io
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from slipway_operator.__main__ import main
+from slipway_operator.kube.resources import (
+    ANALYSIS_TEMPLATES,
+    CONTROLLER_REVISIONS,
+    EVENTS,
+    JOBS,
+    MODEL_DEPLOYMENTS,
+    NETWORK_POLICIES,
+    REPLICA_SETS,
+    SECRETS,
+)
+from tests.support.processes import free_port, own_address
+
+from .conftest import MANIFEST
+from .test_measuring import allow_secret, healthy, measured
+
+pytestmark = [pytest.mark.integration, pytest.mark.attack_class(2, 22)]
+
+CANARY = "c4nary"  # a part of every secret value
+
+
+class Service:
+    """A hook's receiver, a web service and a Prometheus that say secrets in every way they can."""
+
+    def __init__(self):
+        self.port, self.paths = free_port(), []
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._say)
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self):
+        await self._runner.setup()
+        await web.TCPSite(self._runner, own_address(), self.port).start()
+
+    async def stop(self):
+        await self._runner.cleanup()
+
+    async def _say(self, request):
+        self.paths.append(request.path)
+        said = {"error": f"{CANARY}-answer", "status": "error", "errorType": f"{CANARY}-type"}
+        headers = {"X-Secret": f"{CANARY}-header", "Location": f"http://{CANARY}-location/"}
+        status = {"/hook": 403, "/moved": 302}.get(request.path, 200)
+        return web.json_response(said, status=status, reason=f"{CANARY}-reason", headers=headers)
+
+    def url(self, path):
+        return f"http://{own_address()}:{self.port}/{path}"
+
+
+@pytest.fixture
+async def service():
+    service = Service()
+    await service.start()
+    yield service
+    await service.stop()
+
+
+@pytest.fixture
+def operator_flags():
+    return [f"--allowed-private-cidrs={own_address()}/32", "--fence-release=a=b", "--log-level=debug"]
+
+
+def template(service):
+    header = {"key": "Authorization", "valueFrom": {"secretKeyRef": {"name": "given", "key": "token"}}}
+    hidden = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "not-given", "key": "token"}}}
+    pod = {"containers": [{"name": "a", "image": "b:1", "env": [hidden]}]}
+    endless = {"interval": "5s", "consecutiveErrorLimit": 100, "failureLimit": -1}
+
+    def web_metric(name, path, **fields):
+        provider = {"web": {"url": service.url(path), "headers": [header], **fields}}
+        return {"name": name, "successCondition": "result == 'x'", "provider": provider, **endless}
+
+    query = {"prometheus": {"address": service.url("prometheus"), "query": "up", "headers": [header]}}
+    return {
+        "metrics": [
+            web_metric("web", "web"),
+            web_metric("part", "web", jsonPath="{$.error}"),
+            web_metric("missing", "web", jsonPath="{$.nothing}"),
+            web_metric("moved", "moved"),
+            {"name": "prometheus", "successCondition": "result[0] > 1", "provider": query, **endless},
+            {"name": "job", "provider": {"job": {"spec": {"template": {"spec": pod}}}}, "consecutiveErrorLimit": 100},
+        ]
+    }
+
+
+async def plant(cluster, service):
+    for name in ("given", "not-given", "hub", "engine"):
+        metadata = {"name": name, "namespace": cluster.namespace}
+        values = dict.fromkeys(("token", "HF_TOKEN", "key"), f"{CANARY}-{name}")
+        await cluster.client.create(SECRETS, {"metadata": metadata, "stringData": values})
+    await allow_secret(cluster, "given")
+    metadata = {"name": "quality", "namespace": cluster.namespace}
+    kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "AnalysisTemplate"}
+    await cluster.client.create(ANALYSIS_TEMPLATES, {**kind, "metadata": metadata, "spec": template(service)})
+    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
+    steps = [{"setWeight": 50}, {"analysis": {"templates": [{"templateName": "quality"}], "maxDuration": "30m"}}]
+    hooks = [{"name": "gate", "type": "confirm-traffic-increase", "url": service.url("hook")}]
+    hooks += [{"name": "log", "type": "event", "url": service.url("hook"), "retries": 0}]
+    manifest["spec"] = {
+        "model": {"uri": "hf://org/model", "revision": "v1", "secretRef": {"name": "hub"}},
+        "engine": {"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "engine", "key": "key"}}}]},
+        "strategy": {"canary": {"steps": steps, "scaleDownDelaySeconds": 0}, "hooks": hooks},
+    }
+    await cluster.client.create(MODEL_DEPLOYMENTS, manifest)
+    await cluster.reaches("chat is stable", healthy)
+    await cluster.edit({"model": {"revision": "v2"}})
+
+
+async def everything_said(cluster):
+    """All that a reader of the cluster, of logs or of admin pages sees."""
+    kinds = (MODEL_DEPLOYMENTS, REPLICA_SETS, CONTROLLER_REVISIONS, EVENTS, JOBS, NETWORK_POLICIES)
+    said = {kind.plural: str(await cluster.client.list(kind, cluster.namespace)) for kind in kinds}
+    said |= {"operator's log": cluster.operator.log(), "gateway's log": cluster.gateway.log()}
+    said["operator's metrics"] = (await cluster.admin("/metrics"))[1]
+    key = {"Authorization": f"Bearer {CANARY}-client", "Cookie": f"a={CANARY}-cookie"}
+    async with aiohttp.ClientSession(headers=key) as session:
+        body = {"model": "chat", "prompt": "x", "user": f"{CANARY}-user"}
+        async with session.post(f"http://127.0.0.1:{cluster.port}/v1/completions", json=body) as answer:
+            said["gateway's answer"] = await answer.text()
+        for page in ("/metrics", "/internal/routes"):
+            async with session.get(f"http://127.0.0.1:{cluster._gateway_port}{page}") as answer:
+                said[f"gateway's {page}"] = await answer.text()
+    return said
+
+
+def explained(kubeconfig, namespace, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    with contextlib.redirect_stdout(out):
+        assert main(["explain", "chat", "-n", namespace, "--own-namespace", namespace]) == 0
+    return out.getvalue()
+
+
+async def test_no_secret_comes_out_anywhere(cluster, service, api_server, monkeypatch):
+    """Safety 17 and 21."""
+    await plant(cluster, service)
+    gated = await cluster.reaches("the gate holds", lambda now: "403 Forbidden" in now.get("message", ""))
+    assert "gate" in gated["message"]
+    await cluster.client.patch(MODEL_DEPLOYMENTS, cluster.namespace, "chat", {"spec": {"strategy": {"hooks": []}}})
+
+    def all_asked(status):
+        return len(measured(status)) == 6 and all(item.get("measurements") for item in measured(status))
+
+    status = await cluster.reaches("every provider was asked", all_asked)
+    told = {item["name"]: item["measurements"][-1] for item in measured(status)}
+    assert told["part"]["value"] == f"a text of {len(CANARY) + 7} characters"
+    assert "302 Found: redirects are not followed" in told["moved"]["message"]
+    assert "Secret 'not-given' may not be used" in told["job"]["message"]
+    assert {"/web", "/moved", "/prometheus/api/v1/query"} <= set(service.paths), "it was really asked"
+    (revision, *_) = await cluster.client.list(CONTROLLER_REVISIONS, cluster.namespace)
+    assert revision["data"]["inputs"]["model"]["secretRef"] == {"name": "hub"}, "by reference"
+    policies = await cluster.client.list(NETWORK_POLICIES, cluster.namespace)
+    assert [item["metadata"]["name"] for item in policies] == ["chat-fence"]
+
+    said = await everything_said(cluster)
+    said["explain"] = await asyncio.to_thread(explained, api_server, cluster.namespace, monkeypatch)
+    assert [place for place, text in said.items() if not text] == [], "each place was really read"
+    assert [place for place, text in said.items() if CANARY in text.lower()] == []

@@ -1,0 +1,77 @@
+"""The NetworkPolicy around model pods: who it lets in, that a real API server takes it, and when it is applied."""
+
+import pytest
+
+from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.kube.fences import AGAIN_AFTER_S, Fences
+from slipway_operator.kube.resources import NETWORK_POLICIES
+from slipway_operator.manifests.fence import FenceSettings, network_policy
+from slipway_operator.manifests.owner import Owner
+
+pytestmark = pytest.mark.attack_class(19, 23)
+
+MONITORING = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+SETTINGS = FenceSettings("slipway-system", (("app.kubernetes.io/instance", "slipway"),), (MONITORING,))
+CHAT = {"metadata": {"name": "chat", "namespace": "default", "uid": "u1"}}
+
+
+class Server:
+    """Takes what is applied; or raises what it was told."""
+
+    def __init__(self):
+        self.applied, self.failure = [], None
+
+    async def apply(self, resource, manifest):
+        assert resource == NETWORK_POLICIES
+        self.applied.append(manifest)
+        if self.failure:
+            raise self.failure
+
+
+def test_nobody_but_the_release_and_monitoring_comes_in():
+    """Safety 19: no policy stood around model pods, so anyone forged X-Slipway-Tenant at :8000."""
+    spec = network_policy(Owner.of(CHAT), SETTINGS)["spec"]
+    assert spec["podSelector"] == {"matchLabels": {"slipway.dev/modeldeployment": "chat"}}
+    (rule,) = spec["ingress"]
+    assert (spec["policyTypes"], rule["ports"]) == (["Ingress"], [{"port": 8000, "protocol": "TCP"}])
+    *ours, others = rule["from"]
+    assert others == MONITORING
+    for peer, component in zip(ours, ("gateway", "operator"), strict=True):
+        assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "slipway-system"}}
+        assert peer["podSelector"]["matchLabels"] == {
+            "app.kubernetes.io/instance": "slipway",
+            "app.kubernetes.io/component": component,
+        }
+
+
+async def test_it_is_applied_now_and_then_and_anew_for_a_namesake():
+    server, now = Server(), [0.0]
+    fences = Fences(server, SETTINGS, lambda: now[0])
+    for _ in range(3):
+        await fences.keep(CHAT)
+    assert len(server.applied) == 1
+    now[0] += AGAIN_AFTER_S
+    await fences.keep(CHAT)
+    await fences.keep({"metadata": {**CHAT["metadata"], "uid": "u2"}})
+    fences.forget(("default", "chat"))
+    await fences.keep(CHAT)
+    uids = [item["metadata"]["ownerReferences"][0]["uid"] for item in server.applied]
+    assert uids == ["u1", "u1", "u2", "u1"]
+
+
+async def test_without_the_right_clients_keep_their_model_and_the_log_says_so(caplog):
+    server = Server()
+    server.failure = Refused(403, "networkpolicies is forbidden")
+    await Fences(server, SETTINGS).keep(CHAT)
+    assert "no NetworkPolicy keeps others from the model pods of default/chat" in caplog.text
+
+
+async def test_pods_wait_for_it_while_the_api_server_is_away():
+    server = Server()
+    server.failure = Unavailable("away")
+    fences = Fences(server, SETTINGS)
+    with pytest.raises(Unavailable):
+        await fences.keep(CHAT)
+    server.failure = None
+    await fences.keep(CHAT)
+    assert len(server.applied) == 2

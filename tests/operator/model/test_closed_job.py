@@ -1,0 +1,179 @@
+"""The closed JobSpec of analyses: nothing passes that the author of a template could not have by himself."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway_operator.model.closed_job import closed, secrets_of
+
+pytestmark = pytest.mark.attack_class(2, 14)
+
+CONTAINER: dict[str, Any] = {"name": "smoke", "image": "registry.example.com/smoke:1"}
+
+
+def job(container: dict[str, Any] | None = None, pod: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    containers = [{**CONTAINER, **(container or {})}]
+    return {"template": {"spec": {"restartPolicy": "Never", "containers": containers, **(pod or {})}}, **fields}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return job(pod={"volumes": [{"name": "v", **source}]})
+
+
+def security(**fields: Any) -> dict[str, Any]:
+    return job({"securityContext": fields})
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    # The node.
+    *((job(pod={field: True}), f"template.spec.{field} is not for") for field in ("hostNetwork", "hostPID", "hostIPC")),
+    (volume(hostPath={"path": "/"}), "volumes[0].hostPath is not for"),
+    (job({"ports": [{"containerPort": 1, "hostPort": 1}]}), "containers[0].ports is not for"),
+    (security(privileged=True), "securityContext.privileged must be false"),
+    (security(allowPrivilegeEscalation=True), "securityContext.allowPrivilegeEscalation must be false"),
+    (security(capabilities={"add": ["SYS_ADMIN"]}), "capabilities.add is not for"),
+    (security(procMount="Unmasked"), "procMount is not for"),
+    (security(runAsUser=0), "runAsUser must be a number from 1"),
+    (security(runAsNonRoot=False), "runAsNonRoot must be true"),
+    (security(seccompProfile={"type": "Unconfined"}), "seccompProfile.type must be"),
+    (security(seLinuxOptions={}), "seLinuxOptions is not for"),
+    (job(pod={"securityContext": {"runAsUser": 0}}), "runAsUser must be a number from 1"),
+    (job(pod={"securityContext": {"sysctls": []}}), "sysctls is not for"),
+    (job(pod={"nodeName": "control-plane"}), "nodeName is not for"),
+    (job(pod={"tolerations": [{"operator": "Exists"}]}), "tolerations[0].key is missing"),
+    (job(pod={"tolerations": [{"key": "node-role.kubernetes.io/control-plane"}]}), "a taint of your own"),
+    (job(pod={"tolerations": [{"key": "{{args.a}}"}]}), "a taint of your own"),
+    (job(pod={"priorityClassName": "system-node-critical"}), "priorityClassName is not for"),
+    (job(pod={"runtimeClassName": "a"}), "runtimeClassName is not for"),
+    # The API and other's secrets.
+    (job(pod={"serviceAccountName": "admin"}), "serviceAccountName must be default"),
+    (job(pod={"serviceAccountName": "{{args.a}}"}), "serviceAccountName must be default"),
+    (job(pod={"serviceAccount": "admin"}), "serviceAccount is not for"),
+    (job(pod={"automountServiceAccountToken": True}), "automountServiceAccountToken must be false"),
+    (job(pod={"automountServiceAccountToken": 0}), "automountServiceAccountToken must be false"),
+    *(
+        (volume(**{kind: {}}), f"volumes[0].{kind} is not for")
+        for kind in ("secret", "projected", "csi", "persistentVolumeClaim", "nfs", "downwardAPI", "ephemeral", "image")
+    ),
+    (job({"envFrom": [{"secretRef": {"name": "a"}}]}), "envFrom[0].secretRef is not for"),
+    # What others made for pods of their own; who is asked by the kubelet.
+    (job(template={"metadata": {"labels": {"app": "victim"}}, "spec": {}}), "metadata.labels.app is not for"),
+    (job(template={"metadata": {"namespace": "kube-system"}, "spec": {}}), "metadata.namespace is not for"),
+    *(
+        (job({field: {"httpGet": {}}}), f"{field} is not for")
+        for field in ("livenessProbe", "startupProbe", "lifecycle")
+    ),
+    (job(pod={"hostAliases": []}), "hostAliases is not for"),
+    (job(pod={"dnsConfig": {}}), "dnsConfig is not for"),
+    (job(pod={"ephemeralContainers": []}), "ephemeralContainers is not for"),
+    (job(pod={"initContainers": [{**CONTAINER, "restartPolicy": "Always"}]}), "initContainers[0].restartPolicy"),
+    # Other Jobs' pods, and bounds.
+    (job(manualSelector=True, selector={}), "job.spec.manualSelector is not for"),
+    (job(managedBy="a/b"), "job.spec.managedBy is not for"),
+    (job(suspend=True), "job.spec.suspend is not for"),
+    (job(backoffLimit=7), "backoffLimit must be a number from 0 to 6"),
+    (job(activeDeadlineSeconds=86401), "activeDeadlineSeconds must be a number from 1 to 86400"),
+    (job(activeDeadlineSeconds=True), "activeDeadlineSeconds must be a number"),
+    (job(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished must be"),
+    (job(parallelism=1000), "parallelism must be a number from 1 to 4"),
+    (job({"resources": {"limits": {"memory": "65Gi"}}}), "limits.memory must be 64Gi at most"),
+    (job({"resources": {"limits": {"nvidia.com/gpu": 9}}}), "must be 8 at most"),
+    (job({"resources": {"limits": {"hugepages-2Mi": 1}}}), "limits.hugepages-2Mi is not for"),
+    (job({"resources": {"claims": []}}), "resources.claims is not for"),
+    (job({"resources": {"limits": {"cpu": "many"}}}), "is no quantity"),
+    (volume(emptyDir={"sizeLimit": "1Ti"}), "sizeLimit must be 16Gi at most"),
+    (job(pod={"containers": []}), "containers must be a list of 1 to 4"),
+    (job(pod={"containers": [CONTAINER] * 5}), "containers must be a list of 1 to 4"),
+    ({}, "job.spec.template is missing"),
+    ({"template": {}}, "job.spec.template.spec is missing"),
+    ({"template": {"spec": None}}, "must be an object"),
+]
+
+
+@pytest.mark.parametrize(("spec", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_what_gives_rights_is_refused_by_its_name(spec: dict[str, Any], says: str) -> None:
+    """Safety 16: any service account, Secret mount or hostPath passed."""
+    with pytest.raises(ValueError) as caught:
+        closed(spec)
+    assert str(caught.value).startswith("job.spec") and says in str(caught.value)
+
+
+def test_what_is_left_open_is_filled_in() -> None:
+    found = closed(job())
+    pod = found["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("default", False)
+    assert (
+        pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    )
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert container["resources"] == {
+        "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "1Gi"},
+        "requests": {"cpu": "100m"},
+    }
+    assert closed(volume(emptyDir={}))["template"]["spec"]["volumes"][0]["emptyDir"] == {"sizeLimit": "1Gi"}
+
+
+def test_what_an_ordinary_job_has_is_kept() -> None:
+    container = {
+        "command": ["sh", "-c"],
+        "args": ["curl {{args.url}}"],
+        "env": [
+            {"name": "A", "value": "b"},
+            {"name": "T", "valueFrom": {"secretKeyRef": {"name": "token", "key": "k"}}},
+            {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+            {"name": "P", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "resources": {"requests": {"memory": "2Gi"}, "limits": {"nvidia.com/gpu": "1", "cpu": 2}},
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "securityContext": {"runAsUser": 7, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["NET_RAW"]}},
+    }
+    pod = {
+        "volumes": [{"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}],
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"gpu": "yes"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    }
+    given = job(container, pod, backoffLimit=0, activeDeadlineSeconds=60)
+    given["template"]["metadata"] = {"annotations": {"sidecar.istio.io/inject": "false"}}
+    before = copy.deepcopy(given)
+    found = closed(given)
+    assert given == before, "the template stays as it is"
+    assert (found["backoffLimit"], found["activeDeadlineSeconds"]) == (0, 60)
+    assert found["template"]["metadata"] == given["template"]["metadata"]
+    kept = found["template"]["spec"]["containers"][0]
+    for name in ("command", "args", "env", "envFrom", "volumeMounts"):
+        assert kept[name] == container[name]
+    assert kept["resources"]["limits"] == {
+        "cpu": "2",
+        "memory": "2Gi",
+        "ephemeral-storage": "1Gi",
+        "nvidia.com/gpu": "1",
+    }
+    assert kept["securityContext"]["capabilities"] == {"drop": ["ALL"]} and kept["securityContext"]["runAsUser"] == 7
+    for name in ("volumes", "imagePullSecrets", "nodeSelector", "tolerations"):
+        assert found["template"]["spec"][name] == pod[name]
+    assert set(secrets_of(found)) == {"token", "registry"}
+    assert closed(found) == found, "what was closed stays as it is"
+
+
+WORDS = ["template", "spec", "containers", "name", "image", "env", "value", "volumes", "securityContext", "hostNetwork"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["a", "", "default"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(JSON, JSON, JSON)
+def test_nonsense_is_a_sentence_and_never_another_exception(whole: Any, pod: Any, container: Any) -> None:
+    for given_ in (whole, {"template": {"spec": pod}}, {"template": {"spec": {"containers": [container]}}}):
+        try:
+            assert closed(closed(given_)) == closed(given_)
+        except ValueError as error:
+            assert str(error).startswith("job.spec")

@@ -1,0 +1,148 @@
+"""A status that others wrote: the operator goes on from it, within 30 s, and never Healthy without service (S1)."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from slipway_operator.model.status import Status, Traffic
+from tests.support.forgery import forged
+from tests.support.model_cluster import ModelCluster, ModelGateway, healthy, model
+
+SEEDS = 150
+SETTLES_S = 30
+
+
+class Forged(ModelCluster):
+    """A world whose status others write too: what the operator wrote before says nothing of what it may write now."""
+
+    def _assert_nothing(self, *_: Any, **__: Any) -> None:
+        return
+
+    _assert_weights = _assert_mirrors = _assert_confirmed = _assert_judged = _assert_scale = _assert_nothing
+    _assert_may_shrink = _assert_room = _assert_nothing
+
+    def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
+        self.keep(new, rendered)
+
+
+def world_of(seed: int) -> tuple[ModelCluster, list[dict[str, Any]]]:
+    """One that is idle, or in the pause of a canary; and statuses that it had before."""
+    world, former = healthy(), []
+    world.__class__ = Forged
+    world.edit(model=model("v2"))
+    for _ in range(60):
+        former.append(world.status)
+        world.reconcile()
+        world.pass_time()
+    if seed % 2:
+        world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+        world.run_until(None)
+        world.run(40)
+    return world, former
+
+
+def serves(world: ModelCluster) -> bool:
+    """Whether each gateway routes by one table, the operator's, to pods that are ready."""
+    table: Traffic | None = world.parsed().traffic
+    if table is None or any(gateway.digest != table.digest for gateway in world.gateways):
+        return False
+    return all(world.pods[item.revision].ready > 0 for item in table.backends if item.weight)
+
+
+@pytest.mark.parametrize("lot", range(5))
+def test_a_forged_status_converges(lot: int) -> None:
+    for seed in range(lot, SEEDS, 5):
+        random = Random(seed)
+        world, former = world_of(seed)
+        what, status = forged(world.status, former, random)
+        world.status, world._parsed, world._written = status, None, None
+        for second in range(SETTLES_S):
+            world.reconcile()
+            world.pass_time()
+            healthy_now = world.parsed().phase == "Healthy"
+            assert not healthy_now or serves(world) or second < 2, (seed, what, "Healthy without service")
+        world.reconcile()
+        now = world.parsed()
+        assert serves(world), (seed, what, now.message)
+        assert now.traffic and now.traffic.model == "chat"
+        if world.state():
+            world.edit(rollout__promoteFull=now.rollout.revision)  # type: ignore[union-attr]
+        world.run(60)
+        assert world.state() is None and world.parsed().phase == "Healthy", (seed, what, world.parsed().message)
+        assert serves(world) and world.weights() == {"v2": 100}, (seed, what)
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_lost_table_is_published_above_what_gateways_know(number: int) -> None:
+    """Story S1: the operator began again at 1, and took gateways that stayed at 7 for ones that follow."""
+    world = healthy()
+    table = world.parsed().traffic
+    assert table
+    for gateway in world.gateways:
+        gateway.generation = number
+    world.patch_status(traffic=None)
+    world.reconcile()
+    renewed = world.parsed().traffic
+    assert renewed and renewed.generation == number + 1
+    assert renewed.acknowledged == "0/2"
+    world.reconcile()
+    assert "0 of 2 gateways acknowledged" in world.parsed().message, "a larger number acknowledges nothing"
+    world.pass_time()
+    world.reconcile()
+    assert world.parsed().traffic.acknowledged == "2/2"  # type: ignore[union-attr]
+
+
+def test_a_lost_status_in_a_canary_promotes_nobody() -> None:
+    """The gateways remember who was stable; the canary begins anew, at its first step."""
+    world = healthy()
+    stable = world.parsed().stable_revision
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    world.__class__ = Forged
+    world.status, world._parsed, world._written = {}, None, None
+    for _ in range(5):
+        world.reconcile()
+        assert world.parsed().stable_revision == stable
+        assert (world.parsed().traffic or Traffic(0, "", "")).weight(stable) >= 90
+        world.pass_time()
+    assert world.parsed().rollout and world.parsed().rollout.attempt == 1
+    assert "StatusRestored" in {event.reason for event in world.events}
+
+
+def test_pods_stay_while_gateways_route_by_another_table() -> None:
+    """D2, D6: a forged status says that all pods may leave; one gateway does not follow the operator's table."""
+    world = healthy()
+    first = world.parsed().stable_revision
+    world.edit(model=model("v2"), rollout__promoteFull="x")
+    world.run_until("Paused")
+    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.run_until(None)
+    world.__class__ = Forged
+    behind: ModelGateway = world.gateways[1]
+    behind.digest = "of the table before"
+    leaving = [
+        item | {"scaleDownAt": "2001-01-01T00:00:00Z"} if item["revision"] == first else item
+        for item in world.status["revisions"]
+    ]
+    world.patch_status(revisions=leaving)
+    for _ in range(20):
+        world.reconcile()
+        world.pass_time(gateways=False)
+    assert world.pods[str(first)].desired > 0
+    world.pass_time()
+    world.run(3)
+    assert str(first) not in world.pods or world.pods[str(first)].desired == 0
+
+
+def test_a_status_that_cannot_be_read_counts_as_lost() -> None:
+    world = healthy()
+    world.__class__ = Forged
+    for forgery in (
+        {"traffic": {}},
+        {"rollout": {"state": "Nonsense"}},
+        {"sleep": {"state": "Awake", "since": "0001-01-01T00:00:00+14:00"}},
+    ):
+        world.patch_status(**forgery)
+        world.run(5)
+        assert serves(world) and world.parsed().phase == "Healthy"

@@ -1,0 +1,119 @@
+"""Healthy is impossible while requests get no answer: what gateways measure against what pods say of themselves."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slipway_operator.model.observed import Gateway, Observed, Service
+from tests.support.model_cluster import ModelCluster, cluster, healthy
+
+
+class Measured(ModelCluster):
+    """Its gateways measure what the test says."""
+
+    measures: tuple[Service, ...] = ()
+
+    def observed(self) -> Observed:
+        seen = super().observed()
+        pairs = zip(seen.gateways, self.measures, strict=False)
+        return replace(seen, gateways=tuple(replace(gateway, service=service) for gateway, service in pairs))
+
+
+def measured(*services: Service, **options: Any) -> Measured:
+    world = healthy(**options)
+    world.__class__ = Measured
+    assert isinstance(world, Measured)
+    world.measures = services
+    world.reconcile()
+    return world
+
+
+def ready(world: ModelCluster) -> tuple[str, str, str]:
+    found = next(item for item in world.parsed().conditions if item.type == "Ready")
+    return world.parsed().phase, found.status, found.reason
+
+
+WELL, BAD = Service(answered=50), Service(answered=1, refused=29, last="no_endpoint")
+
+
+def test_nearly_all_requests_fail() -> None:
+    """Seen: `Healthy 2/2` while every request got 503 (safety 1, story S1)."""
+    world = measured(BAD, BAD)
+    assert ready(world) == ("Degraded", "False", "RequestsFailing")
+    assert "58 of the last 60 requests got no answer (no_endpoint)" in world.parsed().message
+    assert world.parsed().reason == "RequestsFailing"
+    assert [event.reason for event in world.events].count("NotServing") == 1
+    assert world.reconcile().requeue_after_s == 2.0, "the end of it is no event"
+    world.measures = (WELL, WELL)
+    world.reconcile()
+    assert ready(world) == ("Healthy", "True", "Serving")
+
+
+@pytest.mark.parametrize(
+    "services",
+    [
+        (WELL, WELL),
+        (BAD, WELL),
+        (Service(refused=2), Service()),
+        (Service(answered=2, refused=8), Service()),
+        (Service(unserved_s=60.0), Service()),
+        (Service(unserved_s=1.0), Service(unserved_s=2.0)),
+    ],
+    ids=["well", "one gateway of two", "two requests", "a fifth is answered", "one sees pods", "a moment"],
+)
+def test_what_is_no_reason_to_say_so(services: tuple[Service, ...]) -> None:
+    assert ready(measured(*services)) == ("Healthy", "True", "Serving")
+
+
+def test_no_gateway_sees_a_pod_that_is_said_to_be_ready() -> None:
+    world = measured(Service(unserved_s=5.5), Service(unserved_s=5.0))
+    assert ready(world) == ("Degraded", "False", "NoEndpoints")
+
+
+def test_until_then_it_is_looked_at_again() -> None:
+    world = measured(Service(unserved_s=1.0), Service(unserved_s=1.0))
+    assert world.reconcile().requeue_after_s == 2.0
+
+
+def test_without_a_gateway_no_request_gets_in() -> None:
+    world = healthy()
+    for gateway in world.gateways:
+        gateway.ready = False
+    world.reconcile()
+    assert ready(world) == ("Degraded", "False", "NoGateway")
+
+
+def test_what_an_unreachable_gateway_measures_is_not_known() -> None:
+    world = measured(BAD, BAD)
+    for gateway in world.gateways:
+        gateway.reachable = False
+    world.reconcile()
+    assert ready(world) == ("Healthy", "False", "GatewaysBehind")
+
+
+def test_a_lack_of_pods_is_said_with_its_cause_and_scaled_to_zero_is_none() -> None:
+    world = measured(BAD, BAD)
+    world.crashed.add("file:///models/v1")
+    world.pass_time()
+    world.reconcile()
+    assert ready(world) == ("Degraded", "False", "NoReadyPods")
+    zero = cluster(replicas=0)
+    zero.run(3)
+    assert "RequestsFailing" not in {item.reason for item in zero.parsed().conditions}
+
+
+def test_a_gateway_that_says_nothing_is_taken_for_none_that_fails() -> None:
+    """One of a former release."""
+    assert Gateway("old", True, True).service == Service()
+    assert ready(measured(Service(), Service())) == ("Healthy", "True", "Serving")
+
+
+def test_pods_that_become_unready_are_said_in_the_next_reconcile() -> None:
+    """Safety 1: between an engine's crash and its restart."""
+    world = healthy()
+    world.crashed.add("file:///models/v1")
+    world.pass_time()
+    world.reconcile()
+    assert ready(world) == ("Degraded", "False", "NoReadyPods")
+    assert world.parsed().ready == "0/2"
