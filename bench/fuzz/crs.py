@@ -67,8 +67,12 @@ class Crd:
         """Paths of all fields below `spec` or `status`."""
         return list(_paths(self._parts[part])) if part in self._parts else []
 
-    def drawn(self, part: str = "spec", bases: Sequence[Json] = ({},)) -> st.SearchStrategy[Drawn]:
-        """Values of `spec` or `status`: one of `bases` with a few fields drawn over it, and at times others lost."""
+    def drawn(self, part: str = "spec", bases: Sequence[Json] = ({},), words: Sequence[str] = ()) -> st.SearchStrategy[Drawn]:
+        """Values of `spec` or `status`: one of `bases` with a few fields drawn over it, and at times others lost.
+
+        `words`: texts that mean something, and that are put anywhere.
+        """
+        wild = st.one_of(extreme, extreme, st.sampled_from(words)) if words else extreme
         schema, paths = self._parts[part], self.fields(part)
 
         @st.composite
@@ -77,7 +81,7 @@ class Crd:
             sound = draw(st.booleans())
             made: Any = draw(st.sampled_from(bases))
             for place, path in enumerate(chosen):
-                made = _merged(made, _around(draw, schema, path, sound or place > 0))
+                made = _merged(made, _around(draw, schema, path, None if sound or place else wild))
             if not sound and draw(st.integers(0, 3)) == 0:
                 name = draw(st.sampled_from(sorted(made)))
                 made = {**made, name: _damaged(draw, made[name])}
@@ -102,19 +106,19 @@ def _paths(schema: Json, before: Path = ()) -> Iterator[Path]:
         yield from _paths(values, (*before, VALUES))
 
 
-def _around(draw: st.DrawFn, schema: Json, path: Path, sound: bool) -> Any:
-    """A value of the schema that has the field; the field itself is sound or not."""
+def _around(draw: st.DrawFn, schema: Json, path: Path, wild: st.SearchStrategy[Any] | None) -> Any:
+    """A value of the schema that has the field; the field itself is of its schema or wild."""
     if not path:
-        return draw(strategy(schema) if sound else extreme)
+        return draw(strategy(schema) if wild is None else wild)
     step, rest = path[0], path[1:]
     if step == ITEMS:
-        return [_around(draw, schema["items"], rest, sound)]
+        return [_around(draw, schema["items"], rest, wild)]
     if step == VALUES:
         names = strategy(schema["propertyNames"]) if "propertyNames" in schema else st.sampled_from(("a", "b", ""))
-        return {str(draw(names)): _around(draw, schema["additionalProperties"], rest, sound)}
+        return {str(draw(names)): _around(draw, schema["additionalProperties"], rest, wild)}
     properties: Mapping[str, Json] = schema["properties"]
     least = _needed(draw, schema)
-    return {**least, step: _around(draw, properties[step], rest, sound)}
+    return {**least, step: _around(draw, properties[step], rest, wild)}
 
 
 def _needed(draw: st.DrawFn, schema: Json) -> Json:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from slipway_gateway.table import Route, parse_route
 from slipway_operator.kube import observe
 from slipway_operator.model import spec, status, template, wire
 from slipway_operator.model.observed import Gateway, Observed
@@ -106,13 +107,21 @@ def history() -> list[tuple[Observed, Json]]:
 
 
 @cache
+def words() -> tuple[str, ...]:
+    """Tokens of the rollout in `history`, and what nearly is one."""
+    new, old = history()[-1][1]["rollout"]["revision"], history()[-1][1]["stableRevision"]
+    tails = ("", "/", "/1", "/2", "/1/0", "/1/9", "/1/x", "/x", f"/{'9' * 40}", f"/1/{'9' * 40}", "/-1", "/\u00b2", f"/{old}")
+    return tuple(f"{name}{tail}" for name in (new, old) for tail in tails)
+
+
+@cache
 def specs() -> st.SearchStrategy[Drawn]:
-    return crd("modeldeployments").drawn("spec", SPECS)
+    return crd("modeldeployments").drawn("spec", SPECS, words())
 
 
 @cache
 def statuses() -> st.SearchStrategy[Drawn]:
-    return crd("modeldeployments").drawn("status", ({}, *(written for _, written in history())))
+    return crd("modeldeployments").drawn("status", ({}, *(written for _, written in history())), words())
 
 
 @cache
@@ -125,7 +134,11 @@ def _planned(obj: Json, observed: Observed) -> Plan:
     former = status.parse(obj.get("status"))
     made = plan(obj, former, observed, SETTINGS, NOW)
     written = json.loads(json.dumps(status.render(made.status)))
-    assert status.parse(written) == made.status, "the status is not what is read back"
+    back = status.parse(written)
+    lost = [name for name in made.status.__dataclass_fields__ if getattr(back, name) != getattr(made.status, name)]
+    route = parse_route({**obj, "status": written})
+    assert isinstance(route, Route), f"gateways do not read it: {route.text}"
+    assert not lost, f"not what is read back: {[(name, getattr(made.status, name)) for name in lost]}"
     json.dumps([item.manifest for item in made.create])
     return made
 
@@ -138,7 +151,10 @@ def _seen(made: Plan, before: Observed | None = None) -> Observed:
     snapshots = [observe.snapshot(one, NAME) for one in kinds["ControllerRevision"]]
     ready = [_ready(one) for one in kinds["ReplicaSet"]]
     table = made.status.traffic
-    gateway = Gateway("gateway-1", ready=True, reachable=True, generation=table.generation if table else None)
+    gateway = Gateway("gateway-1", ready=True, reachable=True)
+    if table:
+        weights = {one.revision: one.weight for one in table.backends}
+        gateway = replace(gateway, generation=table.generation, digest=table.digest, weights=weights)
     return Observed(
         snapshots={**known.snapshots, **{one.revision: one for one in snapshots}},
         workloads={**known.workloads, **{one.revision: one for one in ready}},

@@ -1,6 +1,7 @@
 """A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -269,7 +270,21 @@ def _key_ref(source: Json) -> KeyRef:
     return KeyRef(source[kind]["name"], source[kind]["key"], kind)
 
 
+_REVISION, _NUMBER = "[a-z2-7]{10}", "[0-9]{1,9}"
+_TOKENS = {
+    "promote": re.compile(f"{_REVISION}/{_NUMBER}/{_NUMBER}"),
+    "promoteFull": re.compile(_REVISION),
+    "abort": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "retry": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "rollbackTo": re.compile(f"{_REVISION}/{_REVISION}"),
+}
+
+
 def _intents(rollout: Json) -> Intents:
+    """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
+    for name, pattern in _TOKENS.items():
+        if name in rollout and not pattern.fullmatch(rollout[name]):
+            raise ValueError(f"rollout.{name} {rollout[name][:80]!r} is no token of a rollout: see status.rollout.token")
     return Intents(
         promote=rollout.get("promote"),
         promote_full=rollout.get("promoteFull"),
