@@ -81,10 +81,10 @@ class Crd:
             sound = draw(st.booleans())
             made: Any = draw(st.sampled_from(bases))
             for place, path in enumerate(chosen):
-                made = _merged(made, _around(draw, schema, path, None if sound or place else wild))
+                made = merged(made, _around(draw, schema, path, None if sound or place else wild))
             if not sound and draw(st.integers(0, 3)) == 0:
                 name = draw(st.sampled_from(sorted(made)))
-                made = {**made, name: _damaged(draw, made[name])}
+                made = {**made, name: damaged(draw, made[name])}
             return Drawn(made, tuple(".".join(path) for path in chosen), sound)
 
         return value()
@@ -138,26 +138,27 @@ def _least(draw: st.DrawFn, name: str, schema: Json) -> Any:
     return draw(strategy(schema, depth=DEEPEST - 1))
 
 
-def _merged(one: Any, other: Any) -> Any:
+def merged(one: Any, other: Any) -> Any:
     """The other one over the one; of lists only the first items."""
     if isinstance(one, dict) and isinstance(other, dict):
         others = {name for group in ALTERNATIVES if group & other.keys() for name in group - other.keys()}
         one = {name: item for name, item in one.items() if name not in others}
-        return one | {name: _merged(one[name], item) if name in one else item for name, item in other.items()}
+        return one | {name: merged(one[name], item) if name in one else item for name, item in other.items()}
     if isinstance(one, list) and isinstance(other, list) and one and len(other) <= 1:
-        return [_merged(one[0], other[0]), *one[1:]] if other else one
+        return [merged(one[0], other[0]), *one[1:]] if other else one
     return other
 
 
-def _damaged(draw: st.DrawFn, value: Any) -> Any:
-    """The same with one node somewhere lost, doubled or replaced."""
-    if not value or not isinstance(value, dict | list) or draw(st.integers(0, 4)) == 0:
-        return draw(extreme)
+def damaged(draw: st.DrawFn, value: Any, typed: bool = False) -> Any:
+    """The same with one node somewhere lost, doubled or replaced; `typed`: by one of the same type."""
+    if not value or not isinstance(value, dict | list) or (not typed and draw(st.integers(0, 4)) == 0):
+        same = type(value) if typed else object
+        return draw(extreme.filter(lambda other: isinstance(other, same)))
     if isinstance(value, list):
         place = draw(st.integers(0, len(value) - 1))
-        inner = [_damaged(draw, value[place])]
+        inner = [damaged(draw, value[place], typed)]
         return [*value[:place], *draw(st.sampled_from(([], inner, inner, [value[place]] * 2))), *value[place + 1 :]]
     name = draw(st.sampled_from(sorted(value)))
     if draw(st.integers(0, 3)) == 0:
         return {key: item for key, item in value.items() if key != name}
-    return {**value, name: _damaged(draw, value[name])}
+    return {**value, name: damaged(draw, value[name], typed)}
