@@ -29,6 +29,7 @@ from .values import encode
 from .values import extreme as extreme_json
 
 LIMIT_BYTES = 1 << 20
+OUTSIDE = "something was written outside of the folder"
 VICTIM = "@"  # in names and links of what is drawn: the path of the tree that nothing may change
 _HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 SHARD = struct.pack("<Q", len(_HEADER)) + _HEADER + bytes(4)
@@ -175,7 +176,7 @@ class _Place:
         shutil.rmtree(self.root)
 
     def check(self) -> None:
-        assert self._outside() == self._before, "something was written outside of the folder"
+        assert self._outside() == self._before, OUTSIDE
 
     def _outside(self) -> Any:
         return _tree(self.victim), sorted({one.name for one in self.root.iterdir()} - {"folder"})

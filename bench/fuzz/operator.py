@@ -50,7 +50,7 @@ TEMPLATES: tuple[Json, ...] = (
 @cache
 def crd(plural: str) -> Crd:
     """Of `modeldeployments` or `analysistemplates`."""
-    return Crd(yaml.safe_load((CRDS / f"{plural}.yaml").read_text()))
+    return Crd(yaml.load((CRDS / f"{plural}.yaml").read_text(), yaml.CSafeLoader))
 
 
 def deployment(spec_drawn: Json, status_drawn: Json | None = None, generation: int = 1) -> Json:
