@@ -77,9 +77,10 @@ class Crd:
 
         @st.composite
         def value(draw: st.DrawFn) -> Drawn:
-            chosen = draw(st.lists(st.sampled_from(paths), min_size=1, max_size=MOST_FIELDS, unique=True))
+            most = draw(st.sampled_from((1, MOST_FIELDS)))
+            chosen = draw(st.lists(st.sampled_from(paths), min_size=1, max_size=most, unique=True))
             sound = draw(st.booleans())
-            made: Any = draw(st.sampled_from(bases))
+            made: Any = draw(st.sampled_from(_nearest(bases, chosen[0])))
             for place, path in enumerate(chosen):
                 made = merged(made, _around(draw, schema, path, None if sound or place else wild))
             if not sound and draw(st.integers(0, 3)) == 0:
@@ -104,6 +105,19 @@ def _paths(schema: Json, before: Path = ()) -> Iterator[Path]:
     if isinstance(values := schema.get("additionalProperties"), dict):
         yield (*before, VALUES)
         yield from _paths(values, (*before, VALUES))
+
+
+def _nearest(bases: Sequence[Json], path: Path) -> list[Json]:
+    """Those that have most of what is around a field."""
+    depths = [_depth(base, path) for base in bases]
+    return [base for base, depth in zip(bases, depths, strict=True) if depth == max(depths)]
+
+
+def _depth(value: Any, path: Path) -> int:
+    if not path or not isinstance(value, dict | list) or not value:
+        return 0
+    inner = value[0] if isinstance(value, list) else value.get(path[0])
+    return 0 if inner is None else 1 + _depth(inner, path[1:])
 
 
 def _around(draw: st.DrawFn, schema: Json, path: Path, wild: st.SearchStrategy[Any] | None) -> Any:

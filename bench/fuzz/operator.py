@@ -39,10 +39,18 @@ SPECS: tuple[Json, ...] = (
     {"model": {"uri": "hf://org/model"}, "strategy": {"blueGreen": {}}},
     {**SOUND, "autoscaling": {"maxReplicas": 4, "metrics": [{"type": "InFlight", "target": "4"}]}},
 )
+EVENTS: Json = {"metrics": [{"name": "a", "event": "FirstAttemptError", "share": 0.5, "okBelow": 0.1}]}
 PROMETHEUS: Json = {"prometheus": {"address": "http://a.example", "query": "up"}}
+MEASURED: Json = {"name": "a", "interval": "1m", "count": 3, "failureLimit": 1, "initialDelay": "1m"}
+WEB: Json = {"web": {"url": "http://a.example/{{args.x}}", "jsonPath": "{$.a}", "timeoutSeconds": 5}}
+CONTAINER: Json = {"name": "a", "image": "a", "command": ["true"]}
+JOB: Json = {"job": {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}}}}
 TEMPLATES: tuple[Json, ...] = (
-    {"metrics": [{"name": "a", "event": "FirstAttemptError", "share": 0.5, "okBelow": 0.1}]},
-    {"metrics": [{"name": "a", "successCondition": "result > 0", "provider": PROMETHEUS}], "args": [{"name": "x"}]},
+    {"metrics": [{**MEASURED, "successCondition": "result > 0", "provider": PROMETHEUS}]},
+    {"metrics": [{**MEASURED, "failureCondition": "result > 0", "provider": WEB}], "args": [{"name": "x", "value": "1"}]},
+    {"metrics": [{"name": "a", "provider": JOB}], "args": [{"name": "x", "value": "1"}]},
+    EVENTS,
+    {"metrics": [{"name": "a", "successCondition": "result > 0", "provider": PROMETHEUS}], "args": [{"name": "x", "value": "1"}]},
     {"metrics": [{"name": "a", "event": "FirstAttemptError", "share": 0.5}], "vetoes": [{"name": "PodCrashLoop"}]},
 )
 
@@ -98,7 +106,7 @@ def check_template(drawn: Drawn, tally: Tally) -> None:
 def history() -> list[tuple[Observed, Json]]:
     """What is seen and remembered of a first revision that comes up, and of a second one up to its analysis."""
     found: list[tuple[Observed, Json]] = []
-    running, written = Observed(templates={"t": template.found("t", TEMPLATES[0])}), {}
+    running, written = Observed(templates={"t": template.found("t", EVENTS)}), {}
     for generation, wanted in ((1, SOUND), (1, SOUND), *((2, CHANGED),) * 6):
         planned = _planned(deployment(wanted, written, generation), running)
         running, written = _seen(planned, running), status.render(planned.status)
