@@ -26,9 +26,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.engine.peers import free_port
 from bench.engine.process import DidNotStart, Launch, Server, running
-from bench.fuzz.edges import edges
+from bench.fuzz.edges import SAMPLING
 from examples.demo.report import Bar, Json, commit, machine, write
-from slipway_server.http import openapi
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL = REPOSITORY / "examples" / "models" / "tiny-v1"
@@ -38,11 +37,6 @@ WARM_SHARE, WARM_LEAST_S = 0.2, 15.0
 REST_LOOKS = 60  # a second apart
 # A look at a resting process: what the allocator keeps moves by some MiB, a leak of any kind grows with the minutes.
 RSS_TOLERANCE_MIB, FD_TOLERANCE = 24.0, 0
-# Of a sound request: each is completed or refused, whatever is drawn. `priority` would let a few starve the others.
-SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
-)
 WORDS = [
     "And",
     "it",
@@ -72,17 +66,6 @@ COMPLETED, INVALID, REFUSED, ERROR, LEFT_EARLY, LEFT_LATE, LOST = (
 
 
 # --- what is asked (pure) ---------------------------------------------------------------------------------------------
-
-
-def _edges() -> dict[str, list[Any]]:
-    """The edges of what the server's own schema takes for each field, and the fuzzer's numbers between them."""
-    fields = json.loads(openapi.document())["components"]["schemas"]["CompletionRequest"]["properties"]
-    found = {name: edges(fields[name]) for name in SAMPLING}
-    # More than is asked for at most is a wrong request.
-    return found | {"min_tokens": [value for value in found["min_tokens"] if value <= 1]}
-
-
-EDGES = _edges()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +108,7 @@ def _answerable(dice: random.Random) -> tuple[str, dict[str, Any]]:
     body |= _prompt(path, _text(dice, dice.randint(1, 150)))
     body |= {"temperature": dice.choice((0, 0.7, 1.5)), "ignore_eos": dice.random() < 0.5, "seed": dice.randint(0, 9)}
     if dice.random() < 0.5:
-        body |= {name: dice.choice(values) for name, values in EDGES.items() if dice.random() < 0.4}
+        body |= {name: dice.choice(values) for name, values in SAMPLING.items() if dice.random() < 0.4}
     for chance, more in (
         (0.2, {"n": dice.randint(2, 3)}),
         (0.2, {"stop": ["the", "\n"]}),

@@ -20,13 +20,26 @@ ITEMS, VALUES = "[]", "{}"  # in a path: any item of a list, any value of a map
 MOST_FIELDS = 3
 # What a field that must be there holds when another one is looked at, where no schema says what its rules take.
 PLAIN: Json = {
-    **{"uri": "hf://org/model", "url": "http://a.example/x", "templateName": "llm-default", "name": "a"},
-    **{"event": "FirstAttemptError", "type": "InFlight", "target": "4", "headerName": "x-a", "query": "up"},
-    **{"headerValue": {"exact": "a"}, "maxReplicas": 4, "address": "http://a.example", "successCondition": "result > 0"},
+    "uri": "hf://org/model",
+    "url": "http://a.example/x",
+    "templateName": "llm-default",
+    "name": "a",
+    "event": "FirstAttemptError",
+    "type": "InFlight",
+    "target": "4",
+    "headerName": "x-a",
+    "query": "up",
+    "headerValue": {"exact": "a"},
+    "maxReplicas": 4,
+    "address": "http://a.example",
+    "successCondition": "result > 0",
 }
 # One of them leaves no room for the others.
 ALTERNATIVES = tuple(
-    map(frozenset, (("canary", "blueGreen"), ("prometheus", "web", "job"), ("event", "provider"), ("value", "valueFrom")))
+    map(
+        frozenset,
+        (("canary", "blueGreen"), ("prometheus", "web", "job"), ("event", "provider"), ("value", "valueFrom")),
+    )
 )
 TIMES = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-02-30T00:00:00Z", "2026-01-01", "now")
 QUANTITIES = ("0", "-1", "1e99", "1E", "0.0000000001", "9" * 60, "1Qi", "NaN", "Inf", "+", ".", "1.5GiB", "")
@@ -67,7 +80,9 @@ class Crd:
         """Paths of all fields below `spec` or `status`."""
         return list(_paths(self._parts[part])) if part in self._parts else []
 
-    def drawn(self, part: str = "spec", bases: Sequence[Json] = ({},), words: Sequence[str] = ()) -> st.SearchStrategy[Drawn]:
+    def drawn(
+        self, part: str = "spec", bases: Sequence[Json] = ({},), words: Sequence[str] = ()
+    ) -> st.SearchStrategy[Drawn]:
         """Values of `spec` or `status`: one of `bases` with a few fields drawn over it, and at times others lost.
 
         `words`: texts that mean something, and that are put anywhere.

@@ -33,7 +33,12 @@ OUTSIDE = "something was written outside of the folder"
 VICTIM = "@"  # in names and links of what is drawn: the path of the tree that nothing may change
 _HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 SHARD = struct.pack("<Q", len(_HEADER)) + _HEADER + bytes(4)
-CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 64, "eos_token_id": 1}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "max_position_embeddings": 64,
+    "eos_token_id": 1,
+}
 SOUND: dict[str, bytes] = {
     "config.json": json.dumps(CONFIG).encode(),
     "tokenizer.json": b"{}",
@@ -43,16 +48,66 @@ SOUND: dict[str, bytes] = {
     INDEX: json.dumps({"weight_map": {"w": "model-1.safetensors", "v": "model-2.safetensors"}}).encode(),
 }
 NAMES = (
-    *(*SOUND, "a/config.json", "./config.json", "a//b.json", "../evil.json", "a/../../evil.json", "/evil.json", f"{VICTIM}/kept.json"),
-    *("..", ".", "", "/", "a/", "a\\..\\evil.json", "a\nb.json", "\u202ea.json", "x" * 300 + ".json", "a/" * 600 + "b.json", "é.json"),
-    *("model.bin", "model.pkl", "modeling_evil.py", MARKER, f"a/{MARKER}", "con.json", " .json", "a.json/b.json", "a.json", "-rf.json"),
+    *(
+        *SOUND,
+        "a/config.json",
+        "./config.json",
+        "a//b.json",
+        "../evil.json",
+        "a/../../evil.json",
+        "/evil.json",
+        f"{VICTIM}/kept.json",
+    ),
+    *(
+        "..",
+        ".",
+        "",
+        "/",
+        "a/",
+        "a\\..\\evil.json",
+        "a\nb.json",
+        "\u202ea.json",
+        "x" * 300 + ".json",
+        "a/" * 600 + "b.json",
+        "é.json",
+    ),
+    *(
+        "model.bin",
+        "model.pkl",
+        "modeling_evil.py",
+        MARKER,
+        f"a/{MARKER}",
+        "con.json",
+        " .json",
+        "a.json/b.json",
+        "a.json",
+        "-rf.json",
+    ),
 )
-LINKS = (".", "..", "config.json", "/etc/passwd", VICTIM, f"{VICTIM}/kept.json", "../victim/kept.json", "missing", "self", "a")
+LINKS = (
+    ".",
+    "..",
+    "config.json",
+    "/etc/passwd",
+    VICTIM,
+    f"{VICTIM}/kept.json",
+    "../victim/kept.json",
+    "missing",
+    "self",
+    "a",
+)
 KINDS = (tarfile.REGTYPE,) * 6 + (
     tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE,
     tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE, b"Z",
 )  # fmt: skip
-PAX = ({}, {"path": "../evil.json"}, {"size": "99999999999"}, {"size": "-1"}, {"linkpath": "/etc"}, {"GNU.sparse.major": "1"})
+PAX = (
+    {},
+    {"path": "../evil.json"},
+    {"size": "99999999999"},
+    {"size": "-1"},
+    {"linkpath": "/etc"},
+    {"GNU.sparse.major": "1"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +296,15 @@ def archives(draw: st.DrawFn) -> Archive:
 @st.composite
 def folders(draw: st.DrawFn) -> Folder:
     """A sound model with some of its files lost, changed or replaced by links, pipes and folders."""
-    plain = st.sampled_from((*SOUND, "model.bin", "evil.py", "modules.json", "extra.safetensors", "extra.json", "sub", MARKER))
+    plain = st.sampled_from(
+        (*SOUND, "model.bin", "evil.py", "modules.json", "extra.safetensors", "extra.json", "sub", MARKER)
+    )
     names = [name for name in SOUND if draw(st.integers(0, 9))]
     names += draw(st.lists(plain, max_size=3))
     changed = draw(st.lists(st.sampled_from(names), max_size=2)) if names else []
-    files = tuple((name, draw(_contents(name)) if name in changed or name not in SOUND else SOUND[name]) for name in names)
+    files = tuple(
+        (name, draw(_contents(name)) if name in changed or name not in SOUND else SOUND[name]) for name in names
+    )
     links = tuple(draw(st.lists(st.tuples(plain, st.sampled_from(LINKS)), max_size=1)))
     odd = st.lists(plain, max_size=1) if draw(st.integers(0, 3)) == 0 else st.just([])
     return Folder(files, links, tuple(draw(odd)), tuple(draw(odd)))

@@ -47,10 +47,16 @@ CONTAINER: Json = {"name": "a", "image": "a", "command": ["true"]}
 JOB: Json = {"job": {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}}}}
 TEMPLATES: tuple[Json, ...] = (
     {"metrics": [{**MEASURED, "successCondition": "result > 0", "provider": PROMETHEUS}]},
-    {"metrics": [{**MEASURED, "failureCondition": "result > 0", "provider": WEB}], "args": [{"name": "x", "value": "1"}]},
+    {
+        "metrics": [{**MEASURED, "failureCondition": "result > 0", "provider": WEB}],
+        "args": [{"name": "x", "value": "1"}],
+    },
     {"metrics": [{"name": "a", "provider": JOB}], "args": [{"name": "x", "value": "1"}]},
     EVENTS,
-    {"metrics": [{"name": "a", "successCondition": "result > 0", "provider": PROMETHEUS}], "args": [{"name": "x", "value": "1"}]},
+    {
+        "metrics": [{"name": "a", "successCondition": "result > 0", "provider": PROMETHEUS}],
+        "args": [{"name": "x", "value": "1"}],
+    },
     {"metrics": [{"name": "a", "event": "FirstAttemptError", "share": 0.5}], "vetoes": [{"name": "PodCrashLoop"}]},
 )
 
@@ -118,7 +124,21 @@ def history() -> list[tuple[Observed, Json]]:
 def words() -> tuple[str, ...]:
     """Tokens of the rollout in `history`, and what nearly is one."""
     new, old = history()[-1][1]["rollout"]["revision"], history()[-1][1]["stableRevision"]
-    tails = ("", "/", "/1", "/2", "/1/0", "/1/9", "/1/x", "/x", f"/{'9' * 40}", f"/1/{'9' * 40}", "/-1", "/\u00b2", f"/{old}")
+    tails = (
+        "",
+        "/",
+        "/1",
+        "/2",
+        "/1/0",
+        "/1/9",
+        "/1/x",
+        "/x",
+        f"/{'9' * 40}",
+        f"/1/{'9' * 40}",
+        "/-1",
+        "/\u00b2",
+        f"/{old}",
+    )
     return tuple(f"{name}{tail}" for name in (new, old) for tail in tails)
 
 

@@ -23,7 +23,11 @@ class Part:
     check: Callable[[Any, Tally], None]
 
 
-PARSER, TABLE, WRITES = "exceptions of the operator's parser", "exceptions of the route table", "writes outside of the folder"
+PARSER, TABLE, WRITES = (
+    "exceptions of the operator's parser",
+    "exceptions of the route table",
+    "writes outside of the folder",
+)
 FETCHER = "other ends of the fetcher than its own errors"
 PARTS = (
     Part("specs", PARSER, operator.specs, operator.check_spec),

@@ -66,9 +66,29 @@ POD: Json = {
     "status": {"podIP": "10.0.0.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
 }
 ODD_YAML = (
-    *("", "\x00", "models: *a", "&a [*a]", "models: &a {chat: *a}", "? [a, b]\n: c", "!!python/object/apply:os.system ['id']"),
-    *("[" * 3000, "{a: " * 3000, "models: " + "9" * 5000, "--- \n---\n", "%YAML 9.9\n---\n", "a:\n\tb", "\ud800", "models: {<<: 1}"),
-    *("models: {chat: {backends: [{endpoints: [http://a:99999999999]}]}}", "models: {chat: {backends: [{endpoints: ['http://[']}]}}"),
+    *(
+        "",
+        "\x00",
+        "models: *a",
+        "&a [*a]",
+        "models: &a {chat: *a}",
+        "? [a, b]\n: c",
+        "!!python/object/apply:os.system ['id']",
+    ),
+    *(
+        "[" * 3000,
+        "{a: " * 3000,
+        "models: " + "9" * 5000,
+        "--- \n---\n",
+        "%YAML 9.9\n---\n",
+        "a:\n\tb",
+        "\ud800",
+        "models: {<<: 1}",
+    ),
+    *(
+        "models: {chat: {backends: [{endpoints: [http://a:99999999999]}]}}",
+        "models: {chat: {backends: [{endpoints: ['http://[']}]}}",
+    ),
     *(f"models: {{chat: {{backends: [{{endpoints: [], weight: {'9' * 5000}}}]}}}}", "models: {chat: {backends: []}}"),
 )
 
@@ -89,7 +109,9 @@ def check_objects(drawn: tuple[Json, Json, Json], tally: Tally) -> None:
     assert isinstance(before, Route) and isinstance(route, Route | Problem)
     tally.ended(type(route).__name__)
     kept = followed(before, route) if isinstance(route, Route) else before
-    found = build([kept], [endpoint] if isinstance(endpoint, Endpoints) else [], owners if isinstance(owners, dict) else None)
+    found = build(
+        [kept], [endpoint] if isinstance(endpoint, Endpoints) else [], owners if isinstance(owners, dict) else None
+    )
     _look_at(found)
 
 

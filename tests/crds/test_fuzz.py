@@ -17,7 +17,9 @@ from tests.support.api_server import GROUP_PATH, Answer, Api
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
 
 EXAMPLES = 150
-UNREADABLE = re.compile(r"cannot (unmarshal|be handled|parse|convert)|invalid (character|UTF-8)|into Go|strict decoding", re.IGNORECASE)
+UNREADABLE = re.compile(
+    r"cannot (unmarshal|be handled|parse|convert)|invalid (character|UTF-8)|into Go|strict decoding", re.IGNORECASE
+)
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, nam
 def test_a_status_that_the_api_server_takes_is_planned_from_and_written_over(
     api: Api, namespace: str, live: dict[str, Any]
 ) -> None:
-    """Safety 26: whoever may write the status writes what the schema lets through; the operator writes its own over it."""
+    """Safety 26: others may write what the schema lets through; the operator writes its own over it."""
     path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
 
     def check(drawn: Drawn, tally: Tally) -> None:

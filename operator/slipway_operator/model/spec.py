@@ -284,7 +284,9 @@ def _intents(rollout: Json) -> Intents:
     """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
     for name, pattern in _TOKENS.items():
         if name in rollout and not pattern.fullmatch(rollout[name]):
-            raise ValueError(f"rollout.{name} {rollout[name][:80]!r} is no token of a rollout: see status.rollout.token")
+            raise ValueError(
+                f"rollout.{name} {rollout[name][:80]!r} is no token of a rollout: see status.rollout.token"
+            )
     return Intents(
         promote=rollout.get("promote"),
         promote_full=rollout.get("promoteFull"),

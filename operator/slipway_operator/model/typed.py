@@ -18,7 +18,7 @@ def check(value: Any, name: str = "it") -> None:
         TypeError: when a field holds another type; the message names the field.
         ValueError: when a whole number is wider than 32 bits.
     """
-    for field, hint in _hints(type(value)):
+    for field, hint in _hints(cast(Hashable, type(value))):
         _check(getattr(value, field), hint, field if name == "it" else f"{name}.{field}")
 
 

@@ -321,5 +321,5 @@ def test_ten_tenths_are_a_whole() -> None:
     tenths = tuple(MetricSpec(str(index), share=0.1) for index in range(11))
     spec = AnalysisSpec(metrics=tenths[:10])
     assert [metric.share for metric in spec.metrics] == [0.1] * 10 and sum([0.1] * 10) != 1.0
-    with pytest.raises(ValueError, match="add up to 1.1"):
+    with pytest.raises(ValueError, match=r"add up to 1\.1"):
         AnalysisSpec(metrics=tenths)
