@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.engine.peers import free_port
 from bench.engine.process import DidNotStart, Launch, Server, running
+from bench.fuzz.edges import SAMPLING
 from examples.demo.report import Bar, Json, commit, machine, write
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -106,6 +107,8 @@ def _answerable(dice: random.Random) -> tuple[str, dict[str, Any]]:
     body: dict[str, Any] = {"model": "m", "max_tokens": dice.randint(1, 80), "stream": dice.random() < 0.7}
     body |= _prompt(path, _text(dice, dice.randint(1, 150)))
     body |= {"temperature": dice.choice((0, 0.7, 1.5)), "ignore_eos": dice.random() < 0.5, "seed": dice.randint(0, 9)}
+    if dice.random() < 0.5:
+        body |= {name: dice.choice(values) for name, values in SAMPLING.items() if dice.random() < 0.4}
     for chance, more in (
         (0.2, {"n": dice.randint(2, 3)}),
         (0.2, {"stop": ["the", "\n"]}),

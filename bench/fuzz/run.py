@@ -18,6 +18,7 @@ from bench.soak import GAUGES
 from bench.soak import launch as server_launch
 from examples.demo.report import Bar, Json, commit, machine
 
+from . import parts
 from .requests import Schemas
 from .worker import PATIENCE_S, Found, Worker
 
@@ -26,6 +27,7 @@ WORKERS = 3
 WARM_SHARE, WARM_LEAST_S = 0.25, 10.0
 # What an allocator keeps moves by some MiB; what requests leave behind grows with the minutes.
 RSS_TOLERANCE_MIB = 48.0
+PARTS_SHARE = 0.15  # of the time, for what is fuzzed without processes
 REST_LOOKS = 60
 _RESTARTS = re.compile(r"^slipway_server_engine_restarts_total ([0-9.e+]+)$", re.MULTILINE)
 
@@ -127,6 +129,8 @@ def bars(found: Found, exits: int, left: dict[str, float], growth: dict[str, flo
 
 def fuzz(seconds: float, seed: int) -> Json:
     """The report. Raises DidNotStart."""
+    rows, part_bars = parts.fuzz(seconds * PARTS_SHARE, seed)
+    seconds *= 1 - PARTS_SHARE
     with processes(REPOSITORY / "build") as (server, door, urls):
         document = json.loads(get(f"{urls[0]}/openapi.json"))
         warm_s = max(WARM_LEAST_S, seconds * WARM_SHARE)
@@ -159,10 +163,11 @@ def fuzz(seconds: float, seed: int) -> Json:
                 "gauges_left": left,
                 "wrong": found.wrong,
                 "not_covered": sorted(fields - known),
-            }
+            },
+            *rows,
         ],
         "bars": [
             {"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok}
-            for bar in bars(found, exits, left, growth, alive)
+            for bar in (*bars(found, exits, left, growth, alive), *part_bars)
         ],
     }

@@ -60,8 +60,10 @@ def _of_type(schema: Json, known: Mapping[str, Json], depth: int) -> Strategy:
 
 def _integers(schema: Json) -> Strategy:
     low, high = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63 - 1)
-    low = max(low, schema.get("exclusiveMinimum", low - 1) + 1)
-    high = min(high, schema.get("exclusiveMaximum", high + 1) - 1)
+    # A number in OpenAPI 3.1, a word about `minimum` in the schema of a CRD.
+    above, below = schema.get("exclusiveMinimum", low - 1), schema.get("exclusiveMaximum", high + 1)
+    low = low + above if isinstance(above, bool) else max(low, above + 1)
+    high = high - below if isinstance(below, bool) else min(high, below - 1)
     low, high = math.ceil(low), math.floor(high)
     near = [value for value in (0, 1, 2, 5, 16) if low <= value <= high]
     return st.one_of(st.sampled_from([low, high, *near]), st.integers(low, high))
@@ -71,10 +73,10 @@ def _numbers(schema: Json) -> Strategy:
     low, high = schema.get("minimum"), schema.get("maximum")
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     return st.floats(
-        low if above is None else above,
-        high if below is None else below,
-        exclude_min=above is not None,
-        exclude_max=below is not None,
+        low if above is None or isinstance(above, bool) else above,
+        high if below is None or isinstance(below, bool) else below,
+        exclude_min=above not in (None, False),
+        exclude_max=below not in (None, False),
         allow_nan=False,
         allow_infinity=False,
     )

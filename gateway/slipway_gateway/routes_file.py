@@ -50,7 +50,7 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
     try:
         # BaseLoader leaves scalars as text: a revision 1234567890 or a version 3.10 stays what was written.
         wanted = msgspec.convert(yaml.load(text, yaml.BaseLoader), RoutesFile, strict=False)
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
         return Problem(" ".join(str(error).split()))
     routes, endpoints = [], []
     for model, entry in wanted.models.items():

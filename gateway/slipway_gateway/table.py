@@ -77,6 +77,13 @@ class Claim(msgspec.Struct, frozen=True):
 _OWNERS = msgspec.json.Decoder(dict[str, Claim])
 
 
+class RevisionStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """An item of `ModelDeployment.status.revisions`, as far as a gateway reads it."""
+
+    revision: str = ""
+    replica_set_uid: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One ModelDeployment as the gateway sees it; no backends means known, but not ready."""
@@ -218,7 +225,7 @@ def digest_of(traffic: Mapping[str, Any]) -> str:
     """SHA-256 of a `status.traffic` as canonical JSON; `acknowledged`, which follows from the digest, is left out."""
     told = {key: value for key, value in traffic.items() if key != "acknowledged"}
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def check_backends(backends: Iterable[Backend]) -> Problem | None:
@@ -240,7 +247,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
     if raw is None:
         return known
     try:
-        traffic = msgspec.convert(raw, Traffic)
+        traffic, replica_sets = msgspec.convert(raw, Traffic), _replica_sets(obj)
     except msgspec.ValidationError as error:
         return Problem(f"status.traffic of {name}: {error}")
     if problem := check_backends(traffic.backends):
@@ -259,7 +266,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         forward_headers=traffic.forward_headers,
         replicas=_replicas(obj),
         digest=digest_of(raw),
-        replica_sets=_replica_sets(obj),
+        replica_sets=replica_sets,
     )
 
 
@@ -278,8 +285,9 @@ def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
 
 
 def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
-    listed = (obj.get("status") or {}).get("revisions") or ()
-    return {one["revision"]: one["replicaSetUid"] for one in listed if one.get("revision") and one.get("replicaSetUid")}
+    """Raises ValidationError where `status.revisions` is not a list of revisions."""
+    listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionStatus, ...])
+    return {one.revision: one.replica_set_uid for one in listed if one.revision and one.replica_set_uid}
 
 
 def _replicas(obj: Mapping[str, Any]) -> int:
@@ -320,7 +328,7 @@ def _ready(status: Mapping[str, Any]) -> bool:
 def _port(pod: Mapping[str, Any]) -> int:
     containers = (pod.get("spec") or {}).get("containers") or ()
     ports = (port for one in containers for port in one.get("ports") or ())
-    return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), DEFAULT_PORT)
+    return next((port.get("containerPort") for port in ports if port.get("name") == PORT_NAME), None) or DEFAULT_PORT
 
 
 def _url(address: str, port: int) -> str:

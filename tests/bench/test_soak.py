@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.fuzz.edges import SAMPLING
 from bench.soak import (
     COMPLETED,
     ERROR,
@@ -97,6 +98,20 @@ def test_requests_are_the_same_for_a_seed_and_of_every_kind() -> None:
     for ask in asks:
         if ask.kind in ("answer", "leave", "long", "late"):
             assert json.loads(ask.body)["model"] == "m"
+
+
+def test_sampling_is_drawn_at_the_edges_of_the_servers_schema() -> None:
+    """Safety 26: temperature in {0, .7, 1.5} and top_k in {0, 20} find nothing."""
+    assert {1e-45, 5e-324, 2.0} <= set(SAMPLING["temperature"]) and 0.0 not in SAMPLING["top_p"]
+    assert {-1, 2**31 - 1} <= set(SAMPLING["top_k"]) and {-(2**63), 2**63 - 1} <= set(SAMPLING["seed"])
+    asks = [json.loads(draw(random.Random(number)).body or b"{}") for number in range(2000) if _is_sound(number)]
+    for name in ("temperature", "top_p", "top_k", "seed", "repetition_penalty"):
+        assert {ask[name] for ask in asks if name in ask} >= set(SAMPLING[name]), name
+    assert all(ask.get("min_tokens", 0) <= ask["max_tokens"] for ask in asks)
+
+
+def _is_sound(number: int) -> bool:
+    return draw(random.Random(number)).kind in ("answer", "leave")
 
 
 def test_metrics_page_is_read() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def control_plane() -> Iterator[ControlPlane]:
     if assets(places()) is None:
-        pytest.skip("not built: python -m devcluster build control-plane")
+        pytest.fail("not built: make tools")
     with ControlPlane() as running:
         yield running
 

@@ -137,7 +137,7 @@ def plane() -> Iterator[World]:
     try:
         control_plane = ControlPlane()
     except DevclusterError as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error))  # `make tools` builds it
     with control_plane:
         made = World(control_plane)
         yield made

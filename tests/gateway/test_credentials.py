@@ -124,3 +124,9 @@ def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
     with pytest.raises(ApiError) as refused:
         limited({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("text", ['{"models": "\\ud800"}', 'models:\n  chat: "\\uD800"\n'])
+def test_a_routes_file_of_half_characters_is_a_problem(text: str) -> None:
+    """Safety 26: a UnicodeEncodeError, found by fuzzing."""
+    assert isinstance(parse_file(text, 1), Problem)

@@ -223,6 +223,22 @@ def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
     assert isinstance(parse_owners({"data": {"names.json": text}}), Problem)
 
 
+@pytest.mark.parametrize("revisions", [1, "a", [1], ["a"], [{"revision": {}}], {"revision": "a"}])
+def test_revisions_that_are_none_are_a_problem(revisions: Any) -> None:
+    """Safety 26: fuzzing found a TypeError here, which ends the gateway's watch."""
+    obj = deployment({"generation": 1, "model": "m"})
+    obj["status"]["revisions"] = revisions
+    assert isinstance(parse_route(obj), Problem)
+
+
+def test_a_port_without_a_number_is_the_default_one() -> None:
+    """Safety 26: a KeyError, found by fuzzing."""
+    one = pod()
+    one["spec"] = {"containers": [{"ports": [{"name": "http"}]}]}
+    found = parse_pod(one)
+    assert found is not None and found.urls[0].endswith(":8000")
+
+
 def test_slices_of_one_revision_add_up() -> None:
     one = route()
     merged = build(

@@ -17,10 +17,16 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 def test_without_an_endpoint_nothing_is_traced() -> None:
+    """Safety 26: it asserted nothing. Neither is there a span, nor anything that would send one."""
+    from opentelemetry import trace
+
+    before = {thread.name for thread in threading.enumerate()}
     off = tracing.tracing({}, "chat")
-    with off.request({"traceparent": "nonsense"}, "POST", "/v1/completions") as ended:
+    with off.request({"traceparent": f"00-{TRACE}-{PARENT}-01"}, "POST", "/v1/completions") as ended:
+        assert trace.get_current_span() is trace.INVALID_SPAN
         off.phases(Timing(3))
         ended("completed", 200)
+    assert {thread.name for thread in threading.enumerate()} == before
 
 
 def test_without_the_package_a_server_serves_and_says_so(

@@ -14,11 +14,11 @@ from devcluster.places import places
 
 @functools.cache
 def tool(name: str) -> str:
-    """Path of a binary. Without it the test is skipped, and the reason says how to get it."""
+    """Path of a binary. Without it the test fails, and says how to get it: `make tools` builds all of them."""
     try:
         return str(tools.tool(places(), name))
     except DevclusterError as missing:
-        pytest.skip(str(missing))
+        pytest.fail(str(missing))
 
 
 def kubectl(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from slipway_operator.model import quantity, typed
 from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
 from slipway_operator.model.hooks import Hook, parse_hooks
 from slipway_operator.model.strategy import Strategy, parse_strategy
@@ -17,6 +19,9 @@ from slipway_operator.model.wire import parse_time
 Json = Mapping[str, Any]
 
 KEPT = 1024  # parsed specs
+LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
+# What reading something else than a spec ends in; OverflowError: of numbers that no integer or time holds.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
 
 
@@ -117,15 +122,19 @@ class Spec:
 
 def parse(obj: Json) -> Spec | Invalid:
     """Read a ModelDeployment object."""
-    return _parsed(obj["metadata"]["name"], msgspec.json.encode(obj.get("spec")))
+    try:
+        written = msgspec.json.encode(obj.get("spec"))
+    except _MALFORMED as error:
+        return _invalid(error)
+    return _parsed(obj["metadata"]["name"], written)
 
 
 @lru_cache(KEPT)
 def _parsed(name: str, written: bytes) -> Spec | Invalid:
     """By what is written: a spec is read in each reconcile, and seldom another one than before."""
-    spec = msgspec.json.decode(written) or {}
     try:
-        return Spec(
+        spec = msgspec.json.decode(written) or {}
+        parsed = Spec(
             inputs=_one_device(parse_inputs(spec, name)),
             replicas=int(spec.get("replicas", 1)),
             strategy=parse_strategy(spec.get("strategy") or {}),
@@ -140,8 +149,14 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
             autoscaling=parse_autoscaling(spec.get("autoscaling")),
             forward_headers=tuple((spec.get("traffic") or {}).get("forwardHeaders") or ()),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}")
+        typed.check(parsed)
+    except _MALFORMED as error:
+        return _invalid(error)
+    return parsed
+
+
+def _invalid(error: Exception) -> Invalid:
+    return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}"[:LONGEST_MESSAGE])
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
@@ -189,12 +204,12 @@ def parse_inputs(spec: Json, default_name: str) -> PodInputs:
             ),
         ),
         Resources(
-            cpu=_quantity(resources.get("cpu")),
-            memory=_quantity(resources.get("memory")),
+            cpu=_quantity("cpu", resources.get("cpu")),
+            memory=_quantity("memory", resources.get("memory")),
             accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
             if accelerator is not None
             else None,
-            storage=_quantity(resources.get("storage")),
+            storage=_quantity("storage", resources.get("storage")),
         ),
     )
 
@@ -255,7 +270,23 @@ def _key_ref(source: Json) -> KeyRef:
     return KeyRef(source[kind]["name"], source[kind]["key"], kind)
 
 
+_REVISION, _NUMBER = "[a-z2-7]{10}", "[0-9]{1,9}"
+_TOKENS = {
+    "promote": re.compile(f"{_REVISION}/{_NUMBER}/{_NUMBER}"),
+    "promoteFull": re.compile(_REVISION),
+    "abort": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "retry": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "rollbackTo": re.compile(f"{_REVISION}/{_REVISION}"),
+}
+
+
 def _intents(rollout: Json) -> Intents:
+    """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
+    for name, pattern in _TOKENS.items():
+        if name in rollout and not pattern.fullmatch(rollout[name]):
+            raise ValueError(
+                f"rollout.{name} {rollout[name][:80]!r} is no token of a rollout: see status.rollout.token"
+            )
     return Intents(
         promote=rollout.get("promote"),
         promote_full=rollout.get("promoteFull"),
@@ -269,8 +300,15 @@ def _time(value: str | None) -> datetime | None:
     return None if value is None else parse_time(value)
 
 
-def _quantity(value: object) -> str | None:
-    return None if value is None else str(value)
+def _quantity(name: str, value: object) -> str | None:
+    """As it is written, once it is known to be one."""
+    if value is None:
+        return None
+    try:
+        quantity.parse(str(value))
+    except ValueError as error:
+        raise ValueError(f"resources.{name}: {error}") from None
+    return str(value)
 
 
 def _without_empty(value: Any) -> Any:

@@ -277,7 +277,7 @@ def _digest(table: Traffic) -> str:
     """SHA-256 of canonical JSON, as in docs/contracts.md."""
     told = {key: item for key, item in wire.to_json(table).items() if key != "acknowledged"}
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def render(status: Status) -> dict[str, Any]:

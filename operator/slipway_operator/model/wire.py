@@ -7,12 +7,14 @@ from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, lru_cache, partial
+from types import NoneType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 KEPT = 4096  # times as text: one status names the same few in each reconcile
-_PLAIN = frozenset({str, int, float, bool, types.NoneType})
+FIRST_YEAR, LAST_YEAR = 1970, 9000
+_PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
 def to_json(value: Any) -> Any:
@@ -49,9 +51,11 @@ def from_json(kind: type[T], value: Any) -> T:
     """Read a dataclass back; unknown fields are ignored, missing ones take their defaults.
 
     Raises:
-        TypeError: when a field without a default is missing.
-        ValueError: when a time is malformed.
+        TypeError: when a field without a default is missing, or one has another type than it is annotated with.
+        ValueError: when a time is malformed or beyond any calendar.
     """
+    if not isinstance(value, dict):
+        raise TypeError(f"{kind.__name__} is written as {type(value).__name__}")
     readers = _readers(cast(Hashable, kind))
     return kind(**{name: read(value[key]) for name, key, read in readers if key in value})
 
@@ -64,8 +68,15 @@ def format_time(moment: datetime) -> str:
 
 @lru_cache(KEPT)
 def parse_time(text: str) -> datetime:
-    """A datetime in UTC from RFC 3339."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    """A datetime in UTC from RFC 3339.
+
+    Raises:
+        ValueError: when it is none, or so far away that nothing could be added to it.
+    """
+    moment = datetime.fromisoformat(text)
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise ValueError(f"{text} is not a time between the years {FIRST_YEAR} and {LAST_YEAR}")
+    return moment.astimezone(UTC)
 
 
 @cache
@@ -87,27 +98,60 @@ def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
 def _reader(hint: Any) -> Reader:
     """How a value of this type is read: found out once, because a status holds thousands."""
     if isinstance(hint, types.UnionType):
-        return _reader(next(option for option in typing.get_args(hint) if option is not types.NoneType))
+        return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return partial(_tuple_of, _reader(arguments[0]))
     if origin is frozenset:
-        return frozenset
+        return partial(_frozenset_of, _reader(arguments[0]))
     if origin is dict:
         return partial(_dict_of, _reader(arguments[1]))
     if hint is datetime:
         return parse_time
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
-    return partial(from_json, hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else _as_it_is
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return partial(from_json, hint)
+    return partial(_plain, _ACCEPTED[hint]) if hint in _ACCEPTED else _as_it_is
+
+
+# JSON knows no difference between 1 and 1.0; a bool is no number.
+_ACCEPTED: dict[Any, frozenset[type]] = {
+    str: frozenset({str}),
+    int: frozenset({int}),
+    float: frozenset({int, float}),
+    bool: frozenset({bool}),
+}
+
+
+def _plain(kinds: frozenset[type], value: Any) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"{str(value)[:80]!r} is a {type(value).__name__}")
+    return value
+
+
+def _optional(read: Reader, value: Any) -> Any:
+    return None if value is None else read(value)
 
 
 def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
-    return tuple(value) if read is _as_it_is else tuple(map(read, value))
+    return tuple(map(read, _list(value)))
+
+
+def _frozenset_of(read: Reader, value: Any) -> frozenset[Any]:
+    return frozenset(map(read, _list(value)))
 
 
 def _dict_of(read: Reader, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"a map is written as {type(value).__name__}")
     return {key: read(item) for key, item in value.items()}
+
+
+def _list(value: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"a list is written as {type(value).__name__}")
+    return value
 
 
 def _as_it_is(value: Any) -> Any:

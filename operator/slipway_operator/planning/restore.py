@@ -5,6 +5,7 @@ dropped here, before anything is decided, so that a reconcile goes on from it as
 true is believed: who may write the status may also write the spec.
 """
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -16,6 +17,7 @@ from slipway_operator.model.wire import camel
 
 MAX_GENERATION = 1 << 53
 MAX_ATTEMPT = 1 << 31
+_ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
 
@@ -33,6 +35,7 @@ def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
         traffic=status.traffic if status.traffic and _is_table(status.traffic) else None,
         sleep=sleep,
         revisions=_revisions(status.revisions, spec, now),
+        aborted_revisions=tuple(token for token in status.aborted_revisions if _ATTEMPT.fullmatch(token)),
     )
     return status if kept == status else kept
 
@@ -41,7 +44,7 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
     """That parts of a status were dropped, by name."""
     if before is kept:
         return ()
-    names = ("stable_revision", "rollout", "traffic", "sleep", "revisions")
+    names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions")
     parts = ", ".join(f"status.{camel(name)}" for name in names if getattr(before, name) != getattr(kept, name))
     return (Event("Warning", "StatusRestored", f"{parts} said what cannot be, and was made anew"),)
 
@@ -94,6 +97,7 @@ def _is_table(table: Traffic) -> bool:
     names = [item.revision for item in table.backends]
     sound = len(set(names)) == len(names) and all(0 <= item.weight <= 100 for item in table.backends)
     total = sum(item.weight for item in table.backends)
+    sound = sound and all(route.match for route in table.header_routes)
     return sound and total == 100 and 1 <= table.generation < MAX_GENERATION
 
 

@@ -118,7 +118,7 @@ def weight_files(folder: Path) -> list[str]:
     index = folder / INDEX
     if index.is_file():
         return _shards(folder, _json(index))
-    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    names = sorted(path.name for path in folder.glob("*.safetensors") if path.is_file())
     if names:
         return names
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)

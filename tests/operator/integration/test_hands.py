@@ -92,10 +92,15 @@ async def test_a_status_on_top_of_a_newer_object_is_stale(client, chat):
 
 
 async def test_an_equal_status_is_not_written(client, chat):
+    """Safety 26: it asserted nothing. A write of this stale object would be refused, as that of another status is."""
     live, _ = await made(client, chat)
     same = Plan(status=status.parse(live["status"]))
     stale = {**live, "metadata": {**live["metadata"], "resourceVersion": "1"}}
-    await apply.execute(client, stale, same, NOW)
+    assert await apply.execute(client, stale, same, NOW)
+    assert await reread(client, chat) == live
+    with pytest.raises(Stale):
+        await apply.execute(client, stale, Plan(status=replace(same.status, message="another")), NOW)
+    assert await reread(client, chat) == live
 
 
 async def test_scaling_touches_replicas_alone(client, chat):

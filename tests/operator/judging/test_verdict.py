@@ -317,4 +317,9 @@ def test_nonsense_is_refused_in_words(build: object, words: str) -> None:
 
 
 def test_ten_tenths_are_a_whole() -> None:
-    AnalysisSpec(metrics=tuple(MetricSpec(str(index), share=0.1) for index in range(10)))
+    """Safety 26: it asserted nothing. In floating point ten tenths are less than one; eleven are too much."""
+    tenths = tuple(MetricSpec(str(index), share=0.1) for index in range(11))
+    spec = AnalysisSpec(metrics=tenths[:10])
+    assert [metric.share for metric in spec.metrics] == [0.1] * 10 and sum([0.1] * 10) != 1.0
+    with pytest.raises(ValueError, match=r"add up to 1\.1"):
+        AnalysisSpec(metrics=tenths)

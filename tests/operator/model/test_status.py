@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from slipway_operator.model import status as status_room
 from tests.support.model_cluster import healthy, model
 
@@ -23,3 +25,21 @@ def test_an_absent_status_is_that_of_a_new_object() -> None:
 
 def test_fields_of_a_later_release_are_ignored() -> None:
     assert status_room.parse({"phase": "Healthy", "invented": 1}).phase is status_room.Phase.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("currentRevision", {"a": 1}),
+        ("observedGeneration", "1"),
+        ("replicas", True),
+        ("abortedRevisions", "abc"),
+        ("revisions", [1]),
+        ("conditions", {"type": "Ready"}),
+        ("rollout", "abc"),
+        ("decisions", [{"at": "0001-01-01T00:00:00+14:00", "row": "a", "message": "b"}]),
+    ],
+)
+def test_fields_of_another_type_count_as_lost(field: str, value: object) -> None:
+    """Safety 26: fuzzing found that what has another type was believed, and ended planning with an exception."""
+    assert status_room.parse({field: value, "message": "kept"}) == status_room.Status(message="kept")

@@ -114,7 +114,7 @@ def test_pods_stay_while_gateways_route_by_another_table() -> None:
     """D2, D6: a forged status says that all pods may leave; one gateway does not follow the operator's table."""
     world = healthy()
     first = world.parsed().stable_revision
-    world.edit(model=model("v2"), rollout__promoteFull="x")
+    world.edit(model=model("v2"), rollout__promoteFull="aaaaaaaaaa")
     world.run_until("Paused")
     world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
     world.run_until(None)
@@ -146,3 +146,23 @@ def test_a_status_that_cannot_be_read_counts_as_lost() -> None:
         world.patch_status(**forgery)
         world.run(5)
         assert serves(world) and world.parsed().phase == "Healthy"
+
+
+@pytest.mark.parametrize("tokens", [["abc"], ["/"], ["a/b/c"], ["a/x"], ["a/" + "9" * 40]])
+def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
+    """Safety 26: fuzzing found a ValueError where the next attempt is counted, at each reconcile."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.patch_status(abortedRevisions=tokens)
+    world.reconcile()
+    assert "abortedRevisions" not in world.status
+    assert any("status.abortedRevisions" in event.message for event in world.events)
+
+
+def test_a_header_route_for_all_requests_is_no_table() -> None:
+    """Safety 26: without a match it was written back as one that no gateway reads."""
+    world = healthy()
+    traffic = {**world.status["traffic"], "headerRoutes": [{"name": "x", "revision": "y", "match": []}]}
+    world.patch_status(traffic=traffic)
+    world.reconcile()
+    assert "headerRoutes" not in world.status["traffic"]

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from slipway_server import fetcher
 from slipway_server.fetcher import pin
 from slipway_server.fetcher.folder import FetchError, UnusableError
-from slipway_server.models.checkpoint import read
+from slipway_server.models.checkpoint import CheckpointError, read
 from tests.server.fetcher.site import LIMIT, fetch, run
 
 
@@ -118,3 +119,14 @@ def test_the_digest_is_what_sha256sum_prints(tiny_v1: Path, tmp_path: Path) -> N
     lines = "".join(f"{hashlib.sha256((tiny_v1 / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
     expected = "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
     assert fetch(f"file://{tiny_v1}", tmp_path)["digest"] == expected == pin.digest_of(fetcher.folder.digests(tiny_v1))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_weights_that_are_no_file_are_none(tiny_v1: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Safety 26, found by fuzzing: a folder was an exception, and a pipe was read from without an end."""
+    copied = tmp_path / "model"
+    shutil.copytree(tiny_v1, copied)
+    (copied / "model.safetensors").unlink()
+    make(copied / "model.safetensors")
+    with pytest.raises(CheckpointError, match="has no weights"):
+        read(copied)

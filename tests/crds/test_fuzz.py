@@ -1,0 +1,111 @@
+"""Drawn custom resources, against a real API server and the operator's parser: each is taken, or refused in words."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from bench.fuzz import operator
+from bench.fuzz.crs import Drawn
+from bench.fuzz.tally import Tally, count
+from slipway_operator.model import spec, status, template
+from slipway_operator.model.observed import Observed
+from slipway_operator.planning.plan import plan
+from tests.support.api_server import GROUP_PATH, Answer, Api
+
+pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
+
+EXAMPLES = 150
+UNREADABLE = re.compile(
+    r"cannot (unmarshal|be handled|parse|convert)|invalid (character|UTF-8)|into Go|strict decoding", re.IGNORECASE
+)
+
+
+@pytest.fixture
+def live(api: Api, namespace: str) -> dict[str, Any]:
+    """A ModelDeployment that is there."""
+    manifest = operator.crd("modeldeployments").manifest(operator.NAME, namespace, operator.SOUND)
+    made = api.post(f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments", manifest)
+    assert made.ok, made.message
+    return made.body
+
+
+def _sent(api: Api, namespace: str, plural: str, drawn: Drawn) -> Answer:
+    """As if it were created; texts that are no unicode are what JSON makes of them."""
+    manifest = operator.crd(plural).manifest("drawn", namespace, drawn.value)
+    return api.post(f"{GROUP_PATH}/namespaces/{namespace}/{plural}", manifest, dryRun="All")
+
+
+def _check_refusal(answer: Answer) -> None:
+    """It says which field is wrong, or that the body is no such object."""
+    assert answer.status in (400, 422), (answer.status, answer.message)
+    causes = (answer.body.get("details") or {}).get("causes") or []
+    named = any(str(cause.get("field", "")).startswith("spec") for cause in causes) or "spec" in answer.message
+    assert named or UNREADABLE.search(answer.message), answer.body
+
+
+def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
+    api: Api, namespace: str, live: dict[str, Any]
+) -> None:
+    """Safety 26. The status that says so is one that the API server takes too: else nobody would read it."""
+
+    def check(drawn: Drawn, tally: Tally) -> None:
+        answer = _sent(api, namespace, "modeldeployments", drawn)
+        tally.ended("taken" if answer.ok else "refused")
+        if not answer.ok:
+            return _check_refusal(answer)
+        obj = {**answer.body, "metadata": live["metadata"]}
+        parsed = spec.parse(obj)
+        tally.ended(type(parsed).__name__)
+        made = plan(obj, status.Status(), Observed(), operator.SETTINGS, operator.NOW)
+        if isinstance(parsed, spec.Invalid):
+            (said,) = (one for one in made.status.conditions if one.type == "Accepted")
+            assert (said.status, said.message) == ("False", parsed.message) and len(parsed.message) > 20
+        written = {**live, "status": status.render(made.status)}
+        put = api.put(f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status", written, dryRun="All")
+        assert put.ok, f"the status is refused: {put.message}"
+        return None
+
+    found = count(operator.specs(), check, 20261123, examples=EXAMPLES)
+    assert not found.failures, "\n".join(found.wrong)
+    assert found.endings["taken"] > 0.1 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
+
+
+def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, namespace: str) -> None:
+    """Safety 26."""
+
+    def check(drawn: Drawn, tally: Tally) -> None:
+        answer = _sent(api, namespace, "analysistemplates", drawn)
+        tally.ended("taken" if answer.ok else "refused")
+        if not answer.ok:
+            return _check_refusal(answer)
+        read = template.found("drawn", answer.body["spec"])
+        assert read.problem == "" or read.problem.startswith("AnalysisTemplate 'drawn': ")
+        return None
+
+    found = count(operator.templates(), check, 20261123, examples=EXAMPLES)
+    assert not found.failures, "\n".join(found.wrong)
+    assert found.endings["taken"] > 0.05 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
+
+
+def test_a_status_that_the_api_server_takes_is_planned_from_and_written_over(
+    api: Api, namespace: str, live: dict[str, Any]
+) -> None:
+    """Safety 26: others may write what the schema lets through; the operator writes its own over it."""
+    path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
+
+    def check(drawn: Drawn, tally: Tally) -> None:
+        answer = api.put(path, {**live, "status": drawn.value}, dryRun="All")
+        tally.ended("taken" if answer.ok else "refused")
+        if not answer.ok:
+            return None
+        obj = json.loads(json.dumps(answer.body))
+        made = plan(obj, status.parse(obj.get("status")), Observed(), operator.SETTINGS, operator.NOW)
+        put = api.put(path, {**live, "status": status.render(made.status)}, dryRun="All")
+        assert put.ok, f"the status is refused: {put.message}"
+        return None
+
+    found = count(operator.statuses(), check, 20261123, examples=EXAMPLES)
+    assert not found.failures, "\n".join(found.wrong)
+    assert found.endings["taken"] > 0.1 * EXAMPLES, found.endings
