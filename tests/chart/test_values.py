@@ -79,6 +79,7 @@ OTHER: Values = {
     "gateway.service.nodePort": 30080,
     "gateway.service.annotations": {"a": "b"},
     "gateway.podDisruptionBudget.enabled": False,
+    "keys.rotationSeconds": 7200,
     "names.retentionSeconds": 7,
     "names.grants": {"team-a": ["chat"]},
     "names.namespaceAnnotations": False,
@@ -160,6 +161,7 @@ def test_unknown_key_is_refused_by_name(values: Values, says: str) -> None:
         ({"operator.outbound.allowedHosts": ["*"]}, "operator/outbound/allowedHosts"),
         ({"gateway.stickyBy": ["cookie"]}, "gateway/stickyBy"),
         ({"gateway.failsafe.ttlSeconds": 60}, "gateway/failsafe/ttlSeconds"),
+        ({"keys.rotationSeconds": 60}, "keys/rotationSeconds"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -78,6 +78,11 @@ class Metrics:
             (*LABELS, "block_size", "num_gpu_blocks"),
             registry=self.registry,
         )
+        self._unproved_tenants = Counter(
+            "slipway_server_unproved_tenants",
+            "Requests whose tenant no gateway proved: they count as nobody's.",
+            registry=self.registry,
+        )
         self._crashes = Counter(
             "slipway_server_engine_crashes", "Ends of the engine process while it served.", registry=self.registry
         )
@@ -170,6 +175,9 @@ class Metrics:
     def outcome(self, outcome: str) -> None:
         self._in_flight.dec()
         self._requests.labels(outcome).inc()
+
+    def unproved_tenant(self) -> None:
+        self._unproved_tenants.inc()
 
     def replay_holds(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
         """Looked up when the page is rendered: they change with every token."""
