@@ -43,6 +43,7 @@ def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
     default = replace(
         GatewaySettings.load([], {}),
         own_namespace=NAMESPACE,
+        state_dir="/var/lib/slipway-gateway",
         operator_token_file=f"{keys}/operator-token",
         tenant_keys_file=f"{keys}/tenant.json",
     )
