@@ -185,6 +185,24 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     add(
         "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
     )
+    add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
+    add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
+    _add_key_flags(add)
+    _add_name_flags(add)
+    add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
+    add(
+        "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"
+    )
+    add(
+        "--lease-seconds",
+        20.0,
+        "time after which the lease of an operator that died is taken over (default: %(default)s)",
+        type=_lease_seconds,
+    )
+    add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
+
+
+def _add_key_flags(add: "_Adder") -> None:
     add(
         "--gateway-token-file",
         "",
@@ -203,20 +221,6 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         "how long a key signs before the next one (default: %(default)s)",
         type=_rotation,
     )
-    add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
-    add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
-    _add_name_flags(add)
-    add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
-    add(
-        "--lease-name", "slipway-operator", "Lease in the own namespace; its holder alone writes (default: %(default)s)"
-    )
-    add(
-        "--lease-seconds",
-        20.0,
-        "time after which the lease of an operator that died is taken over (default: %(default)s)",
-        type=_lease_seconds,
-    )
-    add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
 
 
 def _add_name_flags(add: "_Adder") -> None:

@@ -78,11 +78,6 @@ class Metrics:
             (*LABELS, "block_size", "num_gpu_blocks"),
             registry=self.registry,
         )
-        self._unproved_tenants = Counter(
-            "slipway_server_unproved_tenants",
-            "Requests whose tenant no gateway proved: they count as nobody's.",
-            registry=self.registry,
-        )
         self._crashes = Counter(
             "slipway_server_engine_crashes", "Ends of the engine process while it served.", registry=self.registry
         )
@@ -96,6 +91,14 @@ class Metrics:
         )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
         self._declare_replays()
+        self._declare_tenants()
+
+    def _declare_tenants(self) -> None:
+        self._unproved_tenants = Counter(
+            "slipway_server_unproved_tenants",
+            "Requests whose tenant no gateway proved: they count as nobody's.",
+            registry=self.registry,
+        )
 
     def _declare_replays(self) -> None:
         registry = self.registry
