@@ -20,6 +20,7 @@ from .fate import Fate
 from .lease import Lease
 from .memory import Memory, name_of
 from .mirror.lane import Lane
+from .proof import Prover
 from .relay import Relay
 from .router import Target
 from .samples import ENTRY_BYTES, MAX_ENTRIES
@@ -58,7 +59,9 @@ class Proxy:
         self.budget = _budget(settings, metrics, self._clock)
         self._memory = Memory(settings.max_remembered_bytes, settings.remember_s, self._clock, self.budget)
         metrics.remembered.set_function(lambda: self._memory.size_bytes)
-        self.lane = Lane(settings, backends, metrics, session, self._is_busy, account=self.budget.open(""))
+        self._prover = Prover(settings.tenant_keys_file)
+        account = self.budget.open("")
+        self.lane = Lane(settings, backends, metrics, session, self._is_busy, account=account, prover=self._prover)
 
     def _is_busy(self) -> bool:
         """Whether clients need all there is: some wait for an endpoint, or half of `max_inflight` is in flight."""
@@ -241,6 +244,7 @@ class Proxy:
         return ready
 
     async def _post(self, call: Call, target: Target) -> aiohttp.ClientResponse:
+        self._prover.sign(call.headers, target.route)
         return await self._session.post(
             URL(target.url + call.path_qs, encoded=True),
             data=outgoing(call.body, call.tokens),

@@ -97,6 +97,9 @@ class Settings:
     operator_token_file: str = _setting(
         "", "file with the operator's token: who has it may renew the failsafe's time; default: anybody who POSTs"
     )
+    tenant_keys_file: str = _setting(
+        "", "file with the keys that prove to servers whose request it is; default: nothing is proved"
+    )
     drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
     drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
     log_level: str = _setting("info", "debug, info, warning or error")
@@ -165,6 +168,7 @@ def _metavar(name: str, default: Any) -> str:
     kinds = {
         "routes": "FILE",
         "operator_token_file": "FILE",
+        "tenant_keys_file": "FILE",
         "kubeconfig": "FILE",
         "log_level": "LEVEL",
         "tenant_salt": "SECRET",

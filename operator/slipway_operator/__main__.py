@@ -27,6 +27,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
 from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.metrics_api.sampler import Sampler
@@ -108,9 +109,10 @@ async def _run(settings: Settings) -> int:
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
             fences = Fences(client, settings.fence) if settings.fence else None
-            gateways = _gateways(settings, client, session)
+            keys = _keys(settings, client, known)
+            gateways = _gateways(settings, client, session, keys)
             claims = _names(settings, client, known, queue, lease)
-            sight = Sight(client, gateways, known, fences, claims)
+            sight = Sight(client, gateways, known, fences, claims, keys)
             return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
@@ -128,12 +130,20 @@ def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Ke
     return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
 
 
-def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession) -> Gateways:
-    """The secret is read for each question, so one that was rotated counts at once."""
+def _keys(settings: Settings, client: Client, known: Known) -> Keys | None:
+    if not settings.keys_secret:
+        return None
+    return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, known.deployments)
+
+
+def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession, keys: Keys | None = None) -> Gateways:
+    """The secret is looked up for each question, so one that was rotated counts at once. A file comes before `keys`."""
 
     def token() -> str:
+        if not settings.gateway_token_file:
+            return keys.token() if keys else ""
         try:
-            words = settings.gateway_token_file.read_text().split() if settings.gateway_token_file else []
+            words = settings.gateway_token_file.read_text().split()
         except (OSError, UnicodeDecodeError):  # gateways that want a proof say what is missing
             words = []
         return words[0] if words else ""
@@ -203,6 +213,8 @@ async def _serve(
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
         tasks.append(asyncio.create_task(sight.names.run(), name="names"))
+        if sight.keys:
+            tasks.append(asyncio.create_task(sight.keys.run(), name="keys"))
         for key in known.deployments():
             queue.add(key)
         listed.set()

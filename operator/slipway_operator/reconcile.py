@@ -14,6 +14,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.fences import Fences
 from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.names import Names
 from slipway_operator.kube.observe import observe
@@ -69,6 +70,7 @@ class Sight:
     known: Known | None = None
     fences: Fences | None = None  # around model pods; None where the release wants none
     names: Names | None = None
+    keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
 
 
 class Reconciler:
@@ -84,7 +86,7 @@ class Reconciler:
         capacity: Capacity | None = None,
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
-        self._fences = sight.fences
+        self._fences, self._keys = sight.fences, sight.keys
         self._names = sight.names
         self._capacity = capacity or Capacity(Autoscalers(sight.client))
         self._pins = Pins()
@@ -157,10 +159,12 @@ class Reconciler:
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
-        """What pods must load, and the fence around them, before the pods."""
+        """What pods must load, the fence around them and the keys that they check by, before the pods."""
         await self._pins.hold(self._client, obj, planned.pins)
         if self._fences:
             await self._fences.keep(obj)
+        if self._keys:
+            await self._keys.keep(obj["metadata"]["namespace"])
         return await apply.execute(self._client, obj, planned, now)
 
     async def _get(self, key: Key) -> dict[str, Any]:
@@ -194,6 +198,8 @@ class Reconciler:
         self._askers.forget(key)
         if self._fences:
             self._fences.forget(key)
+        if self._keys:
+            self._keys.forget(key[0])
         self._told.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)

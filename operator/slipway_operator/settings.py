@@ -11,6 +11,7 @@ from typing import Any
 
 from slipway_operator.manifests.fence import FenceSettings
 from slipway_operator.model import names
+from slipway_operator.model.keys import MIN_ROTATION_S
 from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
@@ -38,6 +39,8 @@ class Settings:
     outbound: Policy = field(default_factory=Policy)  # what may be called for tenants
     fence: FenceSettings | None = None  # None: model pods get no NetworkPolicy
     gateway_token_file: Path | None = None  # the first word in it proves to gateways that the operator asks
+    keys_secret: str = ""  # empty: the release has no keys
+    key_rotation_s: float = 30 * 86_400.0
     metrics_api_service: str = ""  # empty: the metrics API is not served
     metrics_api_port: int = 8443
     metrics_api_owner: str = ""
@@ -74,6 +77,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         outbound=Policy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
         fence=_fence(chosen),
         gateway_token_file=Path(chosen.gateway_token_file) if chosen.gateway_token_file else None,
+        keys_secret=chosen.keys_secret,
+        key_rotation_s=chosen.key_rotation_seconds,
         metrics_api_service=chosen.metrics_api_service,
         metrics_api_port=chosen.metrics_api_port,
         metrics_api_owner=chosen.metrics_api_owner,
@@ -180,13 +185,9 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
     add(
         "--metrics-api-service", "", "Service by which the API server finds our metrics API (default: it is not served)"
     )
-    add(
-        "--gateway-token-file",
-        "",
-        "file with the token by which gateways know the operator, their --operator-token-file (default: none)",
-    )
     add("--metrics-api-port", 8443, "port of the metrics API (default: %(default)s)", type=int)
     add("--metrics-api-owner", "", "ClusterRole with which the registrations of the metrics API are removed")
+    _add_key_flags(add)
     _add_name_flags(add)
     add("--admin-port", 8001, "port of /livez, /readyz and /metrics (default: %(default)s)", type=int)
     add(
@@ -199,6 +200,27 @@ def _add_run_flags(parser: argparse.ArgumentParser, environment: Mapping[str, st
         type=_lease_seconds,
     )
     add("--identity", environment.get("POD_ID", ""), "holder of the lease (default: $POD_ID, else a random name)")
+
+
+def _add_key_flags(add: "_Adder") -> None:
+    add(
+        "--gateway-token-file",
+        "",
+        "file with the token by which gateways know the operator, their --operator-token-file "
+        "(default: of --keys-secret)",
+    )
+    add(
+        "--keys-secret",
+        "",
+        "Secret in the own namespace with the keys by which gateways prove tenants to model pods and know the "
+        "operator; made and rotated here (default: none)",
+    )
+    add(
+        "--key-rotation-seconds",
+        30 * 86_400.0,
+        "how long a key signs before the next one (default: %(default)s)",
+        type=_rotation,
+    )
 
 
 def _add_name_flags(add: "_Adder") -> None:
@@ -309,6 +331,12 @@ def _seconds(text: str) -> float:
 def _duration(text: str) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text):
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return float(text)
+
+
+def _rotation(text: str) -> float:
+    if _duration(text) < MIN_ROTATION_S:
+        raise argparse.ArgumentTypeError(f"{text} is too short: name at least {MIN_ROTATION_S:.0f} seconds")
     return float(text)
 
 

@@ -14,6 +14,7 @@ from .http.app import serve
 from .http.probes import Health
 from .http.prompts import Model
 from .http.service import Service
+from .http.tenant import Tenants
 from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import Settings, parse
 from .telemetry import logs
@@ -121,7 +122,13 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
         template=ChatTemplate.read(checkpoint.folder),
     )
-    service = Service(model, engine, metrics, health, tracing(os.environ, model.name))
+    tenants = Tenants(
+        settings.tenant_keys_file,
+        settings.deployment,
+        trust=settings.trust_tenant_header == "on",
+        unproved=metrics.unproved_tenant,
+    )
+    service = Service(model, engine, metrics, health, tracing(os.environ, model.name), tenants)
     await serve(settings, service, engine, engine_life)
 
 

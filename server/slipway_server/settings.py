@@ -47,6 +47,9 @@ class Settings:
     replay_window_s: float
     max_replay_bytes: int
     max_replay_streams: int
+    tenant_keys_file: str
+    deployment: str
+    trust_tenant_header: str
     step_trace: str
     enable_debug: str
     log_level: str
@@ -115,6 +118,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--max-queue-tokens", 262144, "prompt tokens that may wait; more get 429", type=_at_least(1))
     add("--max-body-bytes", 8 * 2**20, "largest request body; larger ones get 413", type=_at_least(1))
     _add_endurance(add)
+    _add_tenants(add)
     add("--step-trace", "", "file that gets a line of JSON for each step of the engine", metavar="FILE")
     add("--enable-debug", "off", "GET /debug/profile on the probe port", choices=("on", "off"), nargs="?", const="on")
     add("--log-level", "INFO", "least level that is logged", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -137,6 +141,19 @@ def _add_endurance(add: Callable[..., None]) -> None:
     )  # fmt: skip
     add("--max-replay-bytes", 64 * 2**20, "of all streams that are kept; beyond it the oldest goes", type=_at_least(0))
     add("--max-replay-streams", 256, "that are kept without a client; beyond it the oldest goes", type=_at_least(1))
+
+
+def _add_tenants(add: Callable[..., None]) -> None:
+    """By which proof a tenant is honoured."""
+    add(
+        "--tenant-keys-file", "/etc/slipway/tenant/keys.json", "keys by which gateways prove whose request it is, read "
+        "again when it changes; without it no tenant is honoured", metavar="FILE",
+    )  # fmt: skip
+    add("--deployment", "", "the ModelDeployment that these proofs must be for", metavar="NAMESPACE/NAME")
+    add(
+        "--trust-tenant-header", "off", "take X-Slipway-Tenant without a proof: where only a proxy of yours reaches "
+        "this server", choices=ON_OFF, nargs="?", const="on",
+    )  # fmt: skip
 
 
 def _at_least(least: int) -> Callable[[str], int]:

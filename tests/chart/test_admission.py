@@ -66,6 +66,14 @@ OPERATOR = {
 REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 LEASE = {"get", "update"}  # its own one, in its own namespace
 NAMES_OBJECT = {"slipway-operator": {"get", "update"}, "slipway-gateway": set(READ)}  # who owns which model name
+# Secrets: in the release's namespace or in a served one, by name. `create` at home knows no names.
+KEYS: tuple[tuple[bool, str, set[str]], ...] = (
+    (True, "slipway-keys", {"create", "get", "update"}),
+    (True, "another", {"create"}),
+    (False, "slipway-tenant-key", {"create", "patch"}),
+    (False, "slipway-keys", set()),
+    (False, "another", set()),
+)
 GATEWAY = {"modeldeployments": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
@@ -133,7 +141,13 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
         own = partial(_may, api, f"{namespace}:{account}", namespace)
         assert {verb for verb in (*READ, *WRITE) if own(verb, "leases", lease)} == verbs
     for one, verbs in (("slipway-model-names", NAMES_OBJECT[account]), ("kube-root-ca.crt", set())):
-        assert {verb for verb in (*READ, *WRITE) if own(verb, "configmaps", one)} == verbs
+        everywhere = set(allowed.get("configmaps", ()))
+        assert {verb for verb in (*READ, *WRITE) if own(verb, "configmaps", one)} == verbs | everywhere
+    for home, one, of_operator in KEYS:
+        where = namespace if home else "default"
+        verbs = of_operator if account == "slipway-operator" else set()
+        secret = partial(_may, api, f"{namespace}:{account}", where)
+        assert {verb for verb in (*READ, *WRITE) if secret(verb, "secrets", one)} == verbs, (where, one)
 
 
 def test_the_metrics_api_is_registered_by_name_and_by_the_operator_alone(api: Api, namespace: str) -> None:

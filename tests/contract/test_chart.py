@@ -39,7 +39,14 @@ def test_gateway_parses_its_flags(scenario: str) -> None:
 
 
 def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
-    default = replace(GatewaySettings.load([], {}), own_namespace=NAMESPACE)
+    keys = "/etc/slipway/keys"
+    default = replace(
+        GatewaySettings.load([], {}),
+        own_namespace=NAMESPACE,
+        state_dir="/var/lib/slipway-gateway",
+        operator_token_file=f"{keys}/operator-token",
+        tenant_keys_file=f"{keys}/tenant.json",
+    )
     assert GatewaySettings.load(_container("default", "gateway")["args"], {}) == default
 
 

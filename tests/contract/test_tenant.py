@@ -1,23 +1,37 @@
-"""The gateway says whose request it is; nobody else can, and the server takes it as it is said."""
+"""The gateway says whose request it is and proves it; nobody else can, and the server takes it as it is said."""
 
+import base64
+import json
 import re
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from slipway_gateway import proof
 from slipway_gateway.mirror.ask import Ask, shadow
+from slipway_gateway.proof import Prover
 from slipway_gateway.wire import envelope
 from slipway_gateway.wire import headers as gateway
+from slipway_operator.manifests import tenant_key
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model import keys, labels
+from slipway_operator.model.keys import Key
+from slipway_operator.model.observed import Snapshot
+from slipway_operator.model.spec import Model, PodInputs
 from slipway_server.http import resume
 from slipway_server.http import tenant as server
-from slipway_server.http.errors import ApiError
 from slipway_server.http.shadow import PRIORITY, SHADOW, priority_of
+from slipway_server.settings import parse
 from tests.contract.documented import TEXT
 
 ALL = envelope.TENANT_SOURCES
+TRUSTING = server.Tenants(trust=True)
+NOW = 1_800_000_030.0
 
 
 def said(sent: dict[str, str], user: object = None, *, salt: str = "s", sources: tuple[str, ...] = ALL) -> str:
@@ -25,8 +39,8 @@ def said(sent: dict[str, str], user: object = None, *, salt: str = "s", sources:
     tenant = envelope.tenant(CIMultiDict(sent), envelope.Envelope(user=user), sources, salt)
     crossed = gateway.to_upstream(CIMultiDict(sent), "id", tenant)
     assert crossed.getall(gateway.TENANT, []) == ([tenant] if tenant else [])
-    taken = server.tenant_of(crossed)
-    assert taken == tenant == resume.read(crossed, b"").tenant
+    taken = TRUSTING.of(crossed)
+    assert taken == tenant
     return taken
 
 
@@ -34,8 +48,10 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def test_the_header_is_the_same_word_on_both_sides() -> None:
-    assert gateway.TENANT == server.TENANT
+def test_the_headers_are_the_same_words_on_both_sides() -> None:
+    assert (gateway.TENANT, gateway.PROOF) == (server.TENANT, server.PROOF)
+    assert proof.WINDOW_S == server.WINDOW_S
+    assert f"`{server.PROOF}: v1." in TEXT and f"Secret `{tenant_key.NAME}`" in TEXT
     assert f"`{server.TENANT}: " in TEXT
 
 
@@ -45,7 +61,7 @@ def test_a_shadow_is_the_same_word_on_both_sides_and_goes_last() -> None:
     copied = shadow(asked).headers
     assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(asked.headers, 1000)
     assert priority_of(asked.headers) == 0 and f"priority {PRIORITY}" in TEXT
-    assert resume.read(copied, b"").tenant == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
+    assert TRUSTING.of(copied) == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
 
 
 @pytest.mark.parametrize("name", [gateway.SHADOW, gateway.SHADOW.lower()])
@@ -82,8 +98,143 @@ def test_what_a_client_claims_goes_nowhere(name: str, beside: dict[str, str]) ->
     assert said({name: "f" * 32} | beside) == said(beside)
 
 
-@pytest.mark.parametrize("given", ["x", "F" * 32, "0" * 31, "0" * 33, "0" * 32 + " "])
-def test_nonsense_is_a_400(given: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        server.tenant_of({server.TENANT: given})
-    assert refused.value.status == 400
+class World:
+    """A release with its keys as files: the operator's content, a gateway, and servers of deployments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.now = folder, NOW
+        self.unproved = 0
+        self.content = (keys.new_key(b"1" * 36, NOW),)
+        self.release(*self.content)
+        self.gateway = Prover(str(folder / "gateways"), lambda: self.now)
+
+    def release(self, *content: Key, to: tuple[str, ...] = ("gateways", "team", "other")) -> None:
+        """Write what the operator writes, where kubelets bring it."""
+        for name in to:
+            if name == "gateways":
+                self._write(name, tenant_key.release_secret("sys", "keys", content)["data"][keys.KEYS])
+            else:
+                self._write(name, tenant_key.namespace_secret(name, content)["data"][keys.NAMESPACE_KEYS])
+        self.now += max(proof.LOOK_AGAIN_S, server.LOOK_AGAIN_S)
+
+    def _write(self, name: str, data: str) -> None:
+        new = self._folder / "new"
+        new.write_bytes(base64.b64decode(data))
+        new.replace(self._folder / name)
+
+    def server(self, deployment: str) -> server.Tenants:
+        path = str(self._folder / deployment.partition("/")[0])
+        return server.Tenants(path, deployment, unproved=self._count, clock=lambda: self.now)
+
+    def _count(self) -> None:
+        self.unproved += 1
+
+    def sent(self, deployment: str, tenant: str = "a" * 32, client: dict[str, str] | None = None) -> CIMultiDict[str]:
+        headers = gateway.to_upstream(CIMultiDict(client or {}), "id", tenant)
+        self.gateway.sign(headers, deployment)
+        return headers
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.attack_class(9, 19)
+def test_a_gateways_proof_is_honoured_by_the_servers_of_that_deployment_alone(world: World) -> None:
+    """Safety 19: whoever reached a model pod could claim any tenant."""
+    chat, other, neighbour = (world.server(name) for name in ("team/chat", "team/other", "other/chat"))
+    headers = world.sent("team/chat")
+    assert chat.of(headers) == "a" * 32 and not world.unproved
+    assert other.of(headers) == neighbour.of(headers) == ""
+    assert world.unproved == 2
+    del headers[gateway.PROOF]
+    assert chat.of(headers) == ""
+
+
+@pytest.mark.attack_class(9, 11, 19)
+@pytest.mark.parametrize("name", [gateway.PROOF, gateway.PROOF.lower(), gateway.TENANT.lower()])
+def test_a_client_can_send_no_proof(world: World, name: str) -> None:
+    stolen = world.sent("team/chat", "b" * 32)[gateway.PROOF]
+    crossed = world.sent("team/chat", "", {name: stolen, gateway.TENANT: "b" * 32})
+    assert gateway.PROOF not in crossed and gateway.TENANT not in crossed
+
+
+def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
+    copied = shadow(Ask("/v1/completions", world.sent("team/chat"), b"{}")).headers
+    assert gateway.PROOF not in copied
+    world.gateway.sign(copied, "team/chat")
+    assert world.server("team/chat").of(copied) == sha256(b"shadow:" + b"a" * 32).hexdigest()[:32]
+
+
+def test_a_request_that_goes_on_after_an_hour_is_signed_anew(world: World) -> None:
+    headers, chat = world.sent("team/chat"), world.server("team/chat")
+    bound = resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest
+    world.now += 3600
+    assert chat.of(headers) == ""
+    world.gateway.sign(headers, "team/chat")
+    assert resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest == bound
+
+
+@pytest.mark.attack_class(19)
+def test_through_a_whole_rotation_no_request_is_unproved(world: World) -> None:
+    """Each side sees the steps late, and not in the order of the other one."""
+    chat, content, rotation_s = world.server("team/chat"), world.content, keys.MIN_ROTATION_S
+    ids = {content[0].id}
+    for step in range(200):
+        fresh = keys.new_key(step.to_bytes(36, "big"), world.now)
+        after = keys.advance(content, world.now, rotation_s, fresh)
+        if after != content:
+            sides = ("gateways", "team")
+            for side in sides if step % 2 else sides[::-1]:
+                world.release(*after, to=(side,))
+                assert chat.of(world.sent("team/chat")) == "a" * 32
+            content = after
+            ids.add(content[0].id)
+        world.now += 120
+        assert chat.of(world.sent("team/chat", f"{step:032x}")) == f"{step:032x}"
+    assert not world.unproved and len(ids) > 3
+
+
+def test_without_keys_a_gateway_proves_nothing_and_requests_go_on(tmp_path: Path) -> None:
+    headers = gateway.to_upstream(CIMultiDict(), "id", "a" * 32)
+    for prover in (Prover(""), Prover(str(tmp_path / "none"))):
+        prover.sign(headers, "team/chat")
+        assert gateway.PROOF not in headers
+    (tmp_path / "none").write_text('{"keys": []}')
+    Prover(str(tmp_path / "none")).sign(headers, "team/chat")
+    (tmp_path / "none").write_text(json.dumps({"keys": [{"id": "a", "key": "c2hvcnQ="}]}))
+    Prover(str(tmp_path / "none")).sign(headers, "team/chat")
+    assert gateway.PROOF not in headers
+
+
+def test_a_gateway_keeps_the_last_keys_when_the_file_goes(world: World, tmp_path: Path) -> None:
+    chat = world.server("team/chat")
+    assert chat.of(world.sent("team/chat"))
+    (tmp_path / "gateways").unlink()
+    world.now += 60
+    assert chat.of(world.sent("team/chat"))
+
+
+def test_what_a_gateway_remembers_is_bounded_and_one_proof_serves_a_minute(world: World) -> None:
+    first = world.sent("team/chat")[gateway.PROOF]
+    world.now += 20
+    assert world.sent("team/chat")[gateway.PROOF] is first
+    for number in range(proof.MAX_KEPT + 10):
+        world.sent("team/chat", f"{number:032x}")
+    assert len(world.gateway._kept) == proof.MAX_KEPT
+
+
+def test_the_pod_is_told_what_its_server_checks_for() -> None:
+    snapshot = Snapshot("abcdefgh22", 1, PodInputs(Model("hf://org/m", "chat")), "slipway-server:1", 300, 2)
+    pod = replica_set(Owner("chat", "team", "u"), snapshot, 1)["spec"]["template"]["spec"]
+    (container,), (fetcher,) = pod["containers"], pod["initContainers"]
+    environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    settings_ = parse(container["args"], environment)
+    assert (settings_.deployment, settings_.trust_tenant_header) == ("team/chat", "off")
+    mount = next(one for one in container["volumeMounts"] if one["name"] == "tenant-key")
+    assert f"{mount['mountPath']}/{keys.NAMESPACE_KEYS}" == settings_.tenant_keys_file
+    secret = next(one["secret"] for one in pod["volumes"] if one["name"] == "tenant-key")
+    assert (secret["secretName"], secret["optional"]) == (tenant_key.NAME, True)
+    assert "tenant-key" not in {one["name"] for one in fetcher["volumeMounts"]}
+    assert labels.MANAGED_BY in tenant_key.namespace_secret("team", ())["metadata"]["labels"]

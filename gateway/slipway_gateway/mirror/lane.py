@@ -13,6 +13,7 @@ from yarl import URL
 from ..backends import Backends
 from ..budget import Account, unlimited
 from ..exchange import Answer, Call
+from ..proof import Prover
 from ..samples import TEXT, TOKENS
 from ..settings import Settings
 from ..split import affinity
@@ -57,8 +58,10 @@ class Lane:
         session: aiohttp.ClientSession,
         busy: Callable[[], bool],
         account: Account | None = None,
+        prover: Prover | None = None,
     ) -> None:
         """`account`: where the bytes that are held are counted."""
+        self._prover = prover or Prover("")
         self._settings = settings
         self._backends = backends
         self._metrics = metrics
@@ -165,6 +168,7 @@ class Lane:
         if not canary:
             return BUSY if urls else NO_ENDPOINT
         ask = shadow(Ask(copy.call.path_qs, copy.call.headers, copy.call.body))
+        self._prover.sign(ask.headers, copy.target.route)
         asked = pinned(ask, copy.request_id) if copy.compared else None
         if asked is None:
             return (await self._ask(canary, ask, keep=False)).result
@@ -184,6 +188,7 @@ class Lane:
         differs = [int(heard[url].said != said) for url in (canary, second) if url]
         copy.epoch.compared(revision, TEXT, differs[0], differs[1] if second else None)
         if second and (score := scoring(asked.ask, said)):
+            self._prover.sign(score.headers, copy.target.route)
             scored = await self._ask_all(score, canary, second)
             found = [flips(scored[url].body, said) for url in (canary, second)]
             if found[0] is not None and found[1] is not None:

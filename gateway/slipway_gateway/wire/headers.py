@@ -11,6 +11,7 @@ from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STR
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
 TENANT = "X-Slipway-Tenant"  # said by the gateway alone: what a client sends under this name goes nowhere
+PROOF = "X-Slipway-Tenant-Proof"  # that a gateway says it; set when a request is sent, by proof.py
 PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may ask for
 # What clients prove who they are with: not for those who run the pods, unless the route says so.
 CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})

@@ -1,4 +1,4 @@
-"""What template version 2 adds to a pod: the pin of its weights, and bounds of all that it writes.
+"""What template version 2 adds to a pod: the pin of its weights, keys to check tenants by, bounds of all it writes.
 
 It is laid over the pod of version 1, so that what exists is rendered as it was made.
 """
@@ -6,6 +6,8 @@ It is laid over the pod of version 1, so that what exists is rendered as it was 
 from math import ceil, floor
 from typing import Any
 
+from slipway_operator.manifests import tenant_key
+from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.weights import FILE
@@ -18,8 +20,8 @@ LEAST_MIB = 256  # of the node's disk, requested where the model's size is not k
 _MIB = 2**20
 
 
-def bounded(pod: dict[str, Any], name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """A pod with its bounds; `name` is the ModelDeployment's.
+def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
+    """A pod with its bounds; `owner` is the ModelDeployment.
 
     The kubelet ends a pod that writes more than these; the fetcher ends before that, with a sentence.
     """
@@ -27,8 +29,12 @@ def bounded(pod: dict[str, Any], name: str, snapshot: Snapshot) -> dict[str, Any
     return {
         **pod,
         "initContainers": [_with_pin(_with_resources(fetcher, snapshot), snapshot)],
-        "containers": [_with_resources(server, snapshot)],
-        "volumes": [*(_with_limit(volume, snapshot) for volume in pod["volumes"]), _pin_volume(name, snapshot)],
+        "containers": [tenant_key.with_keys(_with_resources(server, snapshot), f"{owner.namespace}/{owner.name}")],
+        "volumes": [
+            *(_with_limit(volume, snapshot) for volume in pod["volumes"]),
+            _pin_volume(owner.name, snapshot),
+            tenant_key.volume(),
+        ],
     }
 
 

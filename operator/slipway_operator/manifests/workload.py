@@ -49,7 +49,7 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
 def _rendered(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
     """By the version of the template that the revision was made with."""
     pod = _pod_spec(snapshot)
-    return bounds.bounded(pod, owner.name, snapshot) if snapshot.template_version > 1 else pod
+    return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 
 def _pod_spec(snapshot: Snapshot) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from .service import Delta, Generation, Service
 from .shadow import priority_of
 from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
 from .sse import json_response, stream_events
-from .tenant import tenant_of
 
 
 class OpenAI:
@@ -37,7 +36,7 @@ class OpenAI:
         ]
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http)
+        ask = await asked(http, self._service.tenants)
         fields = decoded(ask.body)
         body = checked(fields, ChatRequest)
         body.check()
@@ -46,7 +45,7 @@ class OpenAI:
         return await self._answer(http, ask, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http)
+        ask = await asked(http, self._service.tenants)
         body = parse(ask.body, CompletionRequest)
         body.check()
         check_model(self._service, body.model)
@@ -61,7 +60,7 @@ class OpenAI:
         given = prompts_of(body.input, "input")
         texts = await self._service.prompts(given, param="input", special_tokens=body.add_special_tokens)
         prompts = [prompt.tokens for prompt in texts]
-        vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
+        vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
         as_text = body.encoding_format == "base64"
         data = [
             {

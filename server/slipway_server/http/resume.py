@@ -16,7 +16,7 @@ from aiohttp import web
 from .bodies import body_of
 from .errors import ApiError, invalid
 from .schemas import Sampling
-from .tenant import tenant_of
+from .tenant import Tenants
 
 RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"
@@ -98,12 +98,13 @@ class Asked:
         return Progress(identity, self.resume) if streamed and prompts == 1 and self.resumable else None
 
 
-async def asked(http: web.Request) -> Asked:
-    return read(http.headers, await body_of(http), http.path)
+async def asked(http: web.Request, tenants: Tenants) -> Asked:
+    body = await body_of(http)
+    return read(http.headers, body, http.path, tenants.of(http.headers))
 
 
-def read(headers: Mapping[str, str], body: bytes, path: str = "") -> Asked:
-    where, tenant, returns = headers.get(RESUME), tenant_of(headers), RETURNS in headers
+def read(headers: Mapping[str, str], body: bytes, path: str = "", tenant: str = "") -> Asked:
+    where, returns = headers.get(RESUME), RETURNS in headers
     if where is None:
         return Asked(body, RESUMABLE in headers, tenant=tenant, path=path, returns=returns)
     found = _RESUME.fullmatch(where)

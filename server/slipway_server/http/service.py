@@ -34,6 +34,7 @@ from .probes import Health
 from .prompts import Limits, Model, Prompt, Prompts, check_tokens
 from .resume import gone
 from .schemas import ChatRequest, FullSampling, Sampling
+from .tenant import Tenants
 
 # Not numpy's: importing that would be a third of this process's start.
 Vector: TypeAlias = "array[float]"
@@ -75,8 +76,16 @@ class Generation:
 
 class Service:
     def __init__(
-        self, model: Model, engine: EngineClient, metrics: Metrics, health: Health, tracing: Tracing | None = None
+        self,
+        model: Model,
+        engine: EngineClient,
+        metrics: Metrics,
+        health: Health,
+        tracing: Tracing | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
+        """`tenants`: who says whose request it is; without them nobody is believed."""
+        self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
         self._engine, self._prompts = engine, Prompts(model)
 

@@ -16,7 +16,6 @@ from .service import Delta, Service
 from .shadow import priority_of
 from .shapes import Choice
 from .sse import json_response, stream_events
-from .tenant import tenant_of
 
 
 class Slipway:
@@ -32,7 +31,7 @@ class Slipway:
         ]
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http)
+        ask = await asked(http, self._service.tenants)
         body = parse(ask.body, GenerateRequest)
         check_model(self._service, body.model)
         priority = priority_of(http.headers, body.priority)
@@ -61,14 +60,14 @@ class Slipway:
         )
 
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http)
+        ask = await asked(http, self._service.tenants)
         body = parse(ask.body, ApiGenerateRequest)
         check_model(self._service, body.model)
         sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
         return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http)
+        ask = await asked(http, self._service.tenants)
         body = parse(ask.body, NamedGenerateRequest)
         check_model(self._service, http.match_info["name"])
         sampling = Sampling(max_tokens=body.max_tokens)
@@ -78,7 +77,7 @@ class Slipway:
         body = parse(await body_of(http), EmbedRequest)
         check_model(self._service, body.model)
         prompts = [prompt.tokens for prompt in await self._service.prompts(body.inputs, param="inputs")]
-        vectors = await self._service.embed(prompts, tenant=tenant_of(http.headers))
+        vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
         return json_response(
             {
                 "embeddings": [vector.tolist() for vector in vectors],

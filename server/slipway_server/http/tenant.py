@@ -1,18 +1,138 @@
-"""Whose request it is, as the gateway says it. What the two say to each other stands in docs/contracts.md."""
+"""Whose request it is, as a gateway says and proves it. docs/contracts.md has the words; the gateway's is proof.py."""
 
+import base64
+import hmac
+import logging
 import re
-from collections.abc import Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
 
 from .errors import invalid
 
 TENANT = "X-Slipway-Tenant"
+PROOF = "X-Slipway-Tenant-Proof"
+WINDOW_S = 60
+SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
+LOOK_AGAIN_S = 2.0  # at the file of the keys
+MAX_FILE_BYTES = 65_536
+MAX_PROVED = 4096  # proofs that were checked and hold
 
 _TENANT = re.compile(r"[0-9a-f]{32}")
+_PROOF = re.compile(r"v1\.([A-Za-z0-9_-]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
+
+log = logging.getLogger("slipway.http")
 
 
-def tenant_of(headers: Mapping[str, str]) -> str:
-    """Between tenants the engine is fair, and each has cached beginnings of its own. Empty: all whom nobody named."""
-    given = headers.get(TENANT, "")
-    if given and not _TENANT.fullmatch(given):
-        raise invalid(f"{TENANT} must be 32 hexadecimal digits; leave it to the gateway.")
-    return given
+class _Key(msgspec.Struct):
+    id: str
+    key: str  # base64url
+
+
+class _Keys(msgspec.Struct):
+    keys: list[_Key]
+
+
+class Tenants:
+    """Believes a tenant that a gateway proves; between tenants the engine is fair, each has a prefix cache of its own.
+
+    A header without a valid proof is passed over and counted: while keys rotate, nobody's request may fail for it.
+    """
+
+    def __init__(
+        self,
+        path: str = "",
+        deployment: str = "",
+        *,
+        trust: bool = False,
+        unproved: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`path`: JSON with the namespace's keys, read again when it changes. `deployment`: namespace/name of ours.
+
+        `trust`: take the header as it is; for a server behind a proxy of one's own.
+        """
+        self._path, self._deployment, self._trust = path, deployment, trust
+        self._unproved, self._clock = unproved, clock
+        self._keys: dict[str, bytes] = {}
+        self._version: tuple[int, int, int] | None = None  # of the file, as it was read
+        self._looked_s = float("-inf")
+        self._proved: OrderedDict[tuple[str, str], int] = OrderedDict()  # tenant and proof; the window
+
+    def of(self, headers: Mapping[str, str]) -> str:
+        """The tenant; "" for requests of nobody in particular. ApiError for what is no tenant at all."""
+        given = headers.get(TENANT, "")
+        if not given:
+            return ""
+        if not _TENANT.fullmatch(given):
+            raise invalid(f"{TENANT} must be 32 hexadecimal digits; leave it to the gateway.")
+        if self._trust or self._proves(given, headers.get(PROOF, "")):
+            return given
+        self._unproved()
+        return ""
+
+    def _proves(self, tenant: str, proof: str) -> bool:
+        now_s = self._clock()
+        self._look(now_s)
+        known = self._proved.get((tenant, proof))
+        window = self._check(tenant, proof) if known is None else known
+        return window is not None and abs(int(now_s // WINDOW_S) - window) <= SKEW_WINDOWS
+
+    def _check(self, tenant: str, proof: str) -> int | None:
+        """The window of a proof whose signature holds."""
+        parts = _PROOF.fullmatch(proof)
+        key = self._keys.get(parts[1]) if parts else None
+        if not parts or key is None:
+            return None
+        if not hmac.compare_digest(sign(key, tenant, self._deployment, parts[2]), parts[3]):
+            return None
+        self._proved[tenant, proof] = int(parts[2])
+        if len(self._proved) > MAX_PROVED:
+            self._proved.popitem(last=False)
+        return int(parts[2])
+
+    def _look(self, now_s: float) -> None:
+        """A file that is away has no keys: whoever took it away does not want its keys to count."""
+        if not self._path or 0 <= now_s - self._looked_s < LOOK_AGAIN_S:
+            return
+        self._looked_s = now_s
+        version = _version(self._path)
+        if version == self._version:
+            return
+        self._version, self._keys = version, {}
+        self._proved.clear()
+        if version is None:
+            return
+        try:
+            self._keys = _read(self._path)
+        except (OSError, ValueError) as error:
+            log.error("the tenants' keys cannot be read, so no tenant is honoured: %s", error)
+
+
+def sign(key: bytes, tenant: str, deployment: str, window: str) -> str:
+    """Hexadecimal HMAC-SHA-256 of what a proof says."""
+    return hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
+
+
+def _version(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: str) -> dict[str, bytes]:
+    """
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: when it is no list of keys.
+    """
+    with Path(path).open("rb") as file:
+        text = file.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    return {one.id: base64.urlsafe_b64decode(one.key) for one in msgspec.json.decode(text, type=_Keys).keys}

@@ -91,6 +91,14 @@ class Metrics:
         )
         self._load = Gauge("slipway_server_load_seconds", "Start to ready of the engine.", registry=self.registry)
         self._declare_replays()
+        self._declare_tenants()
+
+    def _declare_tenants(self) -> None:
+        self._unproved_tenants = Counter(
+            "slipway_server_unproved_tenants",
+            "Requests whose tenant no gateway proved: they count as nobody's.",
+            registry=self.registry,
+        )
 
     def _declare_replays(self) -> None:
         registry = self.registry
@@ -170,6 +178,9 @@ class Metrics:
     def outcome(self, outcome: str) -> None:
         self._in_flight.dec()
         self._requests.labels(outcome).inc()
+
+    def unproved_tenant(self) -> None:
+        self._unproved_tenants.inc()
 
     def replay_holds(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
         """Looked up when the page is rendered: they change with every token."""

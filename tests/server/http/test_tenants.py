@@ -27,7 +27,7 @@ def ask(server: ServerProcess, tenant: str, prompt: str, tokens: int = 1, **more
 
 @pytest.fixture(scope="module")
 def one_slot(tiny_v1: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as process:
+    with ServerProcess(tiny_v1, "--max-num-seqs", "1", "--trust-tenant-header") as process:
         yield process.wait_ready()
 
 
@@ -59,6 +59,21 @@ def test_caches_and_turns_by_tenant(one_slot: ServerProcess) -> None:
         until(lambda: len(ended) == 7, "all answers")
         # Who asks once does not wait behind all that another one asked for before.
         assert ended.index("bert") <= 1
+
+
+@pytest.mark.attack_class(9, 19)
+def test_a_forged_tenant_shares_the_cache_of_nobody_in_particular(tiny_v1: Path) -> None:
+    """Safety 19: a server that no proxy stands before takes no tenant without a gateway's proof, and refuses nobody."""
+    with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server:
+        server.wait_ready()
+        prompt = "And all went to be taxed, every one into his own city. " * 4
+        hits = []
+        for tenant in (ANNA, BERT, ""):
+            before = server.metric(HITS)
+            assert ask(server, tenant, prompt) == 200
+            hits.append(server.metric(HITS) - before)
+        assert hits[0] == 0 and hits[1] == hits[2] >= 32
+        assert server.metric("slipway_server_unproved_tenants_total") == 2
 
 
 def test_a_shadow_makes_way_for_everybody(one_slot: ServerProcess) -> None:

@@ -1,4 +1,4 @@
-{{/* Least privilege: no wildcard, no Secret, nothing that is not called. tests/chart asks a real API server about each line. */}}
+{{/* Least privilege: no wildcard, no Secret but our own by name, nothing that is not called. tests/chart asks a real API server about each line. */}}
 {{- define "slipway.operatorRules" -}}
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]
@@ -49,6 +49,11 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [get, create, patch]
+# The keys by which its model pods know who a request is of: this one alone, by server-side apply, never read.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [slipway-tenant-key]
+  verbs: [create, patch]
 # Their annotation slipway.dev/model-names: which names they alone may have.
 - apiGroups: [""]
   resources: [namespaces]
@@ -68,6 +73,14 @@
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, update]
+# The release's keys, which the operator makes and rotates; `create` knows no names.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "slipway.fullname" . }}-keys]
   verbs: [get, update]
 {{- end -}}
 

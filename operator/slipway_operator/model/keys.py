@@ -1,0 +1,121 @@
+"""The release's keys: how they are written, what is derived from them, and when which one begins and ends.
+
+Gateways sign with the first key and servers know all of them. Both see a Secret minutes late, so a new key is known
+before it signs, and the one before it is known for a while longer: each step waits until everybody has seen the last.
+"""
+
+import base64
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+KEYS, TOKEN = "tenant.json", "operator-token"  # what the release's Secret has
+NAMESPACE_KEYS = "keys.json"  # what a namespace's Secret has
+KEY_BYTES = 32
+PROPAGATION_S = 900.0  # between two steps: kubelets bring a changed Secret within a minute or two
+MIN_ROTATION_S = 3600.0
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+class Unreadable(ValueError):
+    """The Secret says something else than we write."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """`since`: Unix seconds of its last step, from coming or from becoming the first."""
+
+    id: str
+    key: str  # KEY_BYTES, base64url
+    since: float = msgspec.field(name="from")
+
+
+class _Content(msgspec.Struct):
+    keys: list[Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A key of one namespace: it proves nothing in another one, and does not lead back to the release's key."""
+
+    id: str
+    key: bytes
+
+
+def new_key(entropy: bytes, now: float) -> Key:
+    """`entropy`: KEY_BYTES that nobody can guess, and 4 more for the id."""
+    return Key(entropy[KEY_BYTES:].hex(), base64.urlsafe_b64encode(entropy[:KEY_BYTES]).decode(), now)
+
+
+def advance(keys: Sequence[Key], now: float, rotation_s: float, fresh: Key) -> tuple[Key, ...]:
+    """The keys as they are to be written now, by at most one step; the same ones where nothing is due.
+
+    `fresh`: joins where a key is wanted. Of two, the one with the later `since` is newer.
+    """
+    if not keys:
+        return (fresh,)
+    # A clock that was ahead of the time must not hold the next step back for longer than one.
+    keys = tuple(replace_since(key, min(key.since, now)) for key in keys[:2])
+    first = keys[0]
+    if len(keys) == 1:
+        return (first, replace_since(fresh, now)) if now - first.since >= max(rotation_s, MIN_ROTATION_S) else keys
+    second = keys[1]
+    if now - max(first.since, second.since) < PROPAGATION_S:
+        return keys
+    return (first,) if second.since < first.since else (replace_since(second, now), first)
+
+
+def replace_since(key: Key, since: float) -> Key:
+    return msgspec.structs.replace(key, since=since)
+
+
+def parse(data: dict[str, str]) -> tuple[Key, ...]:
+    """Of a Secret's `data`.
+
+    Raises:
+        Unreadable: naming what is wrong; no key is in the message.
+    """
+    try:
+        text = base64.b64decode(data.get(KEYS) or "", validate=True)
+        keys = tuple(msgspec.json.decode(text, type=_Content).keys)[:2] if text else ()
+        bad = [key.id for key in keys if not _ID.fullmatch(key.id) or len(_bytes(key)) < KEY_BYTES]
+    except (ValueError, msgspec.DecodeError) as error:
+        raise Unreadable(f"{KEYS} is not what the operator writes ({type(error).__name__})") from None
+    if bad or len({key.id for key in keys}) < len(keys):
+        raise Unreadable(f"{KEYS} has a key that is too short, or an id that is no id or is there twice")
+    return keys
+
+
+def render(keys: Sequence[Key]) -> dict[str, str]:
+    """A Secret's `data`: the keys, and the operator's tokens in the same order."""
+    tokens = "\n".join(operator_token(key) for key in keys)
+    return {KEYS: _base64(msgspec.json.encode(_Content(list(keys)))), TOKEN: _base64(tokens.encode())}
+
+
+def operator_token(key: Key) -> str:
+    """By which gateways know the operator."""
+    return hmac.digest(_bytes(key), b"slipway operator token", "sha256").hex()
+
+
+def derive(keys: Sequence[Key], namespace: str) -> tuple[Derived, ...]:
+    """The keys of a namespace; docs/contracts.md says how, and gateways do the same."""
+    purpose = b"slipway tenant key\0" + namespace.encode()
+    return tuple(Derived(key.id, hmac.digest(_bytes(key), purpose, "sha256")) for key in keys)
+
+
+def render_derived(keys: Sequence[Derived]) -> dict[str, str]:
+    """A Secret's `data`."""
+    told: dict[str, Any] = {"keys": [{"id": key.id, "key": base64.urlsafe_b64encode(key.key).decode()} for key in keys]}
+    return {NAMESPACE_KEYS: _base64(msgspec.json.encode(told))}
+
+
+def _bytes(key: Key) -> bytes:
+    return base64.urlsafe_b64decode(key.key)
+
+
+def _base64(text: bytes) -> str:
+    return base64.b64encode(text).decode()

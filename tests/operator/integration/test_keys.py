@@ -1,0 +1,106 @@
+"""The release's keys on a real API server: the operator makes, publishes and keeps them with the rights it is given."""
+
+import base64
+import json
+
+import pytest
+
+from slipway_operator.kube import auth
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import NotFound, Refused
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, SECRETS
+from slipway_operator.manifests.tenant_key import NAME, namespace_secret
+from slipway_operator.model import keys
+from tests.support.processes import limited_kubeconfig, operator_rules, until
+
+from .conftest import MANIFEST
+
+pytestmark = [pytest.mark.integration, pytest.mark.attack_class(2, 9, 19)]
+
+RELEASE = "slipway-keys"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+def operator_flags():
+    return (f"--keys-secret={RELEASE}",)
+
+
+async def found(client, namespace, name):
+    async def ask():
+        try:
+            return await client.get(SECRETS, namespace, name)
+        except NotFound:
+            return None
+
+    return await until(ask, f"the Secret {name}")
+
+
+async def test_the_operator_makes_publishes_and_keeps_them(cluster, chat):
+    release = await found(cluster.client, cluster.namespace, RELEASE)
+    (key,) = keys.parse(release["data"])
+    given = await found(cluster.client, cluster.namespace, NAME)
+    (derived,) = keys.derive((key,), cluster.namespace)
+    told = json.loads(base64.b64decode(given["data"]["keys.json"]))["keys"]
+    assert [(one["id"], base64.urlsafe_b64decode(one["key"])) for one in told] == [(key.id, derived.key)]
+    assert (given["metadata"]["labels"]["app.kubernetes.io/managed-by"], given["type"]) == ("slipway", "Opaque")
+    assert base64.b64decode(release["data"]["operator-token"]).decode() == keys.operator_token(key)
+
+    # The Secret was there before the pods that mount it.
+    await cluster.reaches("healthy", lambda status: status.get("phase") == "Healthy")
+    (replica_set,) = await cluster.client.list(REPLICA_SETS, cluster.namespace)
+    assert replica_set["metadata"]["creationTimestamp"] >= given["metadata"]["creationTimestamp"]
+    assert key.key not in cluster.operator.log() and keys.operator_token(key) not in cluster.operator.log()
+
+    await cluster.operator.kill()
+    await cluster.client.delete(SECRETS, cluster.namespace, NAME, given["metadata"]["uid"])
+    await cluster.operator.start()
+    again = await found(cluster.client, cluster.namespace, NAME)
+    assert again["data"] == given["data"]
+    assert (await found(cluster.client, cluster.namespace, RELEASE))["data"] == release["data"]
+
+
+async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_server, tmp_path, monkeypatch):
+    """With the documented rights no other Secret is read, made by apply or changed; a namespace's one is never read."""
+    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
+    served = f"{namespace}-served"
+    await client._call("POST", "/api/v1/namespaces", [], {"metadata": {"name": served}})
+    # `create` by name holds for server-side apply, whose request has a name, and lets nothing be posted.
+    rules = [rule for rule in operator_rules() if rule.get("resourceNames") == [NAME]]
+    metadata = {"name": "operator", "namespace": served}
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    await client._call("POST", f"{RBAC}/namespaces/{served}/roles", [], {"metadata": metadata, "rules": rules})
+    binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
+    await client._call("POST", f"{RBAC}/namespaces/{served}/rolebindings", [], binding)
+    monkeypatch.setenv("KUBECONFIG", str(limited))
+    async with Client(await auth.load()) as operator:
+        for key in (keys.new_key(b"1" * 36, 1.0), keys.new_key(b"2" * 36, 2.0)):
+            wanted = namespace_secret(served, (key,))
+            await operator.apply(SECRETS, wanted)
+            assert (await client.get(SECRETS, served, NAME))["data"] == wanted["data"]
+        other = {**wanted, "metadata": {**wanted["metadata"], "name": "others"}}
+        for call in (
+            operator.get(SECRETS, served, NAME),
+            operator.list(SECRETS, served),
+            operator.get(SECRETS, namespace, "others"),
+            operator.patch(SECRETS, namespace, "others", {"data": {}}),
+            operator.apply(SECRETS, other),
+            operator.create(SECRETS, other),
+        ):
+            with pytest.raises(Refused):
+                await call
+
+
+async def test_somebody_elses_secret_of_that_name_is_taken_over(cluster, client, namespace):
+    """Who may write Secrets there chose the keys of that namespace's servers for some minutes, and nobody else's."""
+    await client.create(
+        SECRETS, {"metadata": {"name": NAME, "namespace": namespace}, "data": {"keys.json": "e30=", "more": "e30="}}
+    )
+    await client.create(MODEL_DEPLOYMENTS, MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}})
+
+    async def ours():
+        data = (await client.get(SECRETS, namespace, NAME))["data"]
+        return data["keys.json"] != "e30="
+
+    await until(ours, "the keys are ours")

@@ -1,0 +1,165 @@
+"""Which tenants a server honours (safety 19): those that a gateway proves, for this deployment, now."""
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slipway_server.http.errors import ApiError
+from slipway_server.http.tenant import LOOK_AGAIN_S, MAX_FILE_BYTES, MAX_PROVED, PROOF, TENANT, Tenants, sign
+
+pytestmark = pytest.mark.attack_class(9, 19)
+
+NOW, KEY, OTHER = 1_800_000_030.0, b"k" * 32, b"o" * 32
+WINDOW = int(NOW // 60)
+ANNA, BERT = "a" * 32, "b" * 32
+CHAT = "team/chat"
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write(path: Path, **keys: bytes) -> Path:
+    """As a kubelet does: in place of the file before, never into it."""
+    content = {"keys": [{"id": name, "key": base64.urlsafe_b64encode(key).decode()} for name, key in keys.items()]}
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content))
+    os.replace(new, path)
+    return path
+
+
+def said(
+    tenant: str = ANNA, *, key: bytes = KEY, key_id: str = "k1", window: int = WINDOW, deployment: str = CHAT
+) -> dict[str, str]:
+    return {TENANT: tenant, PROOF: f"v1.{key_id}.{window}.{sign(key, tenant, deployment, str(window))}"}
+
+
+@pytest.fixture
+def unproved() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tenants(tmp_path: Path, unproved: list[None], clock: Clock) -> Tenants:
+    path = write(tmp_path / "keys.json", k1=KEY)
+    return Tenants(str(path), CHAT, unproved=lambda: unproved.append(None), clock=clock)
+
+
+def test_a_proof_is_honoured_each_time(tenants: Tenants, unproved: list[None]) -> None:
+    assert [tenants.of(said()) for _ in range(3)] == [ANNA] * 3
+    assert tenants.of(said(BERT)) == BERT
+    assert not unproved
+
+
+FORGED = {
+    "no proof": {TENANT: ANNA},
+    "an empty one": {TENANT: ANNA, PROOF: ""},
+    "nonsense": {TENANT: ANNA, PROOF: "v1.k1.x.y"},
+    "bytes": {TENANT: ANNA, PROOF: "\udcff" * 90},
+    "another version": {TENANT: ANNA, PROOF: said()[PROOF].replace("v1", "v2", 1)},
+    "a proof of another tenant's": {TENANT: ANNA, PROOF: said(BERT)[PROOF]},
+    "another namespace's key": said(key=OTHER),
+    "another deployment of the namespace": said(deployment="team/other"),
+    "an unknown id": said(key_id="k2"),
+    "a window that was changed": {
+        TENANT: ANNA,
+        PROOF: said(window=WINDOW - 60)[PROOF].replace(str(WINDOW - 60), str(WINDOW)),
+    },
+    "too old": said(window=WINDOW - 3),
+    "of the future": said(window=WINDOW + 3),
+    "a digit more": {TENANT: ANNA, PROOF: said()[PROOF] + "0"},
+    "a line more": {TENANT: ANNA, PROOF: said()[PROOF] + "\n"},
+}
+
+
+@pytest.mark.parametrize("headers", FORGED.values(), ids=FORGED)
+def test_a_forged_tenant_is_nobody_and_is_counted(
+    tenants: Tenants, unproved: list[None], headers: dict[str, str]
+) -> None:
+    """On the code before a model pod believed whoever reached its port."""
+    assert tenants.of(said()) == ANNA
+    assert tenants.of(headers) == ""
+    assert len(unproved) == 1
+
+
+@pytest.mark.parametrize("skew", [-2, -1, 1, 2])
+def test_clocks_may_differ_by_two_minutes(tenants: Tenants, skew: int) -> None:
+    assert tenants.of(said(window=WINDOW + skew)) == ANNA
+
+
+def test_a_proof_that_was_checked_ends_with_its_time(tenants: Tenants, clock: Clock) -> None:
+    headers = said()
+    assert tenants.of(headers) == ANNA
+    clock.now += 180
+    assert tenants.of(headers) == ""
+
+
+def test_keys_rotate_without_an_unproved_request(
+    tenants: Tenants, unproved: list[None], clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    assert tenants.of(said()) == ANNA
+    write(path, k1=KEY, k2=OTHER)
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said()) == tenants.of(said(key=OTHER, key_id="k2")) == ANNA
+    write(path, k2=OTHER)
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said(key=OTHER, key_id="k2")) == ANNA and not unproved
+    assert tenants.of(said()) == "", "what was checked by a key that is gone counts no more"
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"keys": [{"id": "k1", "key": "%"}]}', " " * (MAX_FILE_BYTES + 1)])
+def test_without_keys_that_can_be_read_nobody_is_honoured(
+    tenants: Tenants, clock: Clock, tmp_path: Path, content: str
+) -> None:
+    assert tenants.of(said()) == ANNA
+    (tmp_path / "keys.json").write_text(content)
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said()) == ""
+    write(tmp_path / "keys.json", k1=KEY)
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said()) == ANNA
+
+
+def test_a_file_that_comes_late_or_goes_counts(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "keys.json"
+    tenants = Tenants(str(path), CHAT, clock=clock)
+    assert tenants.of(said()) == ""
+    write(path, k1=KEY)
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said()) == ANNA
+    path.unlink()
+    clock.now += LOOK_AGAIN_S
+    assert tenants.of(said()) == ""
+
+
+def test_what_is_remembered_is_bounded(tenants: Tenants) -> None:
+    for number in range(MAX_PROVED + 50):
+        assert tenants.of(said(f"{number:032x}"))
+        tenants.of({TENANT: ANNA, PROOF: f"v1.k1.{WINDOW}.{number:064x}"})
+    assert len(tenants._proved) == MAX_PROVED
+
+
+def test_a_server_behind_a_proxy_of_ones_own_trusts_the_header() -> None:
+    assert Tenants(trust=True).of({TENANT: ANNA}) == ANNA
+    assert Tenants().of({TENANT: ANNA}) == ""
+
+
+@pytest.mark.parametrize("trust", [True, False])
+@pytest.mark.parametrize("given", ["x", "F" * 32, "0" * 31, "0" * 33, "0" * 32 + " "])
+def test_nonsense_is_a_400(given: str, trust: bool) -> None:
+    with pytest.raises(ApiError) as refused:
+        Tenants(trust=trust).of({TENANT: given})
+    assert refused.value.status == 400
+    assert Tenants(trust=trust).of({}) == ""
