@@ -81,9 +81,17 @@ class Hostile:
         for manifest in (*deputies(self.image), *_decoys(self.namespace, self.victims), *_policies()):
             self.apply(manifest)
         for victim in self.victims:
-            for manifest in (*_policies(), deputies(self.image)[0]):
+            for manifest in (*_policies(), deputies(self.image)[-1]):
                 self.apply(manifest, victim.namespace)
             self.forge_status(victim)
+
+    def use_deputies(self) -> None:
+        """A rollout of a squatter that is judged by all templates that the API server took."""
+        found = self.kube.api.items(f"{_GROUP}/analysistemplates", self.namespace)
+        templates = [{"templateName": one["metadata"]["name"]} for one in found]
+        steps = [{"setWeight": 50}, {"analysis": {"templates": templates, "maxDuration": "5m"}}]
+        change = {"spec": {"model": {"version": "deputy"}, "strategy": {"canary": {"steps": steps}}}}
+        self._try("patch", "mdep", f"{SQUATTER}-0", "-n", self.namespace, "--type=merge", "-p", json.dumps(change))
 
     def forge_status(self, victim: Deployment) -> None:
         """Its squatter says that it is the victim, with the pod that it made up."""
@@ -142,15 +150,10 @@ class Hostile:
         pods = [pod for one in selectors for pod in self.kube.api.items("v1/pods", self.namespace, selector=one)]
         return sum(counted(self.kube, pod, FINISHED) for pod in pods)
 
-    def conditions(self) -> dict[str, list[str]]:
-        """Types of the conditions that are true, of each squatter."""
+    def states(self) -> dict[str, str]:
+        """What the operator says of each of its ModelDeployments."""
         found = self.kube.api.items(CRD, self.namespace)
-        return {
-            one["metadata"]["name"]: [
-                item["type"] for item in (one.get("status") or {}).get("conditions") or () if item["status"] == "True"
-            ]
-            for one in found
-        }
+        return {one["metadata"]["name"]: str((one.get("status") or {}).get("message")) for one in found}
 
 
 FINISHED, CRASHES = "vllm:request_success_total", "slipway_server_engine_crashes_total"
@@ -159,7 +162,7 @@ FINISHED, CRASHES = "vllm:request_success_total", "slipway_server_engine_crashes
 def counted(kube: Kube, pod: Json, metric: str) -> int:
     """A counter of a model pod, over all its labels."""
     where = pod["metadata"]
-    page = kube.api.text(f"api/v1/namespaces/{where['namespace']}/pods/{where['name']}:8001/proxy/metrics")
+    page = kube.api.text(f"api/v1/namespaces/{where['namespace']}/pods/{where['name']}:8000/proxy/metrics")
     return sum(int(float(line.rsplit(" ", 1)[1])) for line in page.splitlines() if line.startswith(metric))
 
 
@@ -244,7 +247,7 @@ def _job(image: str, pod: Json, container: Json | None = None) -> Json:
 
 
 def deputies(image: str) -> list[Json]:
-    """Templates by which the operator is to do what their writer may not, and a rollout that would use them."""
+    """Templates by which the operator is to do what their writer may not."""
     on_host = {"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}
     providers: dict[str, Json] = {
         "host-path": _job(image, on_host, {"volumeMounts": [{"name": "node", "mountPath": "/node"}]}),
@@ -252,6 +255,7 @@ def deputies(image: str) -> list[Json]:
         "account": _job(image, {"serviceAccountName": ACCOUNT}),
         "host-network": _job(image, {"hostNetwork": True}),
         "token": _job(image, {"automountServiceAccountToken": True}),
+        "hidden": _hidden(image),
         "metadata": {"web": {"url": "http://169.254.169.254/latest/meta-data/"}},
         "admin-port": {"web": {"url": f"http://{RELEASE}-gateway-admin.{SYSTEM}:8001/internal/routes"}},
         "kubernetes": {"web": {"url": "https://kubernetes.default.svc/api", "insecure": True}},
@@ -261,10 +265,14 @@ def deputies(image: str) -> list[Json]:
             spec={"metrics": [{"name": "x", "provider": provider, "successCondition": "true", "count": 1}]})
         for name, provider in providers.items()
     ]  # fmt: skip
-    analysis = {"analysis": {"templates": [{"templateName": name} for name in list(providers)[:5]]}}
-    model = {"uri": f"{MODELS}/tiny-v1", "version": "deputy"}
-    strategy = {"canary": {"steps": [{"setWeight": 50}, analysis]}}
-    return [*made, _of(_GROUP, "ModelDeployment", "deputy", spec={"model": model, "strategy": strategy, "replicas": 0})]
+    return made
+
+
+def _hidden(image: str) -> Json:
+    """Power in fields that a template's schema does not name."""
+    powerful = {"name": "first", "image": image, "command": ["true"], "securityContext": {"privileged": True}}
+    secret = {"envFrom": [{"secretRef": {"name": "anything"}}]}
+    return _job(image, {"initContainers": [powerful], "serviceAccount": ACCOUNT, "nodeName": "any"}, secret)
 
 
 def _decoys(namespace: str, victims: list[Deployment]) -> list[Json]:

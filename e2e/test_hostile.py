@@ -119,6 +119,7 @@ def steady(a: Victim, b: Victim, stranger: Hostile, seen: Seen) -> None:
         time.sleep(max(0.0, marks[-1][1] + 2 - time.time()))
     ended = a.flow.seen()
     seen.requests = {kind: [item for item in ended if _within(item, found)] for kind, found in windows.items()}
+    print(*(row(kind, found) for kind, found in seen.requests.items()), *seen.answered, sep="\n")
 
 
 def rollouts(b: Victim, stranger: Hostile, seen: Seen) -> None:
@@ -127,8 +128,9 @@ def rollouts(b: Victim, stranger: Hostile, seen: Seen) -> None:
     own = {str(b.chat.status["stableRevision"])}
     seen.promoted[ALONE] = promoted(b.chat, "v2")
     own.add(str(b.chat.status["stableRevision"]))
+    stranger.use_deputies()
     now = time.time()
-    with Attacked(stranger, [b.chat], [(now, now + 90)], seen):
+    with Attacked(stranger, [b.chat], [(now, now + 60)], seen):
         seen.promoted[BESIDE] = promoted(b.chat, "v2-again")
     own.add(str(b.chat.status["stableRevision"]))
     seen.of_b = b.flow.stop()
@@ -218,7 +220,7 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
         bar("rollouts promoted, alone and beside", len(seen.promoted), "2", len(seen.promoted) == 2),
     ]  # fmt: skip
     told = [*rows, {"promoted_after_s": seen.promoted}, {"answered": seen.answered}, {"refused": stranger.refused},
-            {"conditions": stranger.conditions()}]  # fmt: skip
+            {"states": stranger.states()}]  # fmt: skip
     return {"name": "hostile", "commit": commit(ROOT), "machine": machine(), "rows": told, "bars": bars}
 
 
