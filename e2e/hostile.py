@@ -84,6 +84,9 @@ class Hostile:
             for manifest in (*_policies(), deputies(self.image)[-1]):
                 self.apply(manifest, victim.namespace)
             self.forge_status(victim)
+            forged = json.dumps({"status": {"phase": "Degraded", "traffic": None}})
+            self._try("patch", "mdep", victim.name, "-n", victim.namespace, "--subresource=status", "--type=merge",
+                      "-p", forged)  # fmt: skip
 
     def use_deputies(self) -> None:
         """A rollout of a squatter that is judged by all templates that the API server took."""
@@ -101,8 +104,6 @@ class Hostile:
         for number in range(len(self.victims)):
             self._try("patch", "mdep", f"{SQUATTER}-{number}", "-n", self.namespace, "--subresource=status",
                       "--type=merge", "-p", json.dumps(forged))  # fmt: skip
-        self._try("patch", "mdep", victim.name, "-n", victim.namespace, "--subresource=status", "--type=merge",
-                  "-p", json.dumps(forged))  # fmt: skip
 
     def attack(self, windows: list[tuple[float, float]]) -> Json:
         """All that is sent to the gateways, within these windows; blocks. Gives counts of statuses by kind."""

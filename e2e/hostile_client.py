@@ -160,7 +160,9 @@ class Stranger:
                 "max_tokens": 2,
                 "priority": -1000,
             }
-            chosen = dict(list(forged(model).items())[number % 4 :])
+            headers = forged(model)
+            name = list(headers)[number % len(headers)]
+            chosen = headers if number % 10 == 9 else {name: headers[name]}
             await self._post("forged headers", CHAT, json.dumps(said).encode(), chosen)
             await asyncio.sleep(FORGED_EVERY_S)
 

@@ -6,8 +6,9 @@ forged heads to the victims' models. Victim A is measured in windows with and wi
 B goes through the same rollout once without and once beside it. `make hostile`, about five minutes.
 
 What this does not show: the development cluster's network plugin enforces no NetworkPolicy, so that nothing here says
-what a policy keeps out, and the stranger does not connect to pods directly. The node's processors are shared by a
-LimitRange of the stranger's namespace, as a cluster's administrator sets it. Its idle pods stand in all windows.
+what a policy keeps out, and the stranger does not connect to pods directly. The node's processors are shared by
+LimitRanges, as a cluster's administrator sets them: the victims' pods ask for a part, the stranger's have a limit.
+Without them processors are anybody's. The stranger's idle pods stand in all windows.
 """
 
 import math
@@ -29,14 +30,21 @@ from e2e.test_analysis import STRATEGY, TEMPLATE
 from examples.demo.kube import SYSTEM
 from examples.demo.report import commit, machine, write
 
-ROUNDS, WINDOW_S = 8, 10.0
+ROUNDS, WINDOW_S = 6, 10.0
 BEFORE = 20  # requests that are answered before anything is measured
 PROMOTED_S = 240
-FORGED_EVERY_S = 4.0
+FORGED_EVERY_S = 5.0
 MOST_RATIO = 1.2
 RATE = 10
 ALONE, BESIDE = "alone", "beside the stranger"
 Window = tuple[float, float]
+# Of the node, for each pod of a victim. Pods that ask for nothing get what is left by all others, the stranger's too.
+SHARE: Json = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "share"},
+    "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "200m"}}]},
+}
 
 
 @dataclass(slots=True)
@@ -65,7 +73,10 @@ def victims(slipway: Installation) -> Iterator[list[Victim]]:
     with ExitStack() as stack:
         found = []
         for keyed in (True, False):
-            chat = stack.enter_context(slipway.deployed("v1", strategy=STRATEGY))
+            chat = Deployment(slipway.kube, slipway.new_namespace())
+            stack.callback(slipway.drop_namespace, chat.namespace)
+            slipway.kube.apply(SHARE, chat.namespace)
+            chat.create("v1", strategy=STRATEGY)
             secret = f"secret{secrets.token_hex(8)}"
             headers = {"Cookie": f"session={secret}"} | ({"Authorization": f"Bearer sk-{secret}"} if keyed else {})
             shape = Shape(rate=RATE, max_tokens=16, marker=secret)
