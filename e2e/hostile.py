@@ -89,12 +89,12 @@ class Hostile:
                       "-p", forged)  # fmt: skip
 
     def use_deputies(self) -> None:
-        """A rollout of a squatter that is judged by all templates that the API server took."""
-        found = self.kube.api.items(f"{_GROUP}/analysistemplates", self.namespace)
-        templates = [{"templateName": one["metadata"]["name"]} for one in found]
-        steps = [{"setWeight": 50}, {"analysis": {"templates": templates, "maxDuration": "5m"}}]
-        change = {"spec": {"model": {"version": "deputy"}, "strategy": {"canary": {"steps": steps}}}}
-        self._try("patch", "mdep", f"{SQUATTER}-0", "-n", self.namespace, "--type=merge", "-p", json.dumps(change))
+        """Rollouts of the squatters that are judged by templates which the API server took."""
+        for number, name in enumerate(("hidden", "metadata")):
+            steps = [{"setWeight": 50}, {"analysis": {"templates": [{"templateName": name}], "maxDuration": "5m"}}]
+            change = {"spec": {"model": {"version": "deputy"}, "strategy": {"canary": {"steps": steps}}}}
+            self._try("patch", "mdep", f"{SQUATTER}-{number}", "-n", self.namespace, "--type=merge",
+                      "-p", json.dumps(change))  # fmt: skip
 
     def forge_status(self, victim: Deployment) -> None:
         """Its squatter says that it is the victim, with the pod that it made up."""
@@ -261,12 +261,18 @@ def deputies(image: str) -> list[Json]:
         "admin-port": {"web": {"url": f"http://{RELEASE}-gateway-admin.{SYSTEM}:8001/internal/routes"}},
         "kubernetes": {"web": {"url": "https://kubernetes.default.svc/api", "insecure": True}},
     }
-    made = [
-        _of(_GROUP, "AnalysisTemplate", name,
-            spec={"metrics": [{"name": "x", "provider": provider, "successCondition": "true", "count": 1}]})
-        for name, provider in providers.items()
-    ]  # fmt: skip
-    return made
+    return [_template(name, provider) for name, provider in providers.items()]
+
+
+def _template(name: str, provider: Json) -> Json:
+    """One measurement. A Job succeeds by itself; what else answers needs a condition."""
+    condition = {"successCondition": "true"} if "web" in provider else {}
+    return _of(
+        _GROUP,
+        "AnalysisTemplate",
+        name,
+        spec={"metrics": [{"name": name, "provider": provider, "count": 1, **condition}]},
+    )
 
 
 def _hidden(image: str) -> Json:

@@ -12,6 +12,7 @@ Without them processors are anybody's. The stranger's idle pods stand in all win
 """
 
 import math
+import os
 import secrets
 import threading
 import time
@@ -30,12 +31,13 @@ from e2e.test_analysis import STRATEGY, TEMPLATE
 from examples.demo.kube import SYSTEM
 from examples.demo.report import commit, machine, write
 
-ROUNDS, WINDOW_S = 6, 10.0
+ROUNDS, WINDOW_S = 1 if os.environ.get("QUICK") else 6, 10.0
 BEFORE = 20  # requests that are answered before anything is measured
 PROMOTED_S = 240
 FORGED_EVERY_S = 5.0
 MOST_RATIO = 1.2
 RATE = 10
+LEAST = int(ROUNDS * WINDOW_S * RATE * 0.9)
 ALONE, BESIDE = "alone", "beside the stranger"
 Window = tuple[float, float]
 # Of the node, for each pod of a victim. Pods that ask for nothing get what is left by all others, the stranger's too.
@@ -199,6 +201,7 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
     """For build/reports/hostile.json."""
     rows = [row(kind, found) for kind, found in seen.requests.items()]
     alone, beside = rows
+    least = min(alone["requests"], beside["requests"])
     reached = stranger.everything()
     ours = "\n".join(
         slipway.kube.kubectl("logs", pod["metadata"]["name"], "-n", SYSTEM, "--tail=-1")
@@ -213,8 +216,7 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
         for status, count in counted.get(kind, {}).items() if status in ("500", "502", "504")
     )  # fmt: skip
     bars = [
-        bar("requests in each kind of window", min(alone["requests"], beside["requests"]), ">= 500",
-            min(alone["requests"], beside["requests"]) >= 500),
+        bar("requests in each kind of window", least, f">= {LEAST}", least >= LEAST),
         bar("failed requests of victims beside the stranger", failed, "0", failed == 0),
         bar("success rate, beside / alone", beside["success"] / alone["success"], f">= {1 / MOST_RATIO:.3f}",
             beside["success"] * MOST_RATIO >= alone["success"]),
