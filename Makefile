@@ -113,6 +113,10 @@ scarce: setup ## rollouts with 0, 1 and N spare GPUs (simulated) on a real clust
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_scarce_gpus.py -s
 
+hostile: setup ## on a real cluster: a hostile namespace beside two victims, measured with and without it (six minutes; QUICK=1: three)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_hostile.py -s
+
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

@@ -32,12 +32,15 @@ class Shape:
     streamed: float = 0.25
     damaged: float = 0.0  # with a token in the prompt that few others have
     max_tokens: int | None = 64  # None leaves it to the server: as many as its context takes
+    marker: str = ""  # at the end of every prompt
 
     def body(self, model: str, number: int) -> Json:
         """The request of this number: the same for everybody who asks."""
         prompt = PROMPTS[number % len(PROMPTS)]
         if _nth(number, self.damaged):
             prompt = f"{prompt} {DAMAGED_TOKEN}"
+        if self.marker:
+            prompt = f"{prompt} {self.marker}"
         asked: Json = {
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
@@ -69,7 +72,8 @@ class Ended:
 class Flow:
     """Runs in a thread of its own from `start` to `stop`."""
 
-    def __init__(self, url: str, model: str, shape: Shape) -> None:
+    def __init__(self, url: str, model: str, shape: Shape, headers: dict[str, str] | None = None) -> None:
+        self._headers = {"Authorization": f"Bearer {API_KEY}"} | (headers or {})
         self._url, self._model, self._shape = f"{url}/chat/completions", model, shape
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="flow", daemon=True)
@@ -113,9 +117,8 @@ class Flow:
     async def _send_all(self) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
         limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        headers = {"Authorization": f"Bearer {API_KEY}"}
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=limits, headers=headers) as session,
+            aiohttp.ClientSession(connector=connector, timeout=limits, headers=self._headers) as session,
             asyncio.TaskGroup() as group,
         ):
             running: set[asyncio.Task[None]] = set()

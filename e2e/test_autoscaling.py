@@ -248,7 +248,8 @@ def scaling_active(chat: Deployment) -> tuple[str, str]:
 
 
 def autoscaler(chat: Deployment) -> Json:
-    return chat.kube.json("get", "hpa", f"{chat.name}-autoscaler", "--namespace", chat.namespace)
+    path = f"apis/autoscaling/v2/namespaces/{chat.namespace}/horizontalpodautoscalers/{chat.name}-autoscaler"
+    return dict(chat.kube.api.get(path))
 
 
 def is_true(condition: Json) -> bool:
@@ -292,9 +293,14 @@ def foreign(kube: Kube, namespace: str, name: str) -> Iterator[Callable[[], bool
     kube.kubectl("delete", "apiservice", name)
     kube.apply(manifest | {"spec": spec | priorities}, namespace)
     try:
-        yield lambda: bool(kube.json("get", "apiservice", name)["spec"].get("service") == service)
+        yield lambda: bool(service_of(kube, name) == service)
     finally:
         kube.kubectl("delete", "apiservice", name, "--ignore-not-found")
+
+
+def service_of(kube: Kube, name: str) -> Json:
+    found = kube.api.get(f"apis/apiregistration.k8s.io/v1/apiservices/{name}")
+    return dict(found["spec"].get("service") or {})
 
 
 def exists(kube: Kube, name: str) -> bool:
