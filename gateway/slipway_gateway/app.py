@@ -23,7 +23,7 @@ from .samples import BOUNDS
 from .settings import Settings
 from .table import Route, RouteTable
 from .telemetry.metrics import Metrics, Record
-from .wire import envelope, errors, headers, resume
+from .wire import envelope, errors, expect, headers, resume
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Edge:
         self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
-        app.router.add_route("*", "/{path:.*}", self._accounted(self._nowhere))
+        app.router.add_route("*", "/{path:.*}", self._accounted(self._nowhere), expect_handler=self._expect)
         return app
 
     def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:
@@ -93,8 +93,8 @@ class Edge:
             raise errors.wrong_method(request.method, request.path, ", ".join(methods))
 
         for method in methods:
-            app.router.add_route(method, path, self._accounted(work))
-        app.router.add_route("*", path, self._accounted(wrong_method))
+            app.router.add_route(method, path, self._accounted(work), expect_handler=self._expect)
+        app.router.add_route("*", path, self._accounted(wrong_method), expect_handler=self._expect)
 
     def _accounted(self, work: Work) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
@@ -135,6 +135,14 @@ class Edge:
         """Who may come in at the port of this API."""
         metrics = self._metrics
         return Door(self._settings, self.refuse, changed=metrics.connections_changed, turned_away=metrics.turned_away)
+
+    async def _expect(self, request: web.Request) -> web.StreamResponse | None:
+        if await expect.is_met(request):
+            return None
+        message = "The only expectation that is met is 100-continue."
+        answer = self.refuse(errors.invalid("expectation_failed", message, status=417))
+        answer.force_close()
+        return answer
 
     def refuse(self, refusal: errors.Refusal) -> web.Response:
         """The answer to what is no request; it is counted as one."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 
 from .exchange import Call, Effort
-from .poison import CRASHES, Suspect, Suspects
+from .poison import CRASHED, POISON, RESET, Suspect, Suspects
 from .router import Target
 from .telemetry.metrics import Metrics, Record
 from .wire import errors
@@ -30,22 +30,27 @@ class Crashes:
         Raises:
             Refusal: two did.
         """
-        known = self._suspects.crashes(_suspect(call))
-        if known >= CRASHES:
+        known = self._suspects.blamed(_suspect(call))
+        if known >= POISON:
             raise self._refused(call, record)
         if known:
             effort.suspects(self._clock() + _TRIAL_WAIT_S)
 
-    def note(self, call: Call, target: Target, record: Record, effort: Effort, *, on_trial: bool) -> None:
+    def note(
+        self, call: Call, target: Target, record: Record, effort: Effort, *, on_trial: bool, said: bool = True
+    ) -> None:
         """An engine died while it worked on a request. `on_trial`: before the first byte of its answer.
 
+        `said`: by its server; else the connection was reset.
+
         Raises:
-            Refusal: it is the second one.
+            Refusal: enough of them did.
         """
         self._metrics.crashes.labels(target.model, target.revision).inc()
-        count = self._suspects.blame(_suspect(call), target.url, on_trial=effort.suspect and on_trial)
+        weight, tried = CRASHED if said else RESET, effort.suspect and on_trial
+        blamed = self._suspects.blame(_suspect(call), target.url, weight, on_trial=tried)
         effort.suspects(self._clock() + _TRIAL_WAIT_S)
-        if count >= CRASHES:
+        if blamed >= POISON:
             raise self._refused(call, record)
 
     def avoided(self, effort: Effort) -> Collection[str]:
@@ -76,7 +81,7 @@ class Crashes:
         self._metrics.poison.labels(call.model, record.revision).inc()
         fields = {"request_id": record.request_id, "model": call.model, "revision": record.revision}
         digest = _suspect(call).digest.hex()
-        log.warning("two engines died of a request: it is refused", extra=fields | {"digest": digest})
+        log.warning("engines died of a request: it is refused", extra=fields | {"digest": digest})
         return errors.crashed_engine()
 
 

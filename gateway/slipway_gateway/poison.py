@@ -9,7 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
 
-CRASHES = 2  # at so many a request is poison
+# A server that says that its engine died of what it computed, and a connection that was reset: a pod that is killed
+# from outside looks like that too, and whoever was in flight there has done nothing. Two of the first kind make a
+# request poison, or three of the second.
+CRASHED, RESET, POISON = 3, 2, 6
 REMEMBERED_S = 600.0
 MAX_SUSPECTS = 4096
 # What one death does to all requests at an endpoint comes within this time.
@@ -51,24 +54,24 @@ class Suspects:
         self._trials: Counter[str] = Counter()
         self._blamed_s: dict[str, float] = {}
 
-    def crashes(self, one: Suspect) -> int:
-        """How many engines died with it in flight, as far as it was blamed."""
+    def blamed(self, one: Suspect) -> int:
+        """For the engines that died with it in flight: `POISON` or more is enough."""
         self._forget()
         # Nobody's body is read who is not like a suspect.
         if one.key not in self._keys:
             return 0
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]
 
-    def blame(self, one: Suspect, url: str, *, on_trial: bool) -> int:
-        """The engine at `url` died with it in flight: how often that is so now."""
-        before, now_s = self.crashes(one), self._clock()
+    def blame(self, one: Suspect, url: str, weight: int, *, on_trial: bool) -> int:
+        """The engine at `url` died with it in flight: all that it is blamed for now. `weight`: CRASHED or RESET."""
+        before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
         if on_trial:
             self._blamed_s[url] = now_s
         elif before and (self._trials[url] or url in self._blamed_s):
             return before
-        self._note(one, before + 1, now_s)
-        return before + 1
+        self._note(one, before + weight, now_s)
+        return before + weight
 
     def busy(self) -> Collection[str]:
         """Endpoints at which a suspect is on trial."""

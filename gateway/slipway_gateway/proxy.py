@@ -133,7 +133,7 @@ class Proxy:
             self._metrics.retried(target.model, target.revision, result.reason)
             # Of a stream that goes on a reset alone says too little: `max_resumes` bounds it.
             if result.crashed and (result.answer or not effort.resumes):
-                self.crashes.note(call, target, record, effort, on_trial=True)
+                self.crashes.note(call, target, record, effort, on_trial=True, said=result.answer is not None)
         return self._give_up(call, effort)
 
     def _pick(self, call: Call, effort: Effort) -> Target | None:

@@ -7,6 +7,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_gateway.poison import CRASHED as WEIGHT
 from slipway_gateway.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
 
 from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, until, upstream
@@ -81,11 +82,14 @@ async def test_a_crash_and_a_resent_body_count_together() -> None:
         assert crashes == 2
 
 
-async def test_resets_before_the_first_byte_count_unless_the_pod_leaves() -> None:
+async def test_three_resets_before_the_first_byte_are_enough_as_two_may_be_pods_that_were_killed() -> None:
     async with raw_upstream() as one, raw_upstream() as two, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [one, two]), ("good", 0, [good.url]))
+        assert await code(gate, b'{"model":"chat"}') == (200, "")
+    async with raw_upstream() as one, raw_upstream() as two, raw_upstream() as three, gateway() as gate:
+        gate.route(("rev", 100, [one, two, three]))
         assert await code(gate, b'{"model":"chat"}') == (422, "request_crashed_engine")
-        assert not good.bodies
+        assert await code(gate, b'{"model":"chat"}') == (422, "request_crashed_engine"), "sent again it goes nowhere"
 
 
 async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
@@ -140,13 +144,13 @@ async def test_streams_of_bystanders_outlive_what_kills_two_pods() -> None:
     suspects, now = Suspects(lambda: 0.0), "http://a"
     culprit, bystanders = Suspect("k", "/", b"p"), [Suspect("k", "/", b"%d" % n) for n in range(20)]
     for one in (culprit, *bystanders):
-        assert suspects.blame(one, now, on_trial=False) == 1
+        assert suspects.blame(one, now, WEIGHT, on_trial=False) == WEIGHT
     # All go on at b; the culprit is on trial there when it dies.
     suspects.begin("http://b")
-    assert {suspects.blame(one, "http://b", on_trial=False) for one in bystanders[:10]} == {1}
-    assert suspects.blame(culprit, "http://b", on_trial=True) == 2
+    assert {suspects.blame(one, "http://b", WEIGHT, on_trial=False) for one in bystanders[:10]} == {WEIGHT}
+    assert suspects.blame(culprit, "http://b", WEIGHT, on_trial=True) == 2 * WEIGHT
     suspects.end("http://b")
-    assert {suspects.blame(one, "http://b", on_trial=False) for one in bystanders[10:]} == {1}
+    assert {suspects.blame(one, "http://b", WEIGHT, on_trial=False) for one in bystanders[10:]} == {WEIGHT}
 
 
 async def test_suspects_are_tried_one_at_a_time() -> None:
@@ -182,9 +186,9 @@ def test_what_is_remembered_is_bounded_in_number_and_time(count: int) -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     for n in range(MAX_SUSPECTS + count):
-        suspects.blame(Suspect("k", "/", b"%d" % n), "u", on_trial=False)
+        suspects.blame(Suspect("k", "/", b"%d" % n), "u", WEIGHT, on_trial=False)
     assert len(suspects._crashes) == MAX_SUSPECTS == sum(suspects._keys.values())
-    assert suspects.crashes(Suspect("k", "/", b"0")) == 0
-    assert suspects.crashes(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == 1
+    assert suspects.blamed(Suspect("k", "/", b"0")) == 0
+    assert suspects.blamed(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == WEIGHT
     now[0] = REMEMBERED_S
-    assert suspects.crashes(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == 0 and not suspects._crashes
+    assert suspects.blamed(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == 0 and not suspects._crashes

@@ -196,3 +196,13 @@ async def test_an_unreachable_pod_is_not_named() -> None:
         assert status == 0 or b"127.0.0.1" not in said
         async with await gate.post() as answer:
             assert answer.status == 502 and "127.0.0.1" not in await answer.text()
+
+
+@pytest.mark.attack_class(10, 20)
+@pytest.mark.parametrize("target", [b"/v1/completions", b"/v1/models", b"/no/such/path"])
+async def test_an_expectation_of_any_bytes_is_refused_in_words(target: bytes) -> None:
+    """Found by fuzzing: bytes that are no text in Expect were answered 500."""
+    async with gateway() as gate:
+        status, said = await ask(gate, post(target, b"Expect: 100-continP\xffe"))
+        assert status == 417 and b"expectation_failed" in said
+        assert sum(gate.outcomes().values()) == 1

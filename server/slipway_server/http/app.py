@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -118,10 +118,37 @@ def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.
 
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    app.add_routes([web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)])
-    app.add_routes([web.get("/openapi.json", openapi)])
-    app.add_routes([*OpenAI(service, replays).routes(), *Slipway(service, replays).routes()])
+    own = [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
+    own.append(web.get("/openapi.json", openapi))
+    app.add_routes(_whole([*own, *OpenAI(service, replays).routes(), *Slipway(service, replays).routes()]))
     return app, guard
+
+
+def _whole(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
+    """These, and one for whatever else comes: all of them meet expectations, aiohttp's own routes do not."""
+
+    async def nowhere(http: web.Request) -> web.StreamResponse:
+        raise web.HTTPNotFound
+
+    async def wrong_method(http: web.Request) -> web.StreamResponse:
+        raise web.HTTPMethodNotAllowed(http.method, ())
+
+    paths = dict.fromkeys(route.path for route in routes)
+    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", "/{path:.*}", nowhere)]
+    expecting = {"expect_handler": _expect}
+    return [web.RouteDef(one.method, one.path, one.handler, {**one.kwargs, **expecting}) for one in [*routes, *rest]]
+
+
+async def _expect(http: web.Request) -> web.StreamResponse | None:
+    """aiohttp's own handler repeats the header in a text, which fails for bytes that are no text."""
+    if http.headers.get("Expect", "").lower() == "100-continue":
+        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        http.writer.output_size = 0
+        return None
+    error = ApiError(417, "The only expectation that is met is 100-continue.", param="Expect")
+    answer = _refuse(http, error)
+    answer.force_close()
+    return answer
 
 
 async def serve(settings: Settings, service: Service, engine: EngineClient, engine_life: asyncio.Task[None]) -> None:

@@ -9,8 +9,9 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError, Exists, NotFound
-from slipway_operator.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.errors import ApiError, NotFound
+from slipway_operator.kube.resources import CONFIG_MAPS, EVENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tests.support.pods import has_pod
 from tests.support.processes import (
     MERGE,
     Cluster,
@@ -53,23 +54,7 @@ class Town(Cluster):
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(namespace, item["metadata"]["name"], "status")
             await self.client._call("PATCH", path, [], {"status": status}, MERGE)
-        with contextlib.suppress(Exists):
-            await self.client.create(ENDPOINT_SLICES, self._slice(namespace, item))
-
-    def _slice(self, namespace, item):
-        metadata = item["metadata"]
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": metadata["name"], "uid": metadata["uid"]}
-        return {
-            "metadata": {
-                "name": f"{metadata['name']}-{metadata['uid'][:8]}",
-                "namespace": namespace,
-                "labels": metadata["labels"],
-                "ownerReferences": [owner],
-            },
-            "addressType": "IPv4",
-            "ports": [{"name": "http", "port": self.ports[namespace]}],
-            "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
-        }
+        await has_pod(self.client, item, own_address(), self.ports[namespace])
 
     async def deploy(self, namespace, name="chat", model="chat"):
         spec = MANIFEST["spec"] | {"model": MANIFEST["spec"]["model"] | {"name": model}}
@@ -80,7 +65,7 @@ class Town(Cluster):
         """As kubectl does, and as the garbage collector does after it."""
         found = await self.client.get(MODEL_DEPLOYMENTS, namespace, name)
         await self.client.delete(MODEL_DEPLOYMENTS, namespace, name, found["metadata"]["uid"])
-        for resource in (REPLICA_SETS, ENDPOINT_SLICES):
+        for resource in (REPLICA_SETS, PODS):
             for item in await self.client.list(resource, namespace, f"slipway.dev/modeldeployment={name}"):
                 with contextlib.suppress(NotFound):
                     await self.client.delete(resource, namespace, item["metadata"]["name"], item["metadata"]["uid"])

@@ -395,3 +395,29 @@ async def test_an_encoded_body_is_refused_before_it_is_read(server: InProcess, e
 
 async def test_identity_is_no_encoding(server: InProcess) -> None:
     assert (await server.post(COMPLETE, completion(), {"Content-Encoding": "identity"}))[0] == 200
+
+
+@pytest.mark.attack_class(18, 20)
+@pytest.mark.parametrize("path", [COMPLETE, "/v1/models", "/no/such/path"])
+async def test_an_expectation_of_any_bytes_is_refused_in_words(server: InProcess, path: str) -> None:
+    """Found by fuzzing: bytes that are no text in Expect were answered 500."""
+    url = server.server.make_url(path)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n".encode() + b"Expect: 100-continP\xffe\r\n\r\n{}"
+    )
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 417") and json.loads(body)["error"]["param"] == "Expect"
+
+
+async def test_a_client_that_waits_for_100_is_told_to_go_on(server: InProcess) -> None:
+    url = server.server.make_url(COMPLETE)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    body = json.dumps(completion()).encode()
+    lines = ("Host: a", f"Content-Length: {len(body)}", "Expect: 100-continue", "Connection: close", "", "")
+    writer.write("\r\n".join((f"POST {COMPLETE} HTTP/1.1", *lines)).encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100")
+    writer.write(body)
+    assert b"HTTP/1.1 200" in await reader.read()
+    writer.close()
