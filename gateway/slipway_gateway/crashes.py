@@ -48,7 +48,7 @@ class Crashes:
         """
         self._metrics.crashes.labels(target.model, target.revision).inc()
         weight, tried = CRASHED if said else RESET, effort.suspect and on_trial
-        blamed = self._suspects.blame(_suspect(call), target.url, weight, on_trial=tried)
+        blamed = self._suspects.blame(_suspect(call), target.url, weight, sent_s=effort.sent_s, on_trial=tried)
         effort.suspects(self._clock() + _TRIAL_WAIT_S)
         if blamed >= POISON:
             raise self._refused(call, record)

@@ -133,6 +133,7 @@ class Effort:
     pause_s: float = FIRST_PAUSE_S
     attempts: int = 0
     spent: int = 0
+    sent_s: float = 0.0  # when the last attempt began
     tried: set[str] = field(default_factory=set)
     last: Fault | None = None
     resumes: bool = False

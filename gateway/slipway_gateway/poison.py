@@ -5,6 +5,7 @@ endpoint until the first byte of its answer, alone where that can be: when an en
 there, the others in flight at it are not blamed once more.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
@@ -50,6 +51,7 @@ class Suspects:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._crashes: dict[bytes, tuple[int, float, Key]] = {}
+        self._died_s: dict[tuple[bytes, str], float] = {}  # when the same bytes were blamed for an endpoint's death
         self._keys: Counter[Key] = Counter()
         self._trials: Counter[str] = Counter()
         self._blamed_s: dict[str, float] = {}
@@ -62,14 +64,21 @@ class Suspects:
             return 0
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]
 
-    def blame(self, one: Suspect, url: str, weight: int, *, on_trial: bool) -> int:
-        """The engine at `url` died with it in flight: all that it is blamed for now. `weight`: CRASHED or RESET."""
+    def blame(self, one: Suspect, url: str, weight: int, *, sent_s: float, on_trial: bool) -> int:
+        """The engine at `url` died with it in flight: all that it is blamed for now.
+
+        `weight`: CRASHED or RESET. `sent_s`: when it was sent there.
+        """
         before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
+        self._died_s = {name: at for name, at in self._died_s.items() if now_s - at <= _SAME_DEATH_S}
+        if sent_s <= self._died_s.get((one.digest, url), -math.inf):  # the same bytes were there twice: it is one death
+            return before
         if on_trial:
             self._blamed_s[url] = now_s
         elif before and (self._trials[url] or url in self._blamed_s):
             return before
+        self._died_s[one.digest, url] = now_s
         self._note(one, before + weight, now_s)
         return before + weight
 

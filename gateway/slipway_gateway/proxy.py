@@ -125,6 +125,7 @@ class Proxy:
             first = not (effort.attempts or effort.resumes)
             if first:
                 effort.fate = self._fate(call, target)
+            effort.sent_s = self._clock()
             with self.crashes.trial(target.url, effort):
                 result = await self._attempt(call, target, effort.fate if first else None)
             if isinstance(result, Answer):

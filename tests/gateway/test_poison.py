@@ -144,13 +144,22 @@ async def test_streams_of_bystanders_outlive_what_kills_two_pods() -> None:
     suspects, now = Suspects(lambda: 0.0), "http://a"
     culprit, bystanders = Suspect("k", "/", b"p"), [Suspect("k", "/", b"%d" % n) for n in range(20)]
     for one in (culprit, *bystanders):
-        assert suspects.blame(one, now, WEIGHT, on_trial=False) == WEIGHT
+        assert suspects.blame(one, now, WEIGHT, sent_s=0.0, on_trial=False) == WEIGHT
     # All go on at b; the culprit is on trial there when it dies.
     suspects.begin("http://b")
-    assert {suspects.blame(one, "http://b", WEIGHT, on_trial=False) for one in bystanders[:10]} == {WEIGHT}
-    assert suspects.blame(culprit, "http://b", WEIGHT, on_trial=True) == 2 * WEIGHT
+    assert {suspects.blame(one, "http://b", WEIGHT, sent_s=0.0, on_trial=False) for one in bystanders[:10]} == {WEIGHT}
+    assert suspects.blame(culprit, "http://b", WEIGHT, sent_s=0.0, on_trial=True) == 2 * WEIGHT
     suspects.end("http://b")
-    assert {suspects.blame(one, "http://b", WEIGHT, on_trial=False) for one in bystanders[10:]} == {WEIGHT}
+    assert {suspects.blame(one, "http://b", WEIGHT, sent_s=0.0, on_trial=False) for one in bystanders[10:]} == {WEIGHT}
+
+
+def test_the_same_bytes_sent_twice_at_a_time_are_blamed_once_for_one_death() -> None:
+    now = [0.0]
+    suspects = Suspects(lambda: now[0])
+    twins = [Suspect("k", "/", b"same") for _ in range(2)]
+    assert [suspects.blame(one, "http://a", WEIGHT, sent_s=0.0, on_trial=False) for one in twins] == [WEIGHT, WEIGHT]
+    again = suspects.blame(twins[0], "http://a", WEIGHT, sent_s=0.1, on_trial=False)
+    assert again == 2 * WEIGHT, "it was sent again, and the next engine died"
 
 
 async def test_suspects_are_tried_one_at_a_time() -> None:
@@ -186,7 +195,7 @@ def test_what_is_remembered_is_bounded_in_number_and_time(count: int) -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     for n in range(MAX_SUSPECTS + count):
-        suspects.blame(Suspect("k", "/", b"%d" % n), "u", WEIGHT, on_trial=False)
+        suspects.blame(Suspect("k", "/", b"%d" % n), "u", WEIGHT, sent_s=0.0, on_trial=False)
     assert len(suspects._crashes) == MAX_SUSPECTS == sum(suspects._keys.values())
     assert suspects.blamed(Suspect("k", "/", b"0")) == 0
     assert suspects.blamed(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == WEIGHT

@@ -230,7 +230,9 @@ async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: 
             await route(pods[index].url)
             before, told = pods[index].metric(FIRST_TOKENS), [list[Any]() for _ in range(6)]
             streams = [asyncio.create_task(chat(client, chunks, **long)) for chunks in told]
-            others = [asyncio.create_task(client.completions.create(**whole, extra_body=body)) for _ in range(2)]
+            # Of bytes of their own: those that an engine died of before are suspects, and tried one at a time.
+            named = [whole | {"user": f"user {index}.{number}"} for number in range(2)]
+            others = [asyncio.create_task(client.completions.create(**one, extra_body=body)) for one in named]
             engine = await asyncio.to_thread(stop_half_way, pods[index], 8, before)
             await soon(lambda told=told: all(told), 30)
             await route(pods[index].url, pods[-1].url)
