@@ -165,6 +165,7 @@ async def test_upstream_dies_mid_stream() -> None:
         assert events[2:] == [b"data: [DONE]", b""]
         assert gate.outcomes() == {"upstream_error": 1}
         assert gate.backends.report()["default/chat"]["revisions"]["rev"] == {
+            "weight": 100,
             "endpoints": 1,
             "inflight": 0,
             "requests": 1,
@@ -211,7 +212,7 @@ async def test_a_stream_that_every_server_dies_of_ends_soon() -> None:
         assert [seen.headers["X-Slipway-Resume-Bytes"] for seen in server.seen[1:]] == [size for _, size in tails]
         assert gate.outcomes() == {"upstream_error": 1} and gate.edge.running == 0
         (counts,) = gate.backends.report()["default/chat"]["revisions"].values()
-        assert counts == {"endpoints": 1, "inflight": 0, "requests": 1, "failures": 1}
+        assert counts == {"weight": 100, "endpoints": 1, "inflight": 0, "requests": 1, "failures": 1}
 
 
 async def test_a_stream_waits_for_its_server_to_come_back() -> None:

@@ -100,6 +100,8 @@ def _reader(hint: Any) -> Reader:
     if isinstance(hint, types.UnionType):
         return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return partial(_each_of, tuple(map(_reader, arguments)))
     if origin is tuple:
         return partial(_tuple_of, _reader(arguments[0]))
     if origin is frozenset:
@@ -136,6 +138,11 @@ def _optional(read: Reader, value: Any) -> Any:
 
 def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
     return tuple(map(read, _list(value)))
+
+
+def _each_of(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...]:
+    """Of a tuple whose places have types of their own."""
+    return tuple(read(item) for read, item in zip(readers, _list(value), strict=True))
 
 
 def _frozenset_of(read: Reader, value: Any) -> frozenset[Any]:
