@@ -100,10 +100,9 @@ def _reader(hint: Any) -> Reader:
     if isinstance(hint, types.UnionType):
         return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return partial(_each_of, tuple(map(_reader, arguments)))
     if origin is tuple:
-        return partial(_tuple_of, _reader(arguments[0]))
+        same = arguments[-1] is Ellipsis
+        return partial(_tuple_of, _reader(arguments[0])) if same else partial(_each_of, [*map(_reader, arguments)])
     if origin is frozenset:
         return partial(_frozenset_of, _reader(arguments[0]))
     if origin is dict:
@@ -140,7 +139,7 @@ def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
     return tuple(map(read, _list(value)))
 
 
-def _each_of(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...]:
+def _each_of(readers: list[Reader], value: Any) -> tuple[Any, ...]:
     """Of a tuple whose places have types of their own."""
     return tuple(read(item) for read, item in zip(readers, _list(value), strict=True))
 
