@@ -33,6 +33,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.integration  # for its time: some 15 s of a core
 @pytest.mark.attack_class(3, 4, 5, 18, 21)
 @pytest.mark.parametrize("part", parts.PARTS, ids=lambda part: part.name)
 def test_nothing_that_is_drawn_ends_in_an_exception(part: parts.Part) -> None:

@@ -100,10 +100,9 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
         (item,) = await until(measured, "the gateway's count has arrived")
         assert (item["value"], item["describedObject"]["name"]) == ("0", "chat")
         status, document = await ask("slipway_queue_depth")
-        assert (status, document["message"]) == (
-            503,
-            "slipway_queue_depth has no fresh value: ModelDeployment chat: no pod is ready",
-        )
+        # Nobody serves where the pods of this test are said to be.
+        said = "slipway_queue_depth has no fresh value: ModelDeployment chat: 0 of "
+        assert status == 503 and document["message"].startswith(said), document
     code, seconds = await cluster.operator.end()
     assert (code, seconds < 20) == (0, True), cluster.operator.log()
     assert await registered(client), "the next operator serves on: nothing is unregistered in between"
