@@ -24,7 +24,8 @@ def end_state(obj: Object, children: dict[str, list[Object]], events: list[Objec
     state = {
         "status": _without_history(obj.get("status") or {}),
         "children": {
-            kind: sorted(map(_child, items), key=lambda item: item["name"]) for kind, items in children.items()
+            kind: sorted((_child(item, namespace) for item in items), key=lambda item: item["name"])
+            for kind, items in children.items()
         },
         "events": sorted({(event["type"], event["reason"]) for event in events if event["reason"] not in _BEST_EFFORT}),
     }
@@ -46,7 +47,7 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, str) and _TIME.fullmatch(value) is not None
 
 
-def _child(item: Object) -> Object:
+def _child(item: Object, namespace: str) -> Object:
     """Name, replicas, and a digest of all that is ours in it."""
     spec = item.get("spec") or {}
     content = [
@@ -57,7 +58,7 @@ def _child(item: Object) -> Object:
         item["metadata"]["labels"],
     ]
     # A pod knows whose it is by namespace and name, and each run has a namespace of its own.
-    text = json.dumps(content, sort_keys=True).replace(f'"{item["metadata"]["namespace"]}/', '"NAMESPACE/')
+    text = json.dumps(content, sort_keys=True).replace(f'"{namespace}/', '"NAMESPACE/')
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return {"name": item["metadata"]["name"], "replicas": spec.get("replicas"), "content": digest}
 

@@ -53,6 +53,14 @@ def test_anything_else_does():
     assert differences(expected, end_state(obj(weight=50), {"ReplicaSet": [child]}, []))
 
 
+def test_the_namespace_makes_no_difference_in_what_a_pod_is_told():
+    def state(namespace):
+        child = {"metadata": {"name": "a", "labels": {}}, "spec": {"template": {"args": [f"{namespace}/chat"]}}}
+        return end_state({"metadata": {"namespace": namespace}}, {"ReplicaSet": [child]}, [])
+
+    assert state("n-1") == state("n-2")
+
+
 @pytest.fixture
 def known():
     counts = Counter({"LIST pods": 9, "APPLY services": 2, "UPDATE modeldeployments/status": 7})
