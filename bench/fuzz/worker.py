@@ -55,9 +55,13 @@ class Found:
 
 
 class Worker:
-    """Args: `urls`: of the server and of a gateway before it; `document`: the server's OpenAPI document."""
+    """Args: `urls`: of the server and of a gateway before it; `document`: the server's OpenAPI document;
+    `patience_s`: how long a sound request may find no answer."""
 
-    def __init__(self, urls: list[str], document: dict[str, Any], first_seed: int) -> None:
+    def __init__(
+        self, urls: list[str], document: dict[str, Any], first_seed: int, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._patience_s = patience_s
         self._urls = [urlsplit(url).netloc for url in urls]
         self._schemas = Schemas(document, "m")
         self._seed = first_seed
@@ -95,7 +99,10 @@ class Worker:
         else:
             found.fields.update(what.fields)
             found.endings[_send_request(where, what, found)] += 1
-        if found.sent % CHECK_EVERY == 0 and (text := self._probe(time.monotonic() + PATIENCE_S)) != self._expected:
+        if (
+            found.sent % CHECK_EVERY == 0
+            and (text := self._probe(time.monotonic() + self._patience_s)) != self._expected
+        ):
             found.note("disturbed", f"{text!r} in place of {self._expected!r}")
 
     def _probe(self, until_s: float) -> str:

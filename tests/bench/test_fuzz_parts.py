@@ -45,6 +45,7 @@ def test_nothing_that_is_drawn_ends_in_an_exception(part: parts.Part) -> None:
     assert len(found.fields) >= 0.2 * parts.fields_of(part)
 
 
+@pytest.mark.integration  # for its time
 def test_every_field_of_a_crd_can_be_drawn() -> None:
     crd = operator.crd("modeldeployments")
     for part in ("spec", "status"):
@@ -94,6 +95,7 @@ def test_the_deployment_that_statuses_are_drawn_over_is_in_an_analysis() -> None
     assert status.parse(written).rollout is not None
 
 
+@pytest.mark.integration  # for its time
 def test_bars_are_those_of_all_parts() -> None:
     rows, bars = parts.fuzz(1.5, 7)
     assert [row["part"] for row in rows] == [part.name for part in parts.PARTS]

@@ -72,14 +72,16 @@ def enumeration(known: dict[str, Reference]) -> Iterator[Case]:
             yield from (Case(name, targets) for targets in _apart(reference.points(), fault))
 
 
-def sample(known: dict[str, Reference], chance: random.Random, kinds_per_error: int = 100) -> Iterator[Case]:
-    """One call of every kind killed before and after, of some kinds for other faults; several in one history."""
+def sample(
+    known: dict[str, Reference], chance: random.Random, kinds_per_error: int = 100, kinds_killed: int = 100
+) -> Iterator[Case]:
+    """One call of so many kinds killed before and after, of some kinds for other faults; several in one history."""
     kinds_of_all = sorted({kind for reference in known.values() for kind in reference.counts})
     chosen: dict[str, list[tuple[Point, Fault]]] = {name: [] for name in known}
     for fault in (*KILLS, *ERRORS):
         # A held call costs 10 s.
-        wanted = len(known) if fault is Fault.TIMEOUT else kinds_per_error
-        kinds = kinds_of_all if fault in KILLS else chance.sample(kinds_of_all, min(wanted, len(kinds_of_all)))
+        wanted = kinds_killed if fault in KILLS else len(known) if fault is Fault.TIMEOUT else kinds_per_error
+        kinds = chance.sample(kinds_of_all, min(wanted, len(kinds_of_all)))
         for kind in kinds:
             name = chance.choice([name for name in known if known[name].counts[kind]])
             # From the first half: after a kill fewer calls may be left.
