@@ -89,7 +89,7 @@ def decodes(engine: Engine, batch: int, prompt_tokens: int) -> Decodes:
     began, prefilled = time.perf_counter(), 0
     while prefilled < batch * prompt_tokens:
         # Those whose prompts are in decode beside the others already.
-        prefilled = sum(min(prompt_tokens, item.computed) for item in engine.scheduler.running.values())
+        prefilled = sum(min(prompt_tokens, item.num_computed_tokens) for item in engine.scheduler.running.values())
         engine.step()
     prefill_s = time.perf_counter() - began
     for _ in range(WARM_STEPS):

@@ -34,11 +34,11 @@ class CudaSteps:
 
     def logits(self, packed: Packed) -> torch.Tensor:
         """float32 [R, vocabulary] on the device, where they are overwritten by the next step."""
-        if not (self._model.kernels.replays and packed.decodes):
+        if not (self._model.kernels.replays and packed.decodes_only):
             layout = Layout.of(packed)
             buffer = torch.empty(layout.ints, dtype=torch.int32, device=self._device)
             self._staging.send(layout, packed, buffer)
-            return self._model.logits(batch_in(layout, buffer, packed.singles))
+            return self._model.logits(batch_in(layout, buffer, packed.num_decodes))
         size = size_for(len(packed.ids), self._sizes)
         whole = padded(packed, size, self._width, self._scratch, BLOCK_TOKENS)
         if size not in self._graphs:
@@ -48,9 +48,9 @@ class CudaSteps:
         return graph.logits()[: len(packed.ids)]
 
 
-def batch_in(layout: Layout, buffer: torch.Tensor, singles: int) -> Batch:
+def batch_in(layout: Layout, buffer: torch.Tensor, num_decodes: int) -> Batch:
     """A step's fields where they lie in a buffer of int32."""
-    return Batch(**{name: buffer[part].view(shape) for name, part, shape in layout.places()}, singles=singles)
+    return Batch(**{name: buffer[part].view(shape) for name, part, shape in layout.slices()}, num_decodes=num_decodes)
 
 
 def pinned(ints: int) -> torch.Tensor:

@@ -84,9 +84,9 @@ class Engine:
         events, self._refused = self._refused + self.scheduler.expire(began), []
         batch = self.scheduler.schedule(began, self._budget.tokens())
         started = self._announced(self.scheduler.take_started())
-        # Before anything is written to them by whoever has them now.
-        if spoiled := self.scheduler.take_spoiled():
-            self._runner.clear(spoiled)
+        # This batch may write to these blocks already: they are cleared first.
+        if invalid := self.scheduler.block_manager.take_blocks_to_clear():
+            self._runner.clear(invalid)
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         events += failed + self.scheduler.complete(batch, results)
         tokens, seconds = sum(work.tokens for work in batch), self._clock() - began

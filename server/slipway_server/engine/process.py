@@ -46,7 +46,7 @@ from .messages import (
 )
 from .profiler import Profiler
 from .runner import DecoderRunner
-from .scheduler import TOLD_TOKENS, Limits, Scheduler
+from .scheduler import MAX_PROMPT_LOGPROBS, Limits, Scheduler
 
 log = logging.getLogger("slipway.engine")
 
@@ -213,7 +213,7 @@ def blocks_that_fit(decoder: Any, start: Start) -> int:
     free, total = torch.cuda.mem_get_info()
     step_bytes = int(free * FOREIGN_STEP_SHARE)
     if isinstance(decoder, Decoder):
-        rows = start.slots + TOLD_TOKENS
+        rows = start.slots + MAX_PROMPT_LOGPROBS
         step_bytes = decoder.shape.step_bytes(step_tokens(start, kernels.device), rows, kernels.dtype.itemsize)
     fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // kernels.bytes_per_block
     if fit < 2:  # one of them is nobody's

@@ -55,7 +55,7 @@ class Sampler:
         tokens = chosen.tolist()
         told = _told_of_rows(logits, tokens, params)
         return [
-            Sampled(token, None, told.get(row)) if ok and not none else Sampled(stuck=ok)
+            Sampled(token, None, told.get(row)) if ok and not none else Sampled(no_token_allowed=ok)
             for row, (token, ok, none) in enumerate(zip(tokens, finite, stuck, strict=True))
         ]
 
@@ -212,7 +212,7 @@ def _told_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[Sampling
 
 
 def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
-    """Of the prompt's token after each of `work.prompt_rows`, whose logits these are, in order."""
-    rows = work.prompt_rows
+    """Of the prompt's token after each of `work.prompt_logprob_positions`, whose logits these are, in order."""
+    rows = work.prompt_logprob_positions
     following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
     return log_probabilities(logits, following, params_of(work.sequence).prompt_logprobs)

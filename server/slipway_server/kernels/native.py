@@ -55,7 +55,7 @@ class _Norm(Structure):
 
 class _Rope(Structure):
     _fields_ = [
-        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions places q keys values key_scales value_scales"),
+        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions slot_mapping q keys values key_scales value_scales"),
         *_fields(c_int64, "tokens heads kv_heads size rotary"),
         ("epsilon", c_float),
     ]
@@ -63,7 +63,7 @@ class _Rope(Structure):
 
 class _Attend(Structure):
     _fields_ = [
-        *_fields(c_void_p, "q keys values key_scales value_scales y tables first counts starts"),
+        *_fields(c_void_p, "q keys values key_scales value_scales y block_tables first counts starts"),
         *_fields(c_int64, "spans table_width heads kv_heads size window"),
         *_fields(c_float, "scale cap"),
     ]
@@ -81,8 +81,8 @@ class _Layer(Structure):
 class _Step(Structure):
     _fields_ = [
         *_fields(c_void_p, "x y normed addend qkv q attended inner"),
-        *_fields(c_void_p, "positions places tables first counts starts rows spent_ns"),
-        *_fields(c_int64, "tokens hidden spans table_width wanted"),
+        *_fields(c_void_p, "positions slot_mapping block_tables first counts starts rows spent_ns"),
+        *_fields(c_int64, "tokens hidden spans table_width num_rows"),
     ]
 
 
@@ -316,12 +316,12 @@ class _NativeAttention:
             torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
         )
         rope.qkv, rope.q, rope.tokens = qkv.data_ptr(), q.data_ptr(), qkv.shape[0]
-        rope.positions, rope.places = batch.positions.data_ptr(), batch.places.data_ptr()
+        rope.positions, rope.slot_mapping = batch.positions.data_ptr(), batch.slot_mapping.data_ptr()
         self._library.slipway_rope(byref(rope))
         attend.q, attend.y = q.data_ptr(), y.data_ptr()
-        attend.tables, attend.first = batch.tables.data_ptr(), batch.first.data_ptr()
+        attend.block_tables, attend.first = batch.block_tables.data_ptr(), batch.first.data_ptr()
         attend.counts, attend.starts = batch.counts.data_ptr(), batch.starts.data_ptr()
-        attend.spans, attend.table_width = batch.tables.shape
+        attend.spans, attend.table_width = batch.block_tables.shape
         self._library.slipway_attend(byref(attend))
         return y
 
@@ -343,17 +343,18 @@ class NativeLayers:
 
     @cached_property
     def _jobs(self) -> Any:
-        """Made when the first step comes: then the caches have their places."""
+        """Made at the first step: only then are the caches allocated."""
         return (_Layer * len(self._layers))(*map(_job_of, self._layers))
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         y = torch.empty((len(batch.rows), self._hidden), dtype=torch.bfloat16)
         step = _Step(
             **self._room_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
-            positions=batch.positions.data_ptr(), places=batch.places.data_ptr(), tables=batch.tables.data_ptr(),
-            first=batch.first.data_ptr(), counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(),
-            rows=batch.rows.data_ptr(), tokens=len(x), hidden=self._hidden, spans=batch.tables.shape[0],
-            table_width=batch.tables.shape[1], wanted=len(batch.rows),
+            positions=batch.positions.data_ptr(), slot_mapping=batch.slot_mapping.data_ptr(),
+            block_tables=batch.block_tables.data_ptr(), first=batch.first.data_ptr(),
+            counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(), rows=batch.rows.data_ptr(), tokens=len(x),
+            hidden=self._hidden, spans=batch.block_tables.shape[0],
+            table_width=batch.block_tables.shape[1], num_rows=len(batch.rows),
         )  # fmt: skip
         if self._call(self._jobs, c_int64(len(self._layers)), byref(step)):
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")

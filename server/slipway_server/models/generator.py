@@ -195,11 +195,11 @@ def _part(prompt: tuple[int, ...], start: int, end: int, device: torch.device) -
     return Batch(
         ids=ints(*prompt[start:end], kind=torch.int64),
         positions=ints(*positions),
-        places=ints(*positions),
+        slot_mapping=ints(*positions),
         first=ints(0),
         counts=ints(end - start),
         starts=ints(start),
-        tables=ints(*blocks)[None],
+        block_tables=ints(*blocks)[None],
         rows=ints(end - start - 1, kind=torch.int64),
-        singles=int(end - start == 1),
+        num_decodes=int(end - start == 1),
     )

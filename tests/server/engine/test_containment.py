@@ -240,7 +240,7 @@ def poisoned(dtype: str) -> Engine:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_numbers_that_are_not_finite_do_not_reach_those_that_share_a_beginning(dtype: str) -> None:
+def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: str) -> None:
     """Safety 4: blocks that others read were zeroed under them. The C kernels, of bfloat16, are those that clear."""
     if dtype == "bfloat16" and (reason := why_not_native()):
         pytest.skip(reason)
@@ -263,7 +263,7 @@ def test_numbers_that_are_not_finite_do_not_reach_those_that_share_a_beginning(d
     assert tokens_of(drained(engine), "again") == wanted
 
 
-def test_blocks_that_others_hold_are_cleared_when_the_last_one_is_gone() -> None:
+def test_an_invalid_shared_block_is_cleared_after_its_last_reference_is_freed() -> None:
     scheduler = Scheduler(Limits(4, 64, 400, block_tokens=4))
 
     def complete(batch: list[Work], bad: str = "") -> None:
@@ -273,15 +273,20 @@ def test_blocks_that_others_hold_are_cleared_when_the_last_one_is_gone() -> None
     complete(scheduler.schedule())
     scheduler.submit(Request("nan", tuple(range(9)), SamplingParams(9)))
     batch = scheduler.schedule()
-    shared = scheduler.running["reader"].blocks[:2]
-    (own,) = scheduler.running["nan"].blocks[2:]
-    assert scheduler.running["nan"].blocks[:2] == shared
+    shared = scheduler.running["reader"].block_table[:2]
+    (own,) = scheduler.running["nan"].block_table[2:]
+    assert scheduler.running["nan"].block_table[:2] == shared
     complete(batch, "nan")
-    assert scheduler.take_spoiled() == [own], "what is read now stays as it is"
+    assert scheduler.block_manager.take_blocks_to_clear() == [own], (
+        "blocks that another sequence reads stay as they are"
+    )
     scheduler.submit(Request("late", tuple(range(9)), SamplingParams(9)))
     complete(scheduler.schedule())
-    assert not set(scheduler.running["late"].blocks) & set(shared), "nobody new begins with what may be spoiled"
-    assert scheduler.take_spoiled() == []
+    assert not set(scheduler.running["late"].block_table) & set(shared), "a new sequence must not reuse invalid blocks"
+    assert scheduler.block_manager.take_blocks_to_clear() == []
     scheduler.cancel("reader")
-    assert sorted(scheduler.take_spoiled()) == sorted(shared) and scheduler.take_spoiled() == []
+    assert (
+        sorted(scheduler.block_manager.take_blocks_to_clear()) == sorted(shared)
+        and scheduler.block_manager.take_blocks_to_clear() == []
+    )
     scheduler.check()

@@ -72,9 +72,9 @@ def test_no_parameters_raise_or_bring_out_a_forbidden_token(
     check(Request("r", (1, 2, 1), p), VOCABULARY)
     result, no = sampled(row, output, p), forbidden(p, output)
     if len(no) == VOCABULARY:
-        assert result.stuck and result.token is None
+        assert result.no_token_allowed and result.token is None
     else:
-        assert not result.stuck and result.token is not None
+        assert not result.no_token_allowed and result.token is not None
         assert result.token in set(range(VOCABULARY)) - no
 
 
@@ -99,7 +99,7 @@ def test_what_stopped_engines_is_an_ordinary_request(asked: dict[str, float]) ->
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 def test_rules_that_leave_no_token_are_said_and_nothing_is_drawn(temperature: float, top_p: float) -> None:
     p = SamplingParams(9, temperature, top_p, allowed_token_ids=(5,), stop_token_ids=(5,), min_tokens=5)
-    assert sampled([0.0] * VOCABULARY, [], p) == Sampled(stuck=True)
+    assert sampled([0.0] * VOCABULARY, [], p) == Sampled(no_token_allowed=True)
     # From the fifth token on it may stop.
     assert sampled([0.0] * VOCABULARY, [5] * 5, p).token == 5
 

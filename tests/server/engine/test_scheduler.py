@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.blocks import Digests
+from slipway_server.engine.block_hash import BlockHasher
 from slipway_server.engine.request import (
     Event,
     FinishReason,
@@ -17,7 +17,7 @@ from slipway_server.engine.request import (
     Sequence,
     Work,
 )
-from slipway_server.engine.scheduler import AGEING_S, TOLD_TOKENS, Limits, Scheduler
+from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Limits, Scheduler
 
 STOP = 7
 TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
@@ -129,12 +129,16 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
     for number, (name, tokens) in enumerate((("stop", 5), ("length", 1), ("nan", 5))):
         scheduler.submit(request(name, tokens=tokens, first=10 * number))
     batch = scheduler.schedule()
-    order = {work.sequence.request.id: work.sequence.blocks for work in batch}
+    order = {work.sequence.request.id: work.sequence.block_table for work in batch}
     results = {"stop": Sampled(STOP), "length": Sampled(1), "nan": Sampled()}
     events = scheduler.complete(batch, [results[name] for name in order])
     ends = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "nan": FinishReason.NON_FINITE}
     assert {event.id: event.finish for event in events} == ends
-    assert not scheduler.busy and len(scheduler.take_spoiled()) == 1 and not scheduler.take_spoiled()
+    assert (
+        not scheduler.busy
+        and len(scheduler.block_manager.take_blocks_to_clear()) == 1
+        and not scheduler.block_manager.take_blocks_to_clear()
+    )
 
 
 def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
@@ -146,10 +150,13 @@ def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
     def told_step() -> None:
         batch = scheduler.schedule()
         results = [
-            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_rows)]) for work in batch
+            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_logprob_positions)])
+            for work in batch
         ]
-        rows.extend(row for work in batch for row in work.prompt_rows)
-        asked = [result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_rows]
+        rows.extend(row for work in batch for row in work.prompt_logprob_positions)
+        asked = [
+            result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_logprob_positions
+        ]
         scheduler.complete(batch, asked)
 
     told_step()
@@ -169,7 +176,7 @@ def test_a_step_tells_of_no_more_prompt_tokens_than_it_has_room_for_logits() -> 
         scheduler.submit(Request(name, tuple(range(200)), SamplingParams(1, prompt_logprobs=0)))
     scheduler.submit(request("plain", prompt=900, first=5000))
     batch = scheduler.schedule()
-    assert sum(len(work.prompt_rows) for work in batch) <= TOLD_TOKENS
+    assert sum(len(work.prompt_logprob_positions) for work in batch) <= MAX_PROMPT_LOGPROBS
     assert ("plain", 0, 900, True) in spans(batch)
 
 
@@ -230,7 +237,7 @@ def test_a_beginning_is_shared_while_it_runs() -> None:
     scheduler.submit(request("b", prompt=9, tokens=20))
     step(scheduler)
     a, b = scheduler.running["a"], scheduler.running["b"]
-    assert a.blocks[:2] == b.blocks[:2] and a.blocks[2] != b.blocks[2]
+    assert a.block_table[:2] == b.block_table[:2] and a.block_table[2] != b.block_table[2]
     assert scheduler.cancel("a")
     scheduler.check()
     step(scheduler)
@@ -298,7 +305,7 @@ def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=10, tokens=9, priority=1, first=100 * number))
     step(scheduler)
-    assert scheduler.blocks.available == 1
+    assert scheduler.block_manager.num_free_blocks == 1
     scheduler.submit(request("high", prompt=15, tokens=1, first=900))
     assert "high" in step(scheduler) and scheduler.preemptions == 1 and len(scheduler.running) == 2
     scheduler.check()
@@ -334,8 +341,8 @@ def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
 def test_a_text_is_hashed_once_however_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []
-    digest = Digests._digest
-    monkeypatch.setattr(Digests, "_digest", lambda self, data: hashed.append(data) or digest(self, data))
+    compute = BlockHasher._hash
+    monkeypatch.setattr(BlockHasher, "_hash", lambda self, data: hashed.append(data) or compute(self, data))
     scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80))
     scheduler.submit(request("runs", prompt=36, tokens=30, first=100))
     step(scheduler)
@@ -389,7 +396,9 @@ def test_budgets_hold_and_every_request_ends_once(
         total = sum(work.tokens for work in batch)
         assert total <= bounds.step_tokens or (not chunked and len(batch) == 1)
         assert batch or not scheduler.busy, "work waits and nothing runs"
-        assert all(len(work.sequence.blocks) * 4 >= work.end for work in batch if chunked), "a token without a place"
+        assert all(len(work.sequence.block_table) * 4 >= work.end for work in batch if chunked), (
+            "a token without a place"
+        )
         ended.update(
             event.id
             for event in scheduler.complete(batch, [Sampled(1, b"v") for work in batch if work.samples or not chunked])

@@ -230,7 +230,7 @@ def test_what_lay_in_a_block_before_does_not_matter_once_it_is_cleared(kv_int8: 
     batch, qkv = a_batch([(0, 5)]), bf16(5, width_of(spec))
     clean = layer(qkv, batch)
     layer(torch.full((40, width_of(spec)), math.nan, dtype=BF16), a_batch([(0, 40)]))
-    kernels.clear(batch.tables[0, :2].tolist())
+    kernels.clear(batch.block_tables[0, :2].tolist())
     assert torch.equal(layer(qkv, batch), clean)
 
 
