@@ -34,14 +34,14 @@ async def deltas(resumed: tuple[int, ...]) -> AsyncIterator[Delta]:
 
 def served(headers: CIMultiDict[str], body: bytes) -> tuple[dict[str, str], bytes]:
     """All that a server answers: headers and the bytes of the stream."""
-    ask = ours.read(headers, body)
-    assert ask.body == BODY
-    identity = ask.resume.identity if ask.resume else ours.Identity(2**63 + 5)
-    progress = ask.progress(identity, streamed=True)
+    request = ours.parse_request(headers, body)
+    assert request.body == BODY
+    identity = request.resume.identity if request.resume else ours.Identity(2**63 + 5)
+    progress = request.track_progress(identity, streamed=True)
     assert progress
 
     async def run() -> bytes:
-        events = typed_events(deltas(ask.resume.tokens if ask.resume else ()), 3, progress)
+        events = typed_events(deltas(request.resumed_tokens), 3, progress)
         return b"".join([frame async for frame in _frames(events, progress)])
 
     return {ours.STREAM: str(identity)}, at_once(run())
@@ -161,7 +161,7 @@ def test_another_answer_is_noticed() -> None:
 )
 def test_nonsense_is_a_400(resume: str, size: str, tail: bytes) -> None:
     with pytest.raises(ApiError) as refused:
-        ours.read({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
+        ours.parse_request({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
     assert refused.value.status == 400
 
 

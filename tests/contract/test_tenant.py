@@ -169,11 +169,11 @@ def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
 
 def test_a_request_that_goes_on_after_an_hour_is_signed_anew(world: World) -> None:
     headers, chat = world.sent("team/chat"), world.server("team/chat")
-    bound = resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest
+    bound = resume.parse_request(headers, b"{}", "/v1/completions", chat.of(headers)).digest
     world.now += 3600
     assert chat.of(headers) == ""
     world.gateway.sign(headers, "team/chat")
-    assert resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest == bound
+    assert resume.parse_request(headers, b"{}", "/v1/completions", chat.of(headers)).digest == bound
 
 
 @pytest.mark.attack_class(19)

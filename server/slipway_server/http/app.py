@@ -17,7 +17,7 @@ from .errors import ApiError
 from .openai import OpenAI
 from .openapi import document
 from .probes import Health, ProbeServer
-from .replay import Bounds, Replays
+from .replay import ReplayLimits, ReplayStore
 from .service import Service
 from .slipway import Slipway
 from .sse import OUTCOME
@@ -105,7 +105,7 @@ def _sentence(http: web.Request, error: web.HTTPException) -> str:
     return error.reason
 
 
-def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.Application, Guard]:
+def build(service: Service, replays: ReplayStore, max_body_bytes: int) -> tuple[web.Application, Guard]:
     async def probe(http: web.Request) -> web.Response:
         status, body = service.health.answer(http.path)
         return web.Response(status=status, body=body, content_type="application/json")
@@ -153,8 +153,8 @@ async def _expect(http: web.Request) -> web.StreamResponse | None:
 
 async def serve(settings: Settings, service: Service, engine: EngineClient, engine_life: asyncio.Task[None]) -> None:
     """Until SIGTERM and the end of the drain; raises EngineError when the engine ends first."""
-    bounds = Bounds(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
-    replays = Replays(bounds, service.metrics)
+    limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
+    replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
     # aiohttp does not cancel handlers of clients that went away unless it is told to.
     runner = web.AppRunner(

@@ -13,8 +13,8 @@ from .bodies import body_of, checked, decoded, parse, prompts_of
 from .errors import ApiError, invalid
 from .fields import MAX_PROMPTS
 from .prompts import Prompt
-from .replay import Replays
-from .resume import Asked, Identity, Progress, asked
+from .replay import ReplayStore
+from .resume import Identity, IncomingRequest, Progress, read_request
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
 from .service import Delta, Generation, Service
 from .shadow import priority_of
@@ -23,7 +23,7 @@ from .sse import json_response, stream_events
 
 
 class OpenAI:
-    def __init__(self, service: Service, replays: Replays) -> None:
+    def __init__(self, service: Service, replays: ReplayStore) -> None:
         self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
@@ -36,23 +36,23 @@ class OpenAI:
         ]
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        fields = decoded(ask.body)
+        incoming = await read_request(http, self._service.tenants)
+        fields = decoded(incoming.body)
         body = checked(fields, ChatRequest)
         body.check()
         check_model(self._service, body.model)
         prompt = await self._service.chat(body, fields["messages"])
-        return await self._answer(http, ask, body, [prompt])
+        return await self._answer(http, incoming, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        body = parse(ask.body, CompletionRequest)
+        incoming = await read_request(http, self._service.tenants)
+        body = parse(incoming.body, CompletionRequest)
         body.check()
         check_model(self._service, body.model)
         given = prompts_of(body.prompt, "prompt")
         check_answers(len(given) * body.candidates)
         prompts = await self._service.prompts(given, param="prompt", special_tokens=body.add_special_tokens)
-        return await self._answer(http, ask, body, prompts)
+        return await self._answer(http, incoming, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
         body = parse(await body_of(http), EmbeddingRequest)
@@ -93,15 +93,17 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
+        self, http: web.Request, incoming: IncomingRequest, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
     ) -> web.StreamResponse:
         wanted = len(prompts) * body.candidates
         check_answers(wanted)
         priority = priority_of(http.headers, body.priority)
-        generation = await self._service.generation(body, priority=priority, tenant=ask.tenant)
-        identity = ask.identity(body)
-        # An answer without tokens has nothing to be taken up after.
-        progress = ask.progress(identity, streamed=bool(body.stream) and body.limit != 0, prompts=wanted)
+        identity = incoming.stream_identity(body.seed)
+        generation = await self._service.prepare_generation(
+            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+        )
+        # An answer without tokens has no position to resume after.
+        progress = incoming.track_progress(identity, streamed=bool(body.stream) and body.limit != 0, prompts=wanted)
         model = self._service.model
         shape = (
             ChatShape(model, identity, prompts, body)
@@ -112,7 +114,7 @@ class OpenAI:
         if body.use_beam_search:
             answers = beams_all(self._service, texts, generation, body)
         elif progress:
-            answers = self._kept(texts[0], generation, ask, identity, progress)
+            answers = self._resumable(texts[0], generation, incoming, identity, progress)
         else:
             answers = generate_all(self._service, texts, generation, body)
         async with aclosing(answers) as deltas:
@@ -125,20 +127,25 @@ class OpenAI:
                 choices[index].add(delta)
         return json_response(shape.whole(chosen(choices, body), sum(choice.tokens for choice in choices)))
 
-    async def _kept(
-        self, prompt: tuple[int, ...], generation: Generation, ask: Asked, identity: Identity, progress: Progress
+    async def _resumable(
+        self,
+        prompt: tuple[int, ...],
+        generation: Generation,
+        incoming: IncomingRequest,
+        identity: Identity,
+        progress: Progress,
     ) -> AsyncGenerator[Indexed, None]:
-        """The deltas of one answer that its client may come back for."""
+        """The deltas of one answer that its client can resume."""
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-            asked = replace(generation, priority=generation.priority - bool(resumed))
-            return self._service.generate(prompt, asked, resumed=resumed)
+            # A client that resumes an answer has some of it: it does not wait behind answers that have not begun.
+            raised = replace(generation, priority=generation.priority - bool(resumed))
+            return self._service.generate(prompt, raised, resumed=resumed)
 
         sampling = generation.sampling
-        tells = isinstance(sampling, FullSampling) and sampling.told_logprobs >= 0
-        known = ask.told if tells else ask.resumed
-        answer = self._replays.answer(ask, identity, source, progress=progress, known=known)
+        with_logprobs = isinstance(sampling, FullSampling) and sampling.token_logprobs >= 0
+        known = incoming.delivered_tokens if with_logprobs else incoming.resumed_tokens
+        answer = self._replays.answer(incoming, identity, source, progress=progress, known=known)
         async with aclosing(answer) as deltas:
             async for delta in deltas:
                 yield 0, delta

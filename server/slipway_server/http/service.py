@@ -32,7 +32,7 @@ from .errors import (
 )
 from .probes import Health
 from .prompts import Limits, Model, Prompt, Prompts, check_tokens
-from .resume import gone
+from .resume import stream_gone
 from .schemas import ChatRequest, FullSampling, Sampling
 from .tenant import Tenants
 
@@ -49,7 +49,7 @@ ENDS = {
     FinishReason.DEADLINE: too_late,
 }
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
-REPLAY_TURN_TOKENS = 256  # of a resumed answer, between which other requests get a turn
+TOKENS_PER_YIELD = 256  # of a resumed answer, before other requests get the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a request asks of the engine for each of its answers; made by `Service.generation`, which checks it."""
+    """How each answer of a request is generated; made by `Service.prepare_generation`, which checks it."""
 
     sampling: Sampling
+    seed: int
     priority: int = 0
     tenant: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -124,16 +125,18 @@ class Service:
         """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
         return await self._prompts.all_of(given, self._limits, param=param, special_tokens=special_tokens)
 
-    async def generation(self, sampling: Sampling, *, priority: int = 0, tenant: str = "") -> Generation:
-        """Raises ApiError for token ids that the model does not have, by the name of the field."""
+    async def prepare_generation(
+        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = ""
+    ) -> Generation:
+        """Raises ApiError with the name of the field for token ids that the model does not have."""
         if not isinstance(sampling, FullSampling):
-            return Generation(sampling, priority, tenant)
+            return Generation(sampling, seed, priority, tenant)
         biased = [int(token) for token in sampling.logit_bias or ()]
         allowed, stops = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
         named = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stops}
         for param, tokens in named.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        return Generation(sampling, priority, tenant, await self._prompts.spellings(sampling.bad_words or []))
+        return Generation(sampling, seed, priority, tenant, await self._prompts.spellings(sampling.bad_words or []))
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
@@ -147,7 +150,7 @@ class Service:
             yield delta
             if delta.finish:
                 return
-            if count % REPLAY_TURN_TOKENS == 0:
+            if count % TOKENS_PER_YIELD == 0:
                 await asyncio.sleep(0)
         async with aclosing(self._events(request)) as events:
             async for event in events:
@@ -177,7 +180,7 @@ class Service:
         if resumed:
             params = replace(params, prompt_logprobs=-1)  # the client has them
         if max(resumed, default=0) >= self.vocabulary_size:
-            raise gone()
+            raise stream_gone()
         timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
         name = f"gen-{uuid.uuid4().hex}"
         return Request(name, prompt, params, generation.priority, resumed, generation.tenant, timeout_s=timeout_s)
@@ -186,7 +189,7 @@ class Service:
         """Each choice draws with a seed of its own."""
         # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
         stops = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
-        params = generation.sampling.params(limit, stops)
+        params = generation.sampling.params(limit, stops, generation.seed)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
         return replace(params, bad_words=generation.bad_words, seed=seed)
 

@@ -79,13 +79,13 @@ class Shape(ABC):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
             if progress:
-                progress.saw(delta.token)
+                progress.add_token(delta.token)
             choice = self.delta(index, delta)
             if delta.text or delta.finish or delta.logprobs:
                 yield head | {"choices": [choice]}
         if with_usage:
             if progress:
-                progress.ended()
+                progress.add_end()
             yield head | {"choices": [], "usage": usage_of(self.prompt_tokens, sum(tokens.values()))}
 
 
@@ -141,7 +141,7 @@ class CompletionShape(Shape):
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
         told = self._told(index, [delta.logprobs], ()) if delta.logprobs else None
         if self._body.logprobs is not None and told is None:
-            # Taken up from another server: its client was told of it there.
+            # Resumed from another server, which sent the log probabilities of this token.
             self._offsets[index] = self._offsets.get(index, 0) + len(self._tokenizer.text_of(delta.token))
         return {"index": index, "text": delta.text, "logprobs": told, "finish_reason": delta.finish}
 

@@ -12,7 +12,7 @@ from .errors import ApiError
 from .resume import STREAM, Progress
 
 DONE = b"data: [DONE]\n\n"
-# Not what a mark looks like: those have a blank behind the colon.
+# Unlike a position's comment, which has a blank after the colon.
 COMMENT = b":\n\n"
 CRASHED = b": engine_crashed\n\n"
 KEEP_ALIVE_S = 15.0
@@ -77,7 +77,7 @@ async def stream_events(
     anew what its client has already is kept alive by comments meanwhile.
     """
     named = {STREAM: str(progress.identity)} if progress else {}
-    line = _Line(http, named, early=progress is not None and progress.repeats)
+    line = _Line(http, named, early=progress is not None and progress.recomputes)
     keeping = asyncio.create_task(line.keep_alive())
     try:
         async for frame in _frames(events, progress):
@@ -116,8 +116,8 @@ async def _frames(events: AsyncIterator[Any], progress: Progress | None) -> Asyn
     async for event in events:
         if progress is None:
             yield _frame(event)
-        elif progress.fresh:
-            yield progress.mark() + _frame(event)
+        elif progress.is_new:
+            yield progress.comment() + _frame(event)
     if progress:
         progress.finish()
 

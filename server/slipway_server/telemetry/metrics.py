@@ -182,7 +182,7 @@ class Metrics:
     def unproved_tenant(self) -> None:
         self._unproved_tenants.inc()
 
-    def replay_holds(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
+    def observe_replay(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
         """Looked up when the page is rendered: they change with every token."""
         self._replay_held.set_function(streams)
         self._replay_bytes.set_function(size_bytes)

@@ -16,7 +16,7 @@ from slipway_server.engine.request import Event, FinishReason, Request
 from slipway_server.http.app import build
 from slipway_server.http.probes import Health
 from slipway_server.http.prompts import Model
-from slipway_server.http.replay import Bounds, Replays
+from slipway_server.http.replay import ReplayLimits, ReplayStore
 from slipway_server.http.service import Service
 from slipway_server.models.checkpoint import Checkpoint, read
 from slipway_server.telemetry.metrics import Metrics
@@ -68,7 +68,7 @@ class InProcess:
         self._max_body_bytes = max_body_bytes
 
     async def __aenter__(self) -> "InProcess":
-        self.app, _ = build(self.service, Replays(Bounds(window_s=0.0), self.metrics), self._max_body_bytes)
+        self.app, _ = build(self.service, ReplayStore(ReplayLimits(window_s=0.0), self.metrics), self._max_body_bytes)
         self.server = TestServer(self.app)
         await self.server.start_server(auto_decompress=False)  # as serve() does
         self.client = aiohttp.ClientSession()

@@ -268,7 +268,7 @@ def test_safety_2_what_is_accepted_can_be_sent_to_the_engine(more: dict[str, Any
     except ApiError as refusal:
         assert refusal.status == 400
         return
-    params = body.params(body.limit or 1, (2,))
+    params = body.params(body.limit or 1, (2,), 1 if body.seed is None else body.seed)
     encode(Commands([Request("r", (1,), params, body.priority or 0, timeout_s=body.timeout)], []))
 
 

@@ -43,7 +43,7 @@ async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[
     progress = Progress(IDENTITY, resume)
     prompt = Prompt("In the beginning", tokens[:3])
     shape = CompletionShape(cast(Model, model), IDENTITY, [prompt], body)
-    return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.fresh]
+    return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.is_new]
 
 
 @pytest.mark.parametrize("echo", [False, True])
@@ -56,7 +56,7 @@ async def test_a_stream_that_is_taken_up_goes_on_with_the_same_chunks(tiny_v1: P
     assert offsets == [sum(lengths[:at]) for at in range(len(lengths))]
     checked = Progress(IDENTITY)
     for position in range(1, len(tokens) - 3):
-        checked.saw(tokens[2 + position])
+        checked.add_token(tokens[2 + position])
         resume = Resume(IDENTITY, position, checked._check, tokens[3 : 3 + position])
         assert await chunks_of(model, resume, echo=echo) == whole[position + echo :]
 

@@ -76,7 +76,7 @@ async def test_one_that_repeats_what_its_client_has_is_opened_by_comments() -> N
 
     async def events() -> AsyncIterator[Any]:
         for token in range(3):
-            progress.saw(token)
+            progress.add_token(token)
             yield token
             if token == 1:
                 await heard.wait()
