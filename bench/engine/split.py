@@ -22,9 +22,9 @@ from unittest.mock import patch
 import torch
 
 from bench.engine.peers import KV_DTYPES, KV_TOKENS, SLOTS, cores
+from slipway_server.engine.build import build_generator
 from slipway_server.engine.engine import Engine
 from slipway_server.engine.messages import Start, encode
-from slipway_server.engine.process import generating
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.sampler import Sampler
 from slipway_server.kernels.in_torch import TorchKernels
@@ -140,7 +140,7 @@ def _engine(model: Path, quantization: str) -> Engine:
         kv_cache_dtype=KV_DTYPES[quantization],
     )  # fmt: skip
     torch.set_num_threads(cores())  # as the engine process does
-    engine, _ = generating(start, cores())
+    engine, _ = build_generator(start, cores())
     return engine
 
 

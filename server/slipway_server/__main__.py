@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-import os
 import sys
 import time
 
-from . import machine
+from . import environment, machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
@@ -128,7 +127,7 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         trust=settings.trust_tenant_header == "on",
         unproved=metrics.unproved_tenant,
     )
-    service = Service(model, engine, metrics, health, tracing(os.environ, model.name), tenants)
+    service = Service(model, engine, metrics, health, tracing(environment.variables(), model.name), tenants)
     await serve(settings, service, engine, engine_life)
 
 

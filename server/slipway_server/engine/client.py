@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
+from .. import environment
 from ..telemetry.heartbeat import Heartbeat
 from .messages import (
     LENGTH_BYTES,
@@ -290,7 +289,7 @@ class EngineClient:
                 *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
                 pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=engine_environment(threads, start.kernels),
+                env=environment.for_engine(threads, start.kernels),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._writer.write(encode(start))
@@ -308,12 +307,3 @@ class EngineClient:
             return reason
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"The engine process {how}."
-
-
-def engine_environment(threads: int, kernels: str = "auto") -> dict[str, str]:
-    """The HTTP process shares the cores with the engine: threads that spin while they wait would starve it."""
-    defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
-    package_root = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-    chosen = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths, "SLIPWAY_KERNELS": kernels}
-    return defaults | dict(os.environ) | chosen

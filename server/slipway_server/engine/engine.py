@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from ..kernels import cuda
 from .border import check
 from .budget import Budget
 from .messages import Step
@@ -109,7 +110,7 @@ class Engine:
             return batch, list(self._runner.run(batch)), []
         except Exception as error:
             log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
-            _let_go(error)
+            _free_tensors(error)
             if len(batch) == 1:
                 return [], [], [self._blame(batch[0], error)]
         middle = len(batch) // 2
@@ -143,8 +144,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
-def _let_go(error: Exception) -> None:
-    """Frees what the failed step still holds: frames keep its tensors alive, and torch keeps memory for others."""
+def _free_tensors(error: Exception) -> None:
+    """Frees the tensors of a failed step, which the frames of its traceback keep alive."""
     traceback.clear_frames(error.__traceback__)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
+    cuda.release_unused_memory()

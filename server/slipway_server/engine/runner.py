@@ -2,31 +2,20 @@
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import Protocol
 
 import numpy
 import torch
 
-from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
-from .packing import Ints, Packed
+from ..kernels.api import BLOCK_TOKENS, Batch, CausalLM
+from ..kernels.packing import Ints, Packed
 from .request import Request, Sampled, SamplingParams, Sequence, Work
 from .sampler import Sampler, prompt_logprobs
-
-
-class Model(Protocol):
-    """A decoder: ours, or one of transformers'."""
-
-    kernels: Kernels
-
-    def logits(self, batch: Batch) -> torch.Tensor:
-        """float32 [R, vocabulary] of the batch's rows."""
-        ...
 
 
 class DecoderRunner:
     """Model, KV cache and sampler. It knows nothing of queues."""
 
-    def __init__(self, model: Model, *, slots: int, context_tokens: int, blocks: int) -> None:
+    def __init__(self, model: CausalLM, *, slots: int, context_tokens: int, blocks: int) -> None:
         self._model = model
         self._sampler = Sampler(model.kernels.largest)
         width = -(-context_tokens // BLOCK_TOKENS)
@@ -35,7 +24,7 @@ class DecoderRunner:
         model.kernels.reserve(blocks + 1)  # the last one is scratch: no sequence gets it
         self._logits = self._on_host
         if model.kernels.device.type == "cuda":
-            from .cuda import CudaSteps
+            from ..kernels.cuda import CudaSteps
 
             self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
         self._scratch = blocks

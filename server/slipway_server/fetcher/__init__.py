@@ -3,12 +3,12 @@
 import argparse
 import json
 import logging
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .. import environment
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry import logs
@@ -37,10 +37,10 @@ class Found:
 
 def main() -> None:
     options = _parse()
-    logs.configure(os.environ.get("SLIPWAY_LOG_LEVEL", "INFO"))
+    logs.configure(environment.log_level())
     shown = guard.shown(options.uri)
     try:
-        rules = Rules.of(options.allow_host, [*options.allow_network, *guard.networks_of_environment()])
+        rules = Rules.of(options.allow_host, [*options.allow_network, *environment.allowed_networks()])
         report = fetch(
             options.uri, options.revision, options.dest,
             max_bytes=options.max_bytes, pin_file=options.pin_file, rules=rules,
@@ -159,14 +159,13 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--dest", required=True, type=Path, metavar="DIR", help="where the marker and downloads go")
     parser.add_argument("--max-bytes", type=int, default=2**40, help="write no more than this (default: 1 TiB)")
-    pin_file = os.environ.get("SLIPWAY_PIN_FILE")
     parser.add_argument(
-        "--pin-file", type=Path, default=Path(pin_file) if pin_file else None, metavar="FILE",
+        "--pin-file", type=Path, default=environment.pin_file(), metavar="FILE",
         help="commit and digest that the model must have, where the file exists (default: $SLIPWAY_PIN_FILE)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-network", action="append", default=[], metavar="CIDR",
-        help=f"private addresses that redirects may lead to; also ${guard.ALLOW_NETWORKS}, with commas",
+        help=f"private addresses that redirects may lead to; also ${environment.ALLOW_NETWORKS}, with commas",
     )  # fmt: skip
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="HOST",

@@ -6,7 +6,6 @@ address nor an unusual spelling leads elsewhere. Redirects are checked before th
 
 import http.client
 import ipaddress
-import os
 import socket
 import urllib.request
 from collections.abc import Iterable
@@ -15,10 +14,10 @@ from functools import partial
 from typing import IO, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
+from ..environment import ALLOW_NETWORKS
 from .addresses import Kind, Network, is_in, judge
 from .folder import FetchError
 
-ALLOW_NETWORKS = "SLIPWAY_FETCHER_ALLOW_NETWORKS"
 PORTS = {"https": 443, "http": 80}
 # Sent again after a redirect only where it leads to the same scheme, host and port.
 CREDENTIALS = ("Authorization", "Cookie", "Proxy-authorization")
@@ -149,11 +148,6 @@ def opener(rules: Rules) -> urllib.request.OpenerDirector:
     ):
         director.add_handler(handler)
     return director
-
-
-def networks_of_environment() -> list[str]:
-    """Of SLIPWAY_FETCHER_ALLOW_NETWORKS: networks with commas between them."""
-    return [text.strip() for text in os.environ.get(ALLOW_NETWORKS, "").split(",") if text.strip()]
 
 
 class _HttpConnection(http.client.HTTPConnection):

@@ -6,7 +6,6 @@ fetched as any other file is, by the same guard. HF_TOKEN goes to the hub itself
 
 import json
 import logging
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from .. import environment
 from . import folder, guard
 from .folder import FetchError
 from .transfer import AnsweredError, Listed, Transfer
@@ -55,7 +55,7 @@ def download(
     source = f"hf://{repository}"
     if not _NAME.fullmatch(repository):
         raise FetchError(f"{source[:256]!r} is not a repository name: write hf://org/model.")
-    endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+    endpoint = (environment.hub_endpoint() or ENDPOINT).rstrip("/")
     transfer = Transfer(rules, endpoint, _authorization(endpoint))
     try:
         found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes)
@@ -69,7 +69,7 @@ def download(
 
 
 def _authorization(endpoint: str) -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN", "").strip()
+    token = environment.hub_token()
     if not token:
         return {}
     if not token.isascii() or not token.isprintable() or " " in token:

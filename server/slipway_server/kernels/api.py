@@ -133,3 +133,13 @@ class Kernels(Protocol):
     def clear(self, blocks: list[int]) -> None:
         """What is in these blocks may be no numbers at all, and must not reach whoever gets them next."""
         ...
+
+
+class CausalLM(Protocol):
+    """A decoder-only language model: a built-in family, or one of transformers'."""
+
+    kernels: Kernels
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """float32 [R, vocabulary] of the batch's rows."""
+        ...

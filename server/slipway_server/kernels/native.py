@@ -1,7 +1,6 @@
 """The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
 
 import ctypes
-import os
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
 from functools import cache, cached_property
@@ -10,14 +9,13 @@ from typing import Any
 
 import torch
 
+from .. import environment
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
 from .layers import Layer
 from .pages import in_large_pages, populate
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
-# Who computes on a CPU: "native" is these kernels or nothing, "torch" is never these. The flag --kernels sets it for
-# the engine process; tests set it to run as on a CPU without AVX512.
-CHOICE = "SLIPWAY_KERNELS"
+# "native": these kernels or an error; "torch": never these kernels.
 CHOICES = ("auto", "native", "torch")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
 PANEL, TILE_ROWS, MAX_HEAD = 32, 32, 256
@@ -91,10 +89,10 @@ class Unavailable(Exception):
 
 
 def choice() -> str:
-    """One of CHOICES. Raises Unavailable for any other value of the variable."""
-    chosen = os.environ.get(CHOICE) or "auto"
+    """One of CHOICES. Raises Unavailable for any other value."""
+    chosen = environment.kernels()
     if chosen not in CHOICES:
-        raise Unavailable(f"{CHOICE} is {chosen!r}, and can be {', '.join(CHOICES)}")
+        raise Unavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
     return chosen
 
 
@@ -102,7 +100,7 @@ def choice() -> str:
 def library(threads: int) -> ctypes.CDLL:
     """The library with its threads. Raises Unavailable."""
     if choice() == "torch":
-        raise Unavailable(f"{CHOICE} is torch")
+        raise Unavailable(f"{environment.KERNELS} is torch")
     flags = cpu_flags()
     if missing := NEEDED_FLAGS - flags:
         raise Unavailable(f"this CPU lacks {', '.join(sorted(missing))}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..kernels import native
+from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.in_torch import TorchKernels
 from . import architectures
@@ -47,7 +47,7 @@ def load_generator(
     device = pick_device(device)
     _refuse_int8_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
     if device.startswith("cuda"):
-        torch.cuda.set_device(device)  # Triton launches where the process is
+        cuda.set_device(device)
     try:
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)

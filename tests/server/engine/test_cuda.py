@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from bench.gpu.ours import RandomWeights
-from slipway_server.engine import cuda
 from slipway_server.engine.engine import Engine
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
 from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import TritonKernels

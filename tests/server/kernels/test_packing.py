@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from slipway_server.engine.packing import ALIGNED, Layout, Packed, padded, size_for, sizes
+from slipway_server.kernels.packing import ALIGNED, Layout, Packed, padded, size_for, sizes
 
 BLOCK = 32
 
