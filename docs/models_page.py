@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from slipway_server.models.verdict import Verdict, judge
+from slipway_server.models.support import ModelSupport, check_support
 
 FACTS = Path(__file__).resolve().parent / "models.yaml"
 
@@ -42,8 +42,8 @@ class Published:
     note: str = ""
 
     @property
-    def verdict(self) -> Verdict:
-        return judge(self.config, pooled=self.modules)
+    def verdict(self) -> ModelSupport:
+        return check_support(self.config, pooled=self.modules)
 
 
 def published() -> list[Published]:

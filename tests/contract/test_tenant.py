@@ -115,7 +115,7 @@ class World:
                 self._write(name, tenant_key.release_secret("sys", "keys", content)["data"][keys.KEYS])
             else:
                 self._write(name, tenant_key.namespace_secret(name, content)["data"][keys.NAMESPACE_KEYS])
-        self.now += max(proof.LOOK_AGAIN_S, server.LOOK_AGAIN_S)
+        self.now += max(proof.LOOK_AGAIN_S, server.RELOAD_S)
 
     def _write(self, name: str, data: str) -> None:
         new = self._folder / "new"

@@ -13,8 +13,8 @@ from slipway_gateway.wire import headers as gateway_headers
 from slipway_operator.model import spec as spec_room
 from slipway_operator.model import status as status_room
 from slipway_operator.model.status import Backend, Status, Traffic
-from slipway_server.http.errors import ApiError
-from slipway_server.http.priority import PRIORITY_LIMIT, limited
+from slipway_server.http.errors import HttpError
+from slipway_server.http.priority import PRIORITY_LIMIT, limit_priority
 from slipway_server.http.shadow import priority_of
 from tests.contract.documented import TEXT
 
@@ -121,8 +121,8 @@ def test_the_server_holds_clients_to_it(limit: str | None, asked: int | None, ru
 
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])
 def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        limited({PRIORITY_LIMIT: nonsense}, 0)
+    with pytest.raises(HttpError) as refused:
+        limit_priority({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400
 
 

@@ -48,12 +48,12 @@ class BeamSearch:
     answers: list[Beam] = field(default_factory=list)  # at most `width`, the best one first
     done: bool = False
 
-    def advance(self, told: Iterable[Logprobs]) -> None:
+    def advance(self, logprobs: Iterable[Logprobs]) -> None:
         """One token more; `told` has the `alternatives` likeliest tokens after each of `running`, in order."""
         candidates = sorted(
             (
                 self._extended(beam, token, value)
-                for beam, after in zip(self.running, told, strict=True)
+                for beam, after in zip(self.running, logprobs, strict=True)
                 for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
             ),
             key=lambda beam: -beam.total,

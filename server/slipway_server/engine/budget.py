@@ -7,7 +7,7 @@ FADE = 0.95
 
 
 @dataclass(slots=True)
-class Budget:
+class TokenBudget:
     """Fits seconds = a + b * tokens to the last steps and asks which number of tokens takes `target_s`."""
 
     least: int

@@ -10,8 +10,8 @@ from ..machine import settle_memory
 from ..models import checkpoint
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
-from .budget import Budget
-from .engine import Engine
+from .budget import TokenBudget
+from .engine import EngineCore
 from .messages import Ready, Start
 from .runner import DecoderRunner
 from .scheduler import Scheduler
@@ -21,12 +21,12 @@ CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
 LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine is
 
 
-def build_engine(start: Start, threads: int) -> tuple[Engine, Ready]:
+def build_engine(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     """Raises LoadError."""
     return build_generator(start, threads) if start.task == "generate" else build_encoder(start)
 
 
-def build_generator(start: Start, threads: int) -> tuple[Engine, Ready]:
+def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     folder = Path(start.model)
     config = checkpoint.read_config(folder)
     decoder = load_generator(
@@ -57,13 +57,13 @@ def build_generator(start: Start, threads: int) -> tuple[Engine, Ready]:
     scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
     least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
     default_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
-    budget = Budget(least, limits.step_tokens, start.step_s or default_s)
+    budget = TokenBudget(least, limits.step_tokens, start.step_s or default_s)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
-    return Engine(Scheduler(limits, scope=scope), runner, budget, vocab_size=vocab_size), ready
+    return EngineCore(Scheduler(limits, scope=scope), runner, budget, vocab_size=vocab_size), ready
 
 
-def build_encoder(start: Start) -> tuple[Engine, Ready]:
+def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
     # Imported here, because transformers takes seconds to import and built-in decoders do not need it.
     from ..models.encoder import EncoderRunner
     from ..models.loader import load
@@ -80,7 +80,7 @@ def build_encoder(start: Start) -> tuple[Engine, Ready]:
     embeddings: Any = model.get_input_embeddings()
     vocab_size = int(embeddings.weight.shape[0])
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers", vocab_size)
-    return Engine(Scheduler(limits), runner, vocab_size=vocab_size), ready
+    return EngineCore(Scheduler(limits), runner, vocab_size=vocab_size), ready
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -13,24 +13,24 @@ from .. import environment
 from ..telemetry.heartbeat import Heartbeat
 from .messages import (
     LENGTH_BYTES,
-    Begun,
-    Encoded,
+    EncodedCommands,
     Failed,
     Profile,
     Profiled,
     Ready,
     Start,
+    Started,
     Step,
     encode,
     from_engine,
     request_bytes,
 )
-from .request import Event, FinishReason, Request
+from .request import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("slipway.engine")
 
-DIED = "The engine process ended while it worked on this request."
-DIED_BEFORE = "The engine process ended while this request waited for it."
+ENGINE_DIED = "The engine process ended while it worked on this request."
+ENGINE_DIED_BEFORE = "The engine process ended while this request waited for it."
 RESTARTING = "The engine process ended and is being started again."
 # A second start finds the model's files in memory and is faster than the first one; what takes much longer hangs.
 RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
@@ -57,7 +57,7 @@ class QueueFull(Exception):
     """Waiting would help; nothing was started."""
 
 
-class ProfileRuns(Exception):
+class ProfileBusy(Exception):
     """There is one profile at a time."""
 
 
@@ -73,13 +73,13 @@ class EngineClient:
         self.ready: Ready | None = None
         self.slots = slots
         self._queue, self._on_step = queue, on_step
-        self._streams: dict[str, asyncio.Queue[Event]] = {}
+        self._streams: dict[str, asyncio.Queue[RequestOutput]] = {}
         self._unstarted: dict[str, int] = {}
-        self._commands = Encoded([], [])
+        self._commands = EncodedCommands([], [])
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._profile: asyncio.Future[str] | None = None
-        self._hung_up = False  # its end is then no crash
+        self._stopping = False  # its end is then no crash
         self._load_limit_s: float | None = None  # of the first start the kubelet is judge
 
     @property
@@ -104,7 +104,7 @@ class EngineClient:
         """
         self._expect_no_steps()
         loading = asyncio.timeout(self._load_limit_s)
-        reason = DIED
+        reason = ENGINE_DIED
         try:
             async with loading:
                 reader = await self._spawn(start, threads)
@@ -118,27 +118,27 @@ class EngineClient:
                         self._serve(message)
                         on_ready(message)
                     elif isinstance(message, Profiled):
-                        self._tell_profile(message.table)
-                    elif isinstance(message, Begun):
-                        self._begin(message.started)
+                        self._resolve_profile(message.table)
+                    elif isinstance(message, Started):
+                        self._mark_started(message.started)
                     else:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
             # At once: the process may take its time to end, and its next start may have to wait.
             self._expect_no_steps()
-            if served and not self._hung_up:
+            if served and not self._stopping:
                 on_crash()
                 self._end_crashed()
-            self.end_streams(DIED)
-            kind = EngineCrashed if served else EngineError if reason == DIED else ModelRefused
-            raise kind(await self._epitaph(reason)) from None
+            self.end_streams(ENGINE_DIED)
+            kind = EngineCrashed if served else EngineError if reason == ENGINE_DIED else ModelRefused
+            raise kind(await self._exit_reason(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:
             self.ready = None
-            self.end_streams(DIED)
-            self._tell_profile(EngineError(DIED))
+            self.end_streams(ENGINE_DIED)
+            self._resolve_profile(EngineError(ENGINE_DIED))
             self.stop()
 
     def _expect_no_steps(self) -> None:
@@ -149,7 +149,7 @@ class EngineClient:
         self.ready = ready
         self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
 
-    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         """The request's events up to its end, the first one without content when it gets its slot.
 
         `admitted`: it goes on with what has run before, and is not refused because many others wait.
@@ -179,7 +179,7 @@ class EngineClient:
             if not ended:
                 self._send(cancel=request.id)
 
-    async def profile(self, ask: Profile) -> str:
+    async def profile(self, request: Profile) -> str:
         """A table of what the next steps spend their time on.
 
         Raises:
@@ -187,33 +187,33 @@ class EngineClient:
             ProfileRuns: somebody else has asked.
         """
         if self.ready is None or self._writer is None:
-            raise EngineError(self._unready())
+            raise EngineError(self._not_ready_reason())
         if self._profile:
-            raise ProfileRuns("Another profile is being taken.")
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._profile = told
+            raise ProfileBusy("Another profile is being taken.")
+        table: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._profile = table
         try:
-            self._writer.write(encode(ask))
-            return await told
+            self._writer.write(encode(request))
+            return await table
         finally:
             self._profile = None
 
-    def _tell_profile(self, told: str | EngineError) -> None:
+    def _resolve_profile(self, table: str | EngineError) -> None:
         # Who asked may be gone.
         if self._profile and not self._profile.done():
-            if isinstance(told, str):
-                self._profile.set_result(told)
+            if isinstance(table, str):
+                self._profile.set_result(table)
             else:
-                self._profile.set_exception(told)
+                self._profile.set_exception(table)
 
     def end_streams(self, reason: str) -> None:
         """Ends what runs here, and says that it could go on elsewhere."""
         for request_id in self._streams:
-            self._put(Event(request_id, finish=FinishReason.LOST, error=reason))
+            self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=reason))
 
     def stop(self) -> None:
         """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
-        self._hung_up = True
+        self._stopping = True
         if self._writer:
             self._writer.close()
         if self._process and self._process.returncode is None:
@@ -223,11 +223,11 @@ class EngineClient:
         """Who was being computed may be the cause; who only waited is not."""
         for request_id in self._streams:
             if request_id in self._unstarted:
-                self._put(Event(request_id, finish=FinishReason.LOST, error=DIED_BEFORE))
+                self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=ENGINE_DIED_BEFORE))
             else:
-                self._put(Event(request_id, finish=FinishReason.CRASHED, error=DIED))
+                self._emit(RequestOutput(request_id, finish=FinishReason.CRASHED, error=ENGINE_DIED))
 
-    def _unready(self) -> str:
+    def _not_ready_reason(self) -> str:
         return RESTARTING if self.served else "The engine is not ready."
 
     @property
@@ -237,7 +237,7 @@ class EngineClient:
 
     def _admit(self, request: Request, *, admitted: bool) -> None:
         if self.ready is None:
-            raise EngineError(self._unready())
+            raise EngineError(self._not_ready_reason())
         if not admitted:
             self._check_queue(request)
         self._unstarted[request.id] = request.known_tokens
@@ -260,42 +260,42 @@ class EngineClient:
 
     def _flush(self) -> None:
         # Each request was encoded when it came, alone: nothing here can fail for one of them.
-        commands, self._commands = self._commands, Encoded([], [])
+        commands, self._commands = self._commands, EncodedCommands([], [])
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))
 
     def _publish(self, step: Step) -> None:
-        self._begin(step.started)
+        self._mark_started(step.started)
         for event in step.events:
-            self._put(event)
+            self._emit(event)
         self._on_step(step)
 
-    def _begin(self, started: list[str]) -> None:
+    def _mark_started(self, started: list[str]) -> None:
         for request_id in started:
             self._unstarted.pop(request_id, None)
-            self._put(Event(request_id))
+            self._emit(RequestOutput(request_id))
 
-    def _put(self, event: Event) -> None:
+    def _emit(self, event: RequestOutput) -> None:
         # A stream may be gone: its cancel is on the way while the step that still ran it reports.
         if stream := self._streams.get(event.id):
             stream.put_nowait(event)
 
     async def _spawn(self, start: Start, threads: int) -> asyncio.StreamReader:
-        self._hung_up = False
-        ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = (theirs.fileno(), self.heartbeat.fd)
+        self._stopping = False
+        http_end, engine_end = socket.socketpair()
+        with engine_end:
+            descriptors = (engine_end.fileno(), self.heartbeat.fd)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
                 pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
                 env=environment.for_engine(threads, start.kernels),
             )
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, self._writer = await asyncio.open_connection(sock=http_end)
         self._writer.write(encode(start))
         return reader
 
-    async def _epitaph(self, reason: str) -> str:
+    async def _exit_reason(self, reason: str) -> str:
         assert self._process is not None, "only a started engine can end"
         try:
             async with asyncio.timeout(EXIT_S):
@@ -303,7 +303,7 @@ class EngineClient:
         except TimeoutError:
             self._process.kill()
             status = await self._process.wait()
-        if reason != DIED:
+        if reason != ENGINE_DIED:
             return reason
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"The engine process {how}."

@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 
 from ..kernels import cuda
-from .border import check
-from .budget import Budget
+from .budget import TokenBudget
 from .messages import Step
-from .request import Event, FinishReason, Request, Sampled, Work
+from .request import FinishReason, Request, RequestOutput, Sampled, Work
 from .scheduler import Scheduler
+from .validation import validate_request
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ class EngineBroken(Exception):
     """Nothing can be computed any more, whatever is asked: only another process can go on."""
 
 
-Outcome = tuple[list[Work], list[Sampled], list[Event]]
+StepOutcome = tuple[list[Work], list[Sampled], list[RequestOutput]]
 
 
-class Engine:
+class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
         runner: Runner,
-        budget: Budget | None = None,
+        budget: TokenBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
         vocab_size: int = 0,
@@ -61,47 +61,47 @@ class Engine:
         self.scheduler = scheduler
         self.announce = announce
         self._runner = runner
-        self._budget = budget or Budget(least=limit, most=limit, target_s=0.0)
+        self._budget = budget or TokenBudget(least=limit, most=limit, target_s=0.0)
         self._clock = clock
         self._vocab_size = vocab_size
-        self._told = (0, 0, 0)
-        self._refused: list[Event] = []
+        self._reported = (0, 0, 0)
+        self._refused: list[RequestOutput] = []
         self._errors = 0
 
     def submit(self, request: Request) -> None:
         """One that can never run is ended by the next step; the HTTP process knows the limits and asks for none."""
         try:
-            check(request, self._vocab_size)
+            validate_request(request, self._vocab_size)
             self.scheduler.submit(request, self._clock())
         except ValueError as error:
-            self._refused.append(Event(request.id, finish=FinishReason.INVALID, error=f"{error}."))
+            self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
 
     def step(self) -> Step:
         """Raises EngineBroken."""
-        began = self._clock()
-        events, self._refused = self._refused + self.scheduler.expire(began), []
-        batch = self.scheduler.schedule(began, self._budget.tokens())
-        started = self._announced(self.scheduler.take_started())
+        started_s = self._clock()
+        events, self._refused = self._refused + self.scheduler.expire(started_s), []
+        batch = self.scheduler.schedule(started_s, self._budget.tokens())
+        started = self._announce_started(self.scheduler.take_started())
         # This batch may write to these blocks already: they are cleared first.
         if invalid := self.scheduler.block_manager.take_blocks_to_clear():
             self._runner.clear(invalid)
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         events += failed + self.scheduler.complete(batch, results)
-        tokens, seconds = sum(work.tokens for work in batch), self._clock() - began
+        tokens, seconds = sum(work.tokens for work in batch), self._clock() - started_s
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
 
-    def _announced(self, started: list[str]) -> list[str]:
+    def _announce_started(self, started: list[str]) -> list[str]:
         if self.announce is None or not started:
             return started
         self.announce(started)
         return []
 
-    def _run(self, batch: list[Work]) -> Outcome:
+    def _run(self, batch: list[Work]) -> StepOutcome:
         """What fails is tried again in halves: a step is repeatable, as its writes to the cache are by position.
 
         A request that fails alone, while the engine computes others, is the one to blame, and the only one that ends.
@@ -112,12 +112,12 @@ class Engine:
             log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
             _free_tensors(error)
             if len(batch) == 1:
-                return [], [], [self._blame(batch[0], error)]
+                return [], [], [self._fail_request(batch[0], error)]
         middle = len(batch) // 2
         first, second = self._run(batch[:middle]), self._run(batch[middle:])
         return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
-    def _blame(self, work: Work, error: Exception) -> Event:
+    def _fail_request(self, work: Work, error: Exception) -> RequestOutput:
         """Raises EngineBroken when it is not the request's fault."""
         try:
             self._runner.probe()
@@ -128,14 +128,14 @@ class Engine:
         log.error("the engine failed on a request, which ends", extra={"id": sequence.request.id}, exc_info=error)
         return self.scheduler.fail(sequence, OUT_OF_MEMORY if is_out_of_memory(error) else FAILED)
 
-    def _report(self, started: list[str], events: list[Event], tokens: int, seconds: float) -> Step:
+    def _report(self, started: list[str], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
-        preempted, asked, found = (now - before for now, before in zip(counts, self._told, strict=True))
-        self._told = counts
+        preempted, queried, hits = (now - before for now, before in zip(counts, self._reported, strict=True))
+        self._reported = counts
         errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, asked, found, errors)
+        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, queried, hits, errors)
 
 
 def is_out_of_memory(error: Exception) -> bool:

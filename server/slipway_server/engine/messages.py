@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from .request import Event, Request
+from .request import Request, RequestOutput
 
 LENGTH_BYTES: Final = 4
 
@@ -38,7 +38,7 @@ class Commands(msgspec.Struct, frozen=True, tag=True):
     cancel: list[str] = []
 
 
-class Encoded(msgspec.Struct, frozen=True, tag="Commands"):
+class EncodedCommands(msgspec.Struct, frozen=True, tag="Commands"):
     """As `Commands`, of requests that `request_bytes` has encoded one by one."""
 
     submit: list[msgspec.Raw] = []
@@ -77,7 +77,7 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     table: str
 
 
-class Begun(msgspec.Struct, frozen=True, tag=True):
+class Started(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP, before a step: requests that are computed from now on, so that a crash may be their fault."""
 
     started: list[str]
@@ -87,7 +87,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: what one step did, and where the engine stands after it."""
 
     started: list[str]
-    events: list[Event]
+    events: list[RequestOutput]
     running: int
     waiting: int
     kv_usage: float
@@ -101,7 +101,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
 
 
 ToEngine = Start | Commands | Profile
-FromEngine = Ready | Failed | Begun | Step | Profiled
+FromEngine = Ready | Failed | Started | Step | Profiled
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(Request)
@@ -121,7 +121,7 @@ def request_bytes(request: Request) -> bytes:
     return body
 
 
-def encode(message: ToEngine | FromEngine | Encoded) -> bytes:
+def encode(message: ToEngine | FromEngine | EncodedCommands) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 

@@ -20,8 +20,8 @@ from ..models.devices import LoadError
 from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
-from .engine import Engine
-from .messages import Begun, Commands, Failed, Profile, Profiled, Start, Step
+from .engine import EngineCore
+from .messages import Commands, Failed, Profile, Profiled, Start, Started, Step
 from .profiler import Profiler
 from .wire import HungUp, Wire
 
@@ -76,9 +76,9 @@ class Trace:
             self._file.write(msgspec.json.encode(fields).decode() + "\n")
 
 
-def run_steps(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: Trace) -> None:
+def run_steps(wire: Wire, heartbeat: Heartbeat, engine: EngineCore, trace: Trace) -> None:
     steps, profiler = 0, Profiler()
-    engine.announce = lambda started: wire.send(Begun(started))
+    engine.announce = lambda started: wire.send(Started(started))
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
         received = receive_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)
@@ -92,7 +92,7 @@ def run_steps(wire: Wire, heartbeat: Heartbeat, engine: Engine, trace: Trace) ->
             wire.send(Profiled(table))
 
 
-def receive_commands(wire: Wire, engine: Engine, profiler: Profiler, timeout_s: float) -> bool:
+def receive_commands(wire: Wire, engine: EngineCore, profiler: Profiler, timeout_s: float) -> bool:
     received = False
     while wire.readable(0.0 if received else timeout_s):
         commands = wire.receive()

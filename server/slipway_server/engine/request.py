@@ -174,7 +174,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RequestOutput:
     """A step's result for one request: a token, an embedding (float32 bytes), its end, or several of these."""
 
     id: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
 from .fairness import Fairness
-from .request import Event, FinishReason, Request, Sampled, Sequence, Work
+from .request import FinishReason, Request, RequestOutput, Sampled, Sequence, Work
 
 AGEING_S = 30.0  # waiting this long raises a request by one priority class: the lowest class never starves
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
@@ -25,7 +25,7 @@ NO_TOKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerConfig:
     slots: int
     step_tokens: int
     kv_tokens: int
@@ -37,7 +37,7 @@ class Limits:
 class Scheduler:
     """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
-    def __init__(self, limits: Limits, *, scope: str = "", hash_key: bytes | None = None) -> None:
+    def __init__(self, limits: SchedulerConfig, *, scope: str = "", hash_key: bytes | None = None) -> None:
         """`scope`: revision, dtype and adapter of the model. Cached blocks of another scope are never reused."""
         self.limits = limits
         self.running: dict[str, Sequence] = {}
@@ -92,12 +92,12 @@ class Scheduler:
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def expire(self, now_s: float) -> list[Event]:
+    def expire(self, now_s: float) -> list[RequestOutput]:
         """Ends requests whose deadline has passed, before a step computes more for them."""
         late = [item for item in self._all_sequences() if item.deadline_s <= now_s]
         for sequence in late:
             self._finish(sequence)
-        return [Event(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
+        return [RequestOutput(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
 
     def schedule(self, now_s: float = 0.0, step_tokens: int | None = None) -> list[Work]:
         """The batch of the next step, of at most `step_tokens` tokens. All blocks that it writes to are allocated."""
@@ -111,7 +111,7 @@ class Scheduler:
             batch = self._prefills(budget, alone=True)
         return batch
 
-    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[Event]:
+    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[RequestOutput]:
         """Applies a step's results: one for each work that samples or has prompt log probabilities, in order."""
         remaining = iter(results)
         events = []
@@ -125,11 +125,11 @@ class Scheduler:
                     self._finish(work.sequence)
         return events
 
-    def fail(self, sequence: Sequence, reason: str) -> Event:
+    def fail(self, sequence: Sequence, reason: str) -> RequestOutput:
         """Ends a sequence whose step failed. The blocks that this step wrote to are invalid."""
         self.block_manager.invalidate(sequence, from_token=sequence.num_computed_tokens)
         self._finish(sequence)
-        return Event(sequence.request.id, finish=FinishReason.ERROR, error=reason)
+        return RequestOutput(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
     def take_started(self) -> list[str]:
         """Requests that were scheduled for the first time since the last call."""
@@ -321,24 +321,24 @@ class Scheduler:
         yield from self.running.values()
         yield from self._waiting.values()
 
-    def _advance(self, work: Work, result: Sampled) -> Event:
+    def _advance(self, work: Work, result: Sampled) -> RequestOutput:
         request, sampling = work.sequence.request, work.sequence.request.sampling
         work.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
         if sampling is None:
             if result.embedding is None:
-                return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
-            return Event(request.id, embedding=result.embedding, finish=FinishReason.STOP)
+                return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
+            return RequestOutput(request.id, embedding=result.embedding, finish=FinishReason.STOP)
         if not work.samples:
-            return Event(request.id, prompt_logprobs=result.prompt_logprobs)
+            return RequestOutput(request.id, prompt_logprobs=result.prompt_logprobs)
         if result.token is None:
             if result.no_token_allowed:
-                return Event(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
+                return RequestOutput(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
             # Its blocks may hold the non-finite numbers, which must not reach other sequences.
             self.block_manager.invalidate(work.sequence)
-            return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
+            return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
         work.sequence.output.append(result.token)
         finish = sampling.finish_after(result.token, len(work.sequence.output))
-        return Event(
+        return RequestOutput(
             request.id,
             token=result.token,
             finish=finish,

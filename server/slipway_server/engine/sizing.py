@@ -11,7 +11,7 @@ from ..models.decoder import Decoder
 from ..models.devices import LoadError
 from .memory import DeviceMemory, for_cache
 from .messages import Start
-from .scheduler import MAX_PROMPT_LOGPROBS, Limits
+from .scheduler import MAX_PROMPT_LOGPROBS, SchedulerConfig
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 # Of the memory that is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.
@@ -20,9 +20,9 @@ CPU_SHARE = 0.5
 FOREIGN_STEP_SHARE = 0.15
 
 
-def limits_for(start: Start, device: torch.device, blocks: int) -> Limits:
+def limits_for(start: Start, device: torch.device, blocks: int) -> SchedulerConfig:
     kv_tokens = start.kv_tokens or start.slots * start.context_tokens
-    return Limits(
+    return SchedulerConfig(
         slots=start.slots,
         step_tokens=step_tokens(start, device),
         kv_tokens=min(max(1, kv_tokens // BLOCK_TOKENS), blocks) * BLOCK_TOKENS if blocks else 0,

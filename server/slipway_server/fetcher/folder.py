@@ -143,7 +143,7 @@ def _disk_full(what: str) -> DiskFullError:
 def digests(folder: Path) -> dict[str, dict[str, object]]:
     """Size and sha256 of every kept file, by its name below the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and is_kept(path.name))
-    progress = Progress("checked", sum(path.stat().st_size for path in files))
+    progress = DownloadProgress("checked", sum(path.stat().st_size for path in files))
     found: dict[str, dict[str, object]] = {}
     for path in files:
         name = path.relative_to(folder).as_posix()
@@ -151,7 +151,7 @@ def digests(folder: Path) -> dict[str, dict[str, object]]:
     return found
 
 
-def sha256_of(path: Path, progress: "Progress | None" = None) -> str:
+def sha256_of(path: Path, progress: "DownloadProgress | None" = None) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -170,7 +170,7 @@ def blob_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-class Progress:
+class DownloadProgress:
     """A line in the log every few seconds; several threads may add."""
 
     def __init__(self, verb: str, total_bytes: int) -> None:

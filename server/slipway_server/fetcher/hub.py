@@ -42,7 +42,7 @@ class Repository:
 
 
 def download(
-    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.Rules, pinned: str = ""
+    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, pinned: str = ""
 ) -> tuple[Path, str, list[str]]:
     """The folder, the commit, and the names of files that were left out.
 

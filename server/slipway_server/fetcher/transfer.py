@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar
 
 from . import folder, guard
-from .folder import CHUNK_BYTES, FetchError, Progress, UnusableError
+from .folder import CHUNK_BYTES, DownloadProgress, FetchError, UnusableError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class AnsweredError(FetchError):
 class Transfer:
     """Requests by the rules of the guard; `headers` go to the origin of `url` alone."""
 
-    def __init__(self, rules: guard.Rules, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, rules: guard.EgressRules, url: str, headers: Mapping[str, str] | None = None) -> None:
         """`url` is one that the user wrote.
 
         Raises:
@@ -61,7 +61,7 @@ class Transfer:
         """A short answer."""
         return _tried(url, lambda: self._whole(url, limit_bytes))
 
-    def get(self, url: str, path: Path, max_bytes: int, progress: Progress | None = None) -> None:
+    def get(self, url: str, path: Path, max_bytes: int, progress: DownloadProgress | None = None) -> None:
         """Bring a file to `path`; what is there of it is continued.
 
         Raises:
@@ -77,7 +77,7 @@ class Transfer:
             raise UnusableError(f"{source} lists {first!r} and {second!r}, which are one file.")
         total = sum(file.size for file in files.values())
         folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
-        progress = Progress("fetched", total)
+        progress = DownloadProgress("fetched", total)
         with ThreadPoolExecutor(PARALLEL) as pool:
             jobs = [pool.submit(self._get_listed, target, name, files[name], progress, source) for name in files]
             try:
@@ -87,7 +87,7 @@ class Transfer:
                 for job in jobs:
                     job.cancel()
 
-    def _get_listed(self, target: Path, name: str, file: Listed, progress: Progress, source: str) -> None:
+    def _get_listed(self, target: Path, name: str, file: Listed, progress: DownloadProgress, source: str) -> None:
         path = folder.inside(target, name)
         with folder.writing(target):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Transfer:
         folder.check_size(len(body), limit_bytes, guard.shown(url))
         return body
 
-    def _append(self, url: str, state: "_Partial", max_bytes: int, progress: Progress | None) -> None:
+    def _append(self, url: str, state: "_Partial", max_bytes: int, progress: DownloadProgress | None) -> None:
         with closing(self._open(url, state.asked())) as answer:
             size = state.begin(answer)
             length = answer.headers.get("Content-Length")

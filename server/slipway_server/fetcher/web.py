@@ -18,7 +18,7 @@ MANIFEST = "slipway-manifest.json"
 MANIFEST_LIMIT_BYTES = 4 * 2**20
 
 
-def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.Rules) -> tuple[Path, list[str]]:
+def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules) -> tuple[Path, list[str]]:
     """The folder, and the names of files that were left out.
 
     Raises:

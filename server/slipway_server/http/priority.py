@@ -7,7 +7,7 @@ from .errors import invalid
 PRIORITY_LIMIT = "X-Slipway-Priority-Limit"
 
 
-def limited(headers: Mapping[str, str], asked: int) -> int:
+def limit_priority(headers: Mapping[str, str], requested: int) -> int:
     """The class that was asked for, of which lower ones run earlier, held to the gateway's limit where it says one.
 
     Raises:
@@ -15,7 +15,7 @@ def limited(headers: Mapping[str, str], asked: int) -> int:
     """
     given = headers.get(PRIORITY_LIMIT)
     if given is None:
-        return asked
+        return requested
     if len(given) > 5 or not given.removeprefix("-").isdecimal() or not given.isascii():
         raise invalid(f"{PRIORITY_LIMIT} must be a number from -1000 to 1000; leave it to the gateway.")
-    return max(asked, int(given))
+    return max(requested, int(given))

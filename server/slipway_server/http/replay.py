@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from ..telemetry.metrics import Metrics
-from .errors import ApiError, taken_over
-from .resume import Identity, IncomingRequest, Progress
+from ..telemetry.metrics import ServerMetrics
+from .errors import HttpError, taken_over
+from .resume import Identity, IncomingRequest, StreamProgress
 from .service import Delta
 
 # Measured in CPython: a delta with its token and a short text; one alternative of a log probability; an empty buffer.
@@ -69,7 +69,7 @@ class ReplayBuffer:
     def resumable(self) -> bool:
         """It has deltas, and no failure that a new attempt would meet again."""
         failure = self._failure
-        transient = failure is None or (isinstance(failure, ApiError) and failure.status in TRANSIENT_STATUSES)
+        transient = failure is None or (isinstance(failure, HttpError) and failure.status in TRANSIENT_STATUSES)
         return transient and self.position > 0
 
     def start_writing(self) -> int:
@@ -98,7 +98,7 @@ class ReplayBuffer:
         return self.reader
 
     async def read(self, reader: int) -> AsyncGenerator[Delta, None]:
-        """All deltas in order. Raises the writer's failure, and ApiError 409 when another reader was attached."""
+        """All deltas in order. Raises the writer's failure, and HttpError 409 when another reader was attached."""
         index = 0
         while True:
             if reader != self.reader:
@@ -133,7 +133,7 @@ def _size_of(delta: Delta) -> int:
 class ReplayStore:
     """The replay buffers of one server."""
 
-    def __init__(self, limits: ReplayLimits, metrics: Metrics, call_later: CallLater | None = None) -> None:
+    def __init__(self, limits: ReplayLimits, metrics: ServerMetrics, call_later: CallLater | None = None) -> None:
         self._limits, self._metrics = limits, metrics
         self._call_later = call_later or asyncio.get_running_loop().call_later
         self._open = limits.window_s > 0
@@ -148,7 +148,7 @@ class ReplayStore:
         identity: Identity,
         source: Source,
         *,
-        progress: Progress | None,
+        progress: StreamProgress | None,
         known: tuple[int, ...],
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of an answer, from a replay buffer where there is one.

@@ -73,7 +73,7 @@ class Sampling(Struct, kw_only=True):
         return self.max_tokens
 
     @property
-    def stops(self) -> tuple[str, ...]:
+    def stop_strings(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, EngineError, QueueFull, RequestRefused
-from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
-from ..telemetry.metrics import Metrics, Timing
+from ..engine.request import FinishReason, Logprobs, Request, RequestOutput, SamplingParams
+from ..telemetry.metrics import ServerMetrics, Timing
 from ..telemetry.tracing import Tracing
 from ..text.detokenizer import detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
 from .errors import (
-    ApiError,
+    HttpError,
+    contradictory,
     engine_crashed,
     failed,
-    impossible,
     invalid,
     lost,
     non_finite,
@@ -31,7 +31,7 @@ from .errors import (
     unavailable,
 )
 from .probes import Health
-from .prompts import Limits, Model, Prompt, Prompts, check_tokens
+from .prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
 from .resume import stream_gone
 from .schemas import ChatRequest, FullSampling, Sampling
 from .tenant import Tenants
@@ -40,10 +40,10 @@ from .tenant import Tenants
 Vector: TypeAlias = "array[float]"
 T = TypeVar("T")
 
-ENDS = {
+ERRORS = {
     FinishReason.ERROR: failed,
     FinishReason.NON_FINITE: non_finite,
-    FinishReason.INVALID: impossible,
+    FinishReason.INVALID: contradictory,
     FinishReason.LOST: lost,
     FinishReason.CRASHED: engine_crashed,
     FinishReason.DEADLINE: too_late,
@@ -66,7 +66,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """How each answer of a request is generated; made by `Service.prepare_generation`, which checks it."""
+    """How each answer of a request is generated; made by `ModelService.prepare_generation`, which checks it."""
 
     sampling: Sampling
     seed: int
@@ -75,12 +75,12 @@ class Generation:
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
-class Service:
+class ModelService:
     def __init__(
         self,
-        model: Model,
+        model: ServedModel,
         engine: EngineClient,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         health: Health,
         tracing: Tracing | None = None,
         tenants: Tenants | None = None,
@@ -97,12 +97,12 @@ class Service:
             raise unavailable(*self.health.why_not_loaded)
 
     @property
-    def room_tokens(self) -> int:
+    def max_context_tokens(self) -> int:
         """For a prompt and its answer: the model's context, or a smaller KV cache."""
         ready, context = self._engine.ready, self.model.context_tokens
         return min(context, ready.kv_tokens) if ready and self.model.checkpoint.task == "generate" else context
 
-    def turns(self) -> asyncio.Semaphore:
+    def slots(self) -> asyncio.Semaphore:
         """Lets the prompts of one HTTP request take no more than all slots: the queue is for other requests."""
         return asyncio.Semaphore(self._engine.slots)
 
@@ -112,8 +112,8 @@ class Service:
         return getattr(self._engine.ready, "vocab_size", 0) or self.model.embedding_rows
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.room_tokens, self.vocabulary_size)
+    def _limits(self) -> PromptLimits:
+        return PromptLimits(self.max_context_tokens, self.vocabulary_size)
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
         """The prompt of a chat, whose messages are as they came."""
@@ -123,30 +123,30 @@ class Service:
         self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
     ) -> list[Prompt]:
         """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
-        return await self._prompts.all_of(given, self._limits, param=param, special_tokens=special_tokens)
+        return await self._prompts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
 
     async def prepare_generation(
         self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = ""
     ) -> Generation:
-        """Raises ApiError with the name of the field for token ids that the model does not have."""
+        """Raises HttpError with the name of the field for token ids that the model does not have."""
         if not isinstance(sampling, FullSampling):
             return Generation(sampling, seed, priority, tenant)
         biased = [int(token) for token in sampling.logit_bias or ()]
-        allowed, stops = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
-        named = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stops}
-        for param, tokens in named.items():
+        allowed, stop_token_ids = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
+        fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
+        for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        return Generation(sampling, seed, priority, tenant, await self._prompts.spellings(sampling.bad_words or []))
+        return Generation(sampling, seed, priority, tenant, await self._prompts.encode_words(sampling.bad_words or []))
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
         request = self._request(prompt, generation, choice=choice, resumed=resumed)
-        text = _TextOf(request, generation.sampling, self.model.tokenizer)
+        text = _DeltaBuilder(request, generation.sampling, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
-            delta = text.add(Event(request.id, token, finish=request.sampling.finish_after(token, count)))
+            delta = text.add(RequestOutput(request.id, token, finish=request.sampling.finish_after(token, count)))
             yield delta
             if delta.finish:
                 return
@@ -155,7 +155,7 @@ class Service:
         async with aclosing(self._events(request)) as events:
             async for event in events:
                 if event.token is None:  # a part of the prompt
-                    text.of_prompt += event.prompt_logprobs
+                    text.prompt_logprobs += event.prompt_logprobs
                     continue
                 delta = text.add(event)
                 yield delta
@@ -165,15 +165,15 @@ class Service:
     def _request(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> Request:
-        """Raises ApiError for one that this model or its context cannot answer."""
+        """Raises HttpError for one that this model or its context cannot answer."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
-        sampling, room = generation.sampling, self.room_tokens - len(prompt)
-        limit = room if sampling.limit is None else sampling.limit
-        if limit > room:
+        sampling, remaining = generation.sampling, self.max_context_tokens - len(prompt)
+        limit = remaining if sampling.limit is None else sampling.limit
+        if limit > remaining:
             raise too_long(
                 f"The prompt has {len(prompt)} tokens and {limit} are asked for; this server's context is "
-                f"{self.room_tokens} tokens, so that {room} are left.",
+                f"{self.max_context_tokens} tokens, so that {remaining} are left.",
                 "max_tokens",
             )
         params = self._params(generation, max(1, limit), choice)
@@ -188,8 +188,8 @@ class Service:
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
         """Each choice draws with a seed of its own."""
         # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
-        stops = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
-        params = generation.sampling.params(limit, stops, generation.seed)
+        stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
+        params = generation.sampling.params(limit, stop_token_ids, generation.seed)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
         return replace(params, bad_words=generation.bad_words, seed=seed)
 
@@ -214,14 +214,14 @@ class Service:
             while not search.done:
                 left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
                 step = replace(request, timeout_s=left_s)
-                steps = [self._after(step, beam, rules.alternatives, timing) for beam in search.running]
-                search.advance(await together(steps))
+                steps = [self._extend_beam(step, beam, rules.alternatives, timing) for beam in search.running]
+                search.advance(await gather_all(steps))
                 self.metrics.token(timing)
             timing.finish = search.answers[0].finish or FinishReason.STOP
         answers = search.answers[: sampling.choices]
-        return [(beam, self._text_of(request, sampling, beam)) for beam in answers]
+        return [(beam, self._beam_text(request, sampling, beam)) for beam in answers]
 
-    async def _after(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
+    async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
         """The likeliest tokens after a beam. A search that has begun is not sent away because others wait."""
         params = SamplingParams(len(beam.tokens) + 1, temperature=0.0, logprobs=alternatives)
         step = replace(request, id=f"beam-{uuid.uuid4().hex}", sampling=params, resumed=beam.tokens)
@@ -233,26 +233,28 @@ class Service:
                     self.metrics.started(timing)
         raise failed("The engine ended a request without a token.")
 
-    def _text_of(self, request: Request, sampling: Sampling, beam: Beam) -> str:
-        text, last = _TextOf(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
-        events = (Event("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens))
+    def _beam_text(self, request: Request, sampling: Sampling, beam: Beam) -> str:
+        text, last = _DeltaBuilder(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
+        events = (
+            RequestOutput("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens)
+        )
         return "".join(text.add(event).text for event in events)
 
     async def embed(self, prompts: list[tuple[int, ...]], *, tenant: str = "") -> list[Vector]:
         if self.model.checkpoint.task != "embed":
             raise invalid(f"{self.model.name} is a language model: it has no embeddings.", "model")
-        turns = self.turns()
-        return await together([self._embed_one(prompt, turns, tenant) for prompt in prompts])
+        slots = self.slots()
+        return await gather_all([self._embed_one(prompt, slots, tenant) for prompt in prompts])
 
-    async def _embed_one(self, prompt: tuple[int, ...], turns: asyncio.Semaphore, tenant: str) -> Vector:
+    async def _embed_one(self, prompt: tuple[int, ...], slots: asyncio.Semaphore, tenant: str) -> Vector:
         request = Request(f"emb-{uuid.uuid4().hex}", prompt, tenant=tenant)
-        async with turns, aclosing(self._events(request)) as events:
+        async with slots, aclosing(self._events(request)) as events:
             async for event in events:
                 if event.embedding is not None:
                     return array("f", event.embedding)
         raise failed("The engine ended a request without an embedding.")
 
-    async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
+    async def _events(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """What the engine tells of a request, with its timing."""
         timing = Timing(request.known_tokens)
         with self._timed(timing):
@@ -267,18 +269,18 @@ class Service:
                         timing.finish = event.finish
                     yield event
 
-    async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+    async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         """The engine's events; its troubles as answers for the client."""
         try:
             async with aclosing(self._engine.stream(request, admitted=admitted)) as events:
                 async for event in events:
-                    if event.finish in ENDS:
-                        raise ENDS[event.finish](event.error or "The engine failed.")
+                    if event.finish in ERRORS:
+                        raise ERRORS[event.finish](event.error or "The engine failed.")
                     yield event
         except QueueFull as error:
             raise queue_full(str(error)) from None
         except RequestRefused as error:
-            raise impossible(str(error)) from None
+            raise contradictory(str(error)) from None
         except EngineError:
             raise unavailable(*self.health.why_not_loaded) from None
 
@@ -287,7 +289,7 @@ class Service:
         """Counts once what has begun to run, however it ends."""
         try:
             yield
-        except ApiError:
+        except HttpError:
             timing.finish = "error"
             raise
         finally:
@@ -296,7 +298,7 @@ class Service:
             self.tracing.phases(timing)
 
 
-async def together(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
+async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
     """All results, or the first failure: then nothing goes on."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -306,34 +308,34 @@ async def together(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
             task.cancel()
 
 
-class _TextOf:
+class _DeltaBuilder:
     """Tokens of one request to deltas. An answer of no tokens is one of a token that is not told."""
 
     def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"
         full = sampling if isinstance(sampling, FullSampling) else None
-        self._tells_stop = full is not None and full.include_stop_str_in_output
+        self._include_stop = full is not None and full.include_stop_str_in_output
         skips = full is None or full.skip_special_tokens
         self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips)
-        self._stops = StopMatcher(sampling.stops, include=self._tells_stop)
-        self._stop_token_ids, self._least = request.sampling.stop_token_ids, request.sampling.min_tokens
-        self._tokens, self._silent = 0, sampling.limit == 0
-        self.of_prompt: tuple[Logprobs, ...] = ()  # to go with the next delta
+        self._stops = StopMatcher(sampling.stop_strings, include=self._include_stop)
+        self._stop_token_ids, self._min_tokens = request.sampling.stop_token_ids, request.sampling.min_tokens
+        self._tokens, self._discard = 0, sampling.limit == 0
+        self.prompt_logprobs: tuple[Logprobs, ...] = ()  # to go with the next delta
 
-    def add(self, event: Event) -> Delta:
+    def add(self, event: RequestOutput) -> Delta:
         assert event.token is not None, "an embedding has no text"
-        of_prompt, self.of_prompt = self.of_prompt + event.prompt_logprobs, ()
-        if self._silent:
-            return Delta("", 0, event.token, FinishReason.LENGTH, None, of_prompt)
+        prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs + event.prompt_logprobs, ()
+        if self._discard:
+            return Delta("", 0, event.token, FinishReason.LENGTH, None, prompt_logprobs)
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
         if self._stops.matched:
             finish = FinishReason.STOP
-        return Delta(text, self._tokens, event.token, finish, event.logprobs, of_prompt)
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, prompt_logprobs)
 
     def _text(self, token: int, *, last: bool) -> str:
-        text, may_end = "", self._tokens > self._least
-        if self._tells_stop or token not in self._stop_token_ids:
+        text, may_end = "", self._tokens > self._min_tokens
+        if self._include_stop or token not in self._stop_token_ids:
             text = self._stops.push(self._detokenizer.push(token), may_end=may_end)
         if last and not self._stops.matched:
             text += self._stops.push(self._detokenizer.flush(), may_end=may_end)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from .priority import limited
+from .priority import limit_priority
 
 SHADOW = "X-Slipway-Shadow"
 PRIORITY = 1001  # behind all that clients can ask for
 
 
-def priority_of(headers: Mapping[str, str], asked: int | None = None) -> int:
+def priority_of(headers: Mapping[str, str], requested: int | None = None) -> int:
     """The class of a request, of which lower ones run earlier: as far as it may be asked for; a shadow has the last."""
-    return PRIORITY if SHADOW in headers else limited(headers, asked or 0)
+    return PRIORITY if SHADOW in headers else limit_priority(headers, requested or 0)

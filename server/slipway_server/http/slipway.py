@@ -10,16 +10,16 @@ from aiohttp import web
 from .bodies import body_of, parse
 from .openai import check_model
 from .replay import ReplayStore
-from .resume import IncomingRequest, Progress, read_request
+from .resume import IncomingRequest, StreamProgress, read_request
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
-from .service import Delta, Service
+from .service import Delta, ModelService
 from .shadow import priority_of
 from .shapes import Choice
 from .sse import json_response, stream_events
 
 
 class Slipway:
-    def __init__(self, service: Service, replays: ReplayStore) -> None:
+    def __init__(self, service: ModelService, replays: ReplayStore) -> None:
         self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
@@ -130,7 +130,7 @@ async def collect(deltas: AsyncIterator[Delta]) -> Choice:
     return choice
 
 
-async def token_events(deltas: AsyncIterator[Delta], progress: Progress | None) -> AsyncIterator[dict[str, Any]]:
+async def token_events(deltas: AsyncIterator[Delta], progress: StreamProgress | None) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:
             progress.add_token(delta.token)
@@ -139,7 +139,7 @@ async def token_events(deltas: AsyncIterator[Delta], progress: Progress | None) 
 
 
 async def typed_events(
-    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: Progress | None
+    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: StreamProgress | None
 ) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from .errors import ApiError
-from .resume import STREAM, Progress
+from .errors import HttpError
+from .resume import STREAM, StreamProgress
 
 DONE = b"data: [DONE]\n\n"
 # Unlike a position's comment, which has a blank after the colon.
@@ -69,7 +69,7 @@ async def stream_events(
     *,
     done: bool = True,
     error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
-    progress: Progress | None = None,
+    progress: StreamProgress | None = None,
 ) -> web.StreamResponse:
     """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
@@ -83,7 +83,7 @@ async def stream_events(
         async for frame in _frames(events, progress):
             await line.write(frame)
         await line.open()
-    except ApiError as failure:
+    except HttpError as failure:
         if not line.response.prepared:
             raise
         http[OUTCOME] = failure.outcome
@@ -99,7 +99,7 @@ async def stream_events(
     return line.response
 
 
-async def _break_off(http: web.Request, line: _Line, failure: ApiError) -> None:
+async def _break_off(http: web.Request, line: _Line, failure: HttpError) -> None:
     """Without an end of the body: who reads it knows that it is not all. A crash is said in a comment before."""
     assert http.transport, "its client is there"
     if failure.code != "engine_crashed":
@@ -111,7 +111,7 @@ async def _break_off(http: web.Request, line: _Line, failure: ApiError) -> None:
     asyncio.get_running_loop().call_later(BREAK_OFF_S, http.transport.abort)
 
 
-async def _frames(events: AsyncIterator[Any], progress: Progress | None) -> AsyncIterator[bytes]:
+async def _frames(events: AsyncIterator[Any], progress: StreamProgress | None) -> AsyncIterator[bytes]:
     """Events as bytes; those that a client has already are passed over."""
     async for event in events:
         if progress is None:

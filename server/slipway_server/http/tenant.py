@@ -17,7 +17,7 @@ TENANT = "X-Slipway-Tenant"
 PROOF = "X-Slipway-Tenant-Proof"
 WINDOW_S = 60
 SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
-LOOK_AGAIN_S = 2.0  # at the file of the keys
+RELOAD_S = 2.0  # at the file of the keys
 MAX_FILE_BYTES = 65_536
 MAX_PROVED = 4096  # proofs that were checked and hold
 
@@ -27,13 +27,13 @@ _PROOF = re.compile(r"v1\.([A-Za-z0-9_-]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
 log = logging.getLogger("slipway.http")
 
 
-class _Key(msgspec.Struct):
+class _TenantKey(msgspec.Struct):
     id: str
     key: str  # base64url
 
 
-class _Keys(msgspec.Struct):
-    keys: list[_Key]
+class _TenantKeys(msgspec.Struct):
+    keys: list[_TenantKey]
 
 
 class Tenants:
@@ -59,7 +59,7 @@ class Tenants:
         self._unproved, self._clock = unproved, clock
         self._keys: dict[str, bytes] = {}
         self._version: tuple[int, int, int] | None = None  # of the file, as it was read
-        self._looked_s = float("-inf")
+        self._checked_s = float("-inf")
         self._proved: OrderedDict[tuple[str, str], int] = OrderedDict()  # tenant and proof; the window
 
     def of(self, headers: Mapping[str, str]) -> str:
@@ -76,7 +76,7 @@ class Tenants:
 
     def _proves(self, tenant: str, proof: str) -> bool:
         now_s = self._clock()
-        self._look(now_s)
+        self._reload(now_s)
         known = self._proved.get((tenant, proof))
         window = self._check(tenant, proof) if known is None else known
         return window is not None and abs(int(now_s // WINDOW_S) - window) <= SKEW_WINDOWS
@@ -94,11 +94,11 @@ class Tenants:
             self._proved.popitem(last=False)
         return int(parts[2])
 
-    def _look(self, now_s: float) -> None:
+    def _reload(self, now_s: float) -> None:
         """A file that is away has no keys: whoever took it away does not want its keys to count."""
-        if not self._path or 0 <= now_s - self._looked_s < LOOK_AGAIN_S:
+        if not self._path or 0 <= now_s - self._checked_s < RELOAD_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         version = _version(self._path)
         if version == self._version:
             return
@@ -135,4 +135,4 @@ def _read(path: str) -> dict[str, bytes]:
         text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:
         raise ValueError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
-    return {one.id: base64.urlsafe_b64decode(one.key) for one in msgspec.json.decode(text, type=_Keys).keys}
+    return {entry.id: base64.urlsafe_b64decode(entry.key) for entry in msgspec.json.decode(text, type=_TenantKeys).keys}

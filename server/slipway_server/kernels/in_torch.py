@@ -122,17 +122,17 @@ class Int8Cache:
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
         """shape [slots, kv heads, size]; `dtype` of what is read."""
         self._dtype = dtype
-        self._whole = torch.empty(shape, dtype=torch.int8, device=device)
+        self._quantized = torch.empty(shape, dtype=torch.int8, device=device)
         self._scales = torch.empty((*shape[:2], 1), dtype=torch.float32, device=device)
 
     def write(self, slots: torch.Tensor, x: torch.Tensor) -> None:
         top = x.float().abs().amax(dim=-1, keepdim=True)
-        whole = x.float() * torch.where(top > 0, 127 / top, 0.0)
-        self._whole[slots] = whole.nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
+        quantized = x.float() * torch.where(top > 0, 127 / top, 0.0)
+        self._quantized[slots] = quantized.nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
         self._scales[slots] = top / 127
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
-        return (self._whole[slots] * self._scales[slots]).to(self._dtype)
+        return (self._quantized[slots] * self._scales[slots]).to(self._dtype)
 
 
 class TorchAttention:
@@ -169,10 +169,10 @@ class TorchAttention:
         answer = q.new_empty(len(q), self.spec.heads, v.shape[-1])
         for span in spans:
             keys, values = self._keys.read(span.seen), self._values.read(span.seen)
-            answer[span.rows] = self._one(q[span.rows], keys, values, span.start)
+            answer[span.rows] = self._attend_span(q[span.rows], keys, values, span.start)
         return answer
 
-    def _one(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
+    def _attend_span(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
         spec, count = self.spec, len(q)
         q, keys, values = (part.transpose(0, 1)[None] for part in (q, keys, values))
         mask = visible(start, count, keys.shape[2], spec.window, q.device)

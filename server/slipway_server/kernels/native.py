@@ -84,31 +84,31 @@ class _Step(Structure):
     ]
 
 
-class Unavailable(Exception):
+class KernelsUnavailable(Exception):
     """Why the C kernels cannot be used here: one sentence for a person."""
 
 
 def choice() -> str:
-    """One of CHOICES. Raises Unavailable for any other value."""
+    """One of CHOICES. Raises KernelsUnavailable for any other value."""
     chosen = environment.kernels()
     if chosen not in CHOICES:
-        raise Unavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
+        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
     return chosen
 
 
 @cache
 def library(threads: int) -> ctypes.CDLL:
-    """The library with its threads. Raises Unavailable."""
+    """The library with its threads. Raises KernelsUnavailable."""
     if choice() == "torch":
-        raise Unavailable(f"{environment.KERNELS} is torch")
+        raise KernelsUnavailable(f"{environment.KERNELS} is torch")
     flags = cpu_flags()
     if missing := NEEDED_FLAGS - flags:
-        raise Unavailable(f"this CPU lacks {', '.join(sorted(missing))}")
+        raise KernelsUnavailable(f"this CPU lacks {', '.join(sorted(missing))}")
     if not LIBRARY.is_file() or not LIBRARY.stat().st_size:
-        raise Unavailable("the C kernels are not built: run slipway_server/kernels/build.py")
+        raise KernelsUnavailable("the C kernels are not built: run slipway_server/kernels/build.py")
     loaded = ctypes.CDLL(str(LIBRARY))
     if loaded.slipway_start(threads) < threads:
-        raise Unavailable("no threads could be started for the C kernels")
+        raise KernelsUnavailable("no threads could be started for the C kernels")
     return loaded
 
 
@@ -127,7 +127,7 @@ class NativeKernels:
     device = torch.device("cpu")
 
     def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
-        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises Unavailable."""
+        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises KernelsUnavailable."""
         self._library, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
         self._layers: list[_NativeAttention] = []
 
@@ -270,7 +270,7 @@ class _NativeAttention:
     def __init__(self, library: ctypes.CDLL, spec: AttentionSpec, *, int8: bool) -> None:
         _divisible("the head size", spec.size, 32)
         if spec.size > MAX_HEAD or spec.heads // spec.kv_heads > TILE_ROWS:
-            raise Unavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
+            raise KernelsUnavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
         self.spec = spec
         self._library, self._int8 = library, int8
         self.caches: tuple[torch.Tensor, ...] = ()
@@ -336,7 +336,7 @@ class NativeLayers:
             "normed": self._hidden, "addend": self._hidden, "qkv": first.qkv.job.n, "q": heads, "attended": heads,
             "inner": first.gated.job.n // 2,
         }  # fmt: skip
-        self._room: dict[str, torch.Tensor] = {}
+        self._scratch: dict[str, torch.Tensor] = {}
         self._tokens = 0
 
     @cached_property
@@ -347,7 +347,7 @@ class NativeLayers:
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         y = torch.empty((len(batch.rows), self._hidden), dtype=torch.bfloat16)
         step = _Step(
-            **self._room_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
+            **self._scratch_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
             positions=batch.positions.data_ptr(), slot_mapping=batch.slot_mapping.data_ptr(),
             block_tables=batch.block_tables.data_ptr(), first=batch.first.data_ptr(),
             counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(), rows=batch.rows.data_ptr(), tokens=len(x),
@@ -358,14 +358,14 @@ class NativeLayers:
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y
 
-    def _room_for(self, tokens: int) -> dict[str, int]:
+    def _scratch_for(self, tokens: int) -> dict[str, int]:
         """Where the numbers between operations lie: room for the largest step so far, which is bounded."""
         if tokens > self._tokens:
-            self._room = {
+            self._scratch = {
                 name: torch.empty((tokens, width), dtype=torch.bfloat16) for name, width in self._widths.items()
             }
             self._tokens = tokens
-        return {name: room.data_ptr() for name, room in self._room.items()}
+        return {name: room.data_ptr() for name, room in self._scratch.items()}
 
 
 def _job_of(layer: Any) -> _Layer:
@@ -379,4 +379,4 @@ def _job_of(layer: Any) -> _Layer:
 
 def _divisible(what: str, size: int, by: int) -> None:
     if size % by:
-        raise Unavailable(f"{what} is {size}, not a multiple of {by}")
+        raise KernelsUnavailable(f"{what} is {size}, not a multiple of {by}")

@@ -82,12 +82,12 @@ def decode(
     heads = head * GROUP + members
     used = (members < GROUP)[:, None] & (columns < SIZE)[None, :]
     queries = (span * HEADS + heads).to(tl.int64)
-    mine = tl.load(q + queries[:, None] * SIZE + columns[None, :], mask=used, other=0.0)
+    group_q = tl.load(q + queries[:, None] * SIZE + columns[None, :], mask=used, other=0.0)
     if WIDE:
-        mine = mine.to(tl.float32)
+        group_q = group_q.to(tl.float32)
     positions = tl.zeros([ROWS], tl.int32) + position
     sums, total, peak = _attend(
-        mine, positions, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
+        group_q, positions, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
     parts = queries * tl.num_programs(2) + split
@@ -156,15 +156,15 @@ def chunk(
     used = ((tokens < count) & (members < GROUP))[:, None] & (columns < SIZE)[None, :]
     queries = ((row + tokens) * HEADS + head * GROUP + members).to(tl.int64)
     at = queries[:, None] * SIZE + columns[None, :]
-    mine = tl.load(q + at, mask=used, other=0.0)
+    group_q = tl.load(q + at, mask=used, other=0.0)
     if WIDE:
-        mine = mine.to(tl.float32)
+        group_q = group_q.to(tl.float32)
     begin = 0
     if WINDOW > 0:
         begin = tl.maximum(0, start + offset + 1 - WINDOW)
     end = start + tl.minimum(offset + QUERIES, count)
     sums, total, _ = _attend(
-        mine, start + tokens, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
+        group_q, start + tokens, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
     # Rows that are none of the span's may have seen nothing.

@@ -65,8 +65,8 @@ def rotary_embedding_and_cache(
     else:
         slot = tl.load(slot_mapping + token).to(tl.int64)
         row = (slot // BLOCK * KV_HEADS + (part - HEADS) % KV_HEADS) * BLOCK + slot % BLOCK
-        kept = x.to(keys.dtype.element_ty)
+        stored = x.to(keys.dtype.element_ty)
         if part < HEADS + KV_HEADS:
-            tl.store(keys + row * SIZE + columns, kept, mask=inside)
+            tl.store(keys + row * SIZE + columns, stored, mask=inside)
         else:
-            tl.store(values + row * SIZE + columns, kept, mask=inside)
+            tl.store(values + row * SIZE + columns, stored, mask=inside)

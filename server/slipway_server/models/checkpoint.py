@@ -53,8 +53,8 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder.name} has no tokenizer.json: save the model with a fast tokenizer.")
-    _say_what_is_left_out(folder, config)
-    return Checkpoint(folder, config, task, _context(folder, config, task), _stop_tokens(folder, config))
+    _log_ignored_files(folder, config)
+    return Checkpoint(folder, config, task, _context(folder, config, task), _stop_token_ids(folder, config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def check_links(folder: Path) -> None:
                 )
 
 
-def _say_what_is_left_out(folder: Path, config: dict[str, Any]) -> None:
+def _log_ignored_files(folder: Path, config: dict[str, Any]) -> None:
     """Pickles and code beside whole safetensors are no reason to serve nothing; they are never read, and named."""
     names = sorted(path.name for path in folder.iterdir())
     pickles = [name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         log.warning("pickled files are never read, the safetensors beside them are: %s", ", ".join(pickles[:8]))
-    code = [*architectures.code_of_its_own(config), *(name for name in names if name.endswith(".py"))]
+    code = [*architectures.custom_code(config), *(name for name in names if name.endswith(".py"))]
     if code:
         log.warning("code of the model folder is never run: %s", ", ".join(code[:8]))
 
@@ -171,13 +171,13 @@ def check_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path.name}: {architectures.quantized(strange[0][:64], 'type of its tensors')}.")
 
 
-def _task(folder: Path, config: dict[str, Any], asked: str) -> str:
+def _task(folder: Path, config: dict[str, Any], requested: str) -> str:
     try:
         for name, method in QUANTIZED_FILES.items():
             if (folder / name).is_file():
-                raise architectures.Refused(architectures.quantized(method, name))
-        return architectures.task_of(config, asked=asked, pooled=(folder / "modules.json").is_file())
-    except architectures.Refused as reason:
+                raise architectures.NotServable(architectures.quantized(method, name))
+        return architectures.task_of(config, requested=requested, pooled=(folder / "modules.json").is_file())
+    except architectures.NotServable as reason:
         raise CheckpointError(f"{folder.name}: {reason}.") from None
 
 
@@ -186,8 +186,8 @@ def _context(folder: Path, config: dict[str, Any], task: str) -> int:
     context = next((_count(config, name) for name in names if config.get(name)), 2048)
     sentence = folder / "sentence_bert_config.json"
     if task == "embed" and sentence.is_file():
-        said = _json(sentence)
-        context = min(context, _count(said, "max_seq_length") if said.get("max_seq_length") else context)
+        reason = _json(sentence)
+        context = min(context, _count(reason, "max_seq_length") if reason.get("max_seq_length") else context)
     return context
 
 
@@ -198,18 +198,18 @@ def _count(config: dict[str, Any], name: str) -> int:
     return value
 
 
-def _stop_tokens(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def _stop_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     generation = folder / "generation_config.json"
-    stops = _json(generation).get("eos_token_id") if generation.is_file() else None
-    stops = config.get("eos_token_id") if stops is None else stops
-    if stops is None:
+    token_ids = _json(generation).get("eos_token_id") if generation.is_file() else None
+    token_ids = config.get("eos_token_id") if token_ids is None else token_ids
+    if token_ids is None:
         return ()
-    stops = stops if isinstance(stops, list) else [stops]
-    if not all(isinstance(stop, int) and not isinstance(stop, bool) for stop in stops):
+    token_ids = token_ids if isinstance(token_ids, list) else [token_ids]
+    if not all(isinstance(token_id, int) and not isinstance(token_id, bool) for token_id in token_ids):
         raise CheckpointError(
-            f"eos_token_id of {folder.name} is {str(stops)[:64]}: it must be a token's number, or a list."
+            f"eos_token_id of {folder.name} is {str(token_ids)[:64]}: it must be a token's number, or a list."
         )
-    return tuple(stops)
+    return tuple(token_ids)
 
 
 def _json(path: Path) -> dict[str, Any]:

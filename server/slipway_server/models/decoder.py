@@ -9,13 +9,13 @@ from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map,
 from ..kernels.layers import Layer
 from .families import DecoderShape, LayerShape
 from .rope import Rotation
-from .weights import Weights, WrongShape
+from .weights import CheckpointWeights, WrongShape
 
 
 class Decoder:
     """[T] token ids in, float32 logits of the wanted rows out."""
 
-    def __init__(self, shape: DecoderShape, weights: Weights, kernels: Kernels, context_tokens: int) -> None:
+    def __init__(self, shape: DecoderShape, weights: CheckpointWeights, kernels: Kernels, context_tokens: int) -> None:
         """Takes every weight out of `weights`, layer by layer. Raises MissingWeight and WrongShape."""
         self.shape, self.kernels = shape, kernels
         build = _Builder(shape, weights, kernels, context_tokens)
@@ -46,10 +46,10 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Weights by their names in Hugging Face folders to operations."""
+    """Builds operations from the weights of a Hugging Face folder, by their names."""
 
     shape: DecoderShape
-    weights: Weights
+    weights: CheckpointWeights
     kernels: Kernels
     context_tokens: int
     tables: dict[Rotation, Rotary] = field(default_factory=dict)

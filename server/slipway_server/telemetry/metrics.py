@@ -32,7 +32,7 @@ class Timing:
     finish: str = "abort"
 
 
-class Metrics:
+class ServerMetrics:
     def __init__(self, model_name: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page, and nobody reads them
         self.registry = CollectorRegistry()

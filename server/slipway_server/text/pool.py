@@ -28,7 +28,7 @@ class TextPool:
 
     def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING, limit_s: float = LIMIT_S) -> None:
         self._threads = ThreadPoolExecutor(threads, "text")
-        self._room, self._limit_s = threads + waiting, limit_s
+        self._free, self._limit_s = threads + waiting, limit_s
 
     async def run(self, work: Callable[[], T]) -> T:
         """The work's result, or what it raised.
@@ -37,12 +37,12 @@ class TextPool:
             TextBusy: too many wait.
             TextTimeout: it took too long.
         """
-        if not self._room:
+        if not self._free:
             raise TextBusy("Too many prompts wait for their tokens.")
-        self._room -= 1
+        self._free -= 1
         job = _Job(work)
         future = asyncio.get_running_loop().run_in_executor(self._threads, job.run)
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._finish)
         try:
             while not future.done():
                 await asyncio.wait([future], timeout=self._limit_s)
@@ -54,8 +54,8 @@ class TextPool:
                 future.cancel()  # where it has not begun
                 job.interrupt()
 
-    def _leave(self, future: "asyncio.Future[T]") -> None:
-        self._room += 1
+    def _finish(self, future: "asyncio.Future[T]") -> None:
+        self._free += 1
         if not future.cancelled():
             future.exception()  # may have nobody left to hear of it
 
@@ -65,16 +65,16 @@ class _Job(Generic[T]):
         self._work = work
         self._lock = threading.Lock()
         self._thread: int | None = None
-        self._began_s = float("inf")
+        self._started_s = float("inf")
 
     @property
     def seconds(self) -> float:
         """Since its start; negative before it."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
     def run(self) -> T:
         with self._lock:
-            self._began_s, self._thread = time.monotonic(), threading.get_ident()
+            self._started_s, self._thread = time.monotonic(), threading.get_ident()
         try:
             return self._work()
         finally:

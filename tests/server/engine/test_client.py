@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from slipway_server.engine.client import (
-    DIED,
-    DIED_BEFORE,
+    ENGINE_DIED,
+    ENGINE_DIED_BEFORE,
     EngineClient,
     EngineCrashed,
     EngineError,
@@ -19,7 +19,7 @@ from slipway_server.engine.client import (
     RequestRefused,
 )
 from slipway_server.engine.messages import Ready, Start, Step
-from slipway_server.engine.request import Event, FinishReason, Request, SamplingParams
+from slipway_server.engine.request import FinishReason, Request, RequestOutput, SamplingParams
 from slipway_server.models import checkpoint
 
 from ..conftest import MODELS
@@ -64,7 +64,7 @@ class Life:
         assert self.client._process, "it was started"
         return psutil.Process(self.client._process.pid)
 
-    async def ask(self, request: Request) -> list[Event]:
+    async def ask(self, request: Request) -> list[RequestOutput]:
         return [event async for event in self.client.stream(request)]
 
 
@@ -134,8 +134,8 @@ async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
         await life.until_running(2)
         life.process.send_signal(signal.SIGKILL)
         ends = {events[-1].id: (events[-1].finish, events[-1].error) for events in await asyncio.gather(*asks)}
-        crashed = (FinishReason.CRASHED, DIED)
-        assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, DIED_BEFORE)}
+        crashed = (FinishReason.CRASHED, ENGINE_DIED)
+        assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, ENGINE_DIED_BEFORE)}
         with pytest.raises(EngineError, match="started again"):
             await life.ask(request("late"))
         with pytest.raises(EngineCrashed, match="signal 9"):

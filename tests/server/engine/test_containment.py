@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, Engine, EngineBroken, is_out_of_memory
-from slipway_server.engine.request import Event, FinishReason, Request, Sampled, SamplingParams, Work
+from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, EngineBroken, EngineCore, is_out_of_memory
+from slipway_server.engine.request import FinishReason, Request, RequestOutput, Sampled, SamplingParams, Work
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import NO_TOKEN, Limits, Scheduler
+from slipway_server.engine.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
@@ -34,15 +34,15 @@ def text() -> tuple[int, ...]:
     return Tokenizer(FOLDER).encode_now((FOLDER / "README.md").read_text() * 3)
 
 
-def make_engine(dtype: str = "float32") -> Engine:
+def make_engine(dtype: str = "float32") -> EngineCore:
     torch.set_num_threads(1)
     config = checkpoint.read_config(FOLDER)
     decoder = load_generator(
         FOLDER, config, dtype=dtype, quantization="none", device="cpu", context_tokens=512, threads=1
     )
-    limits = Limits(slots=SLOTS, step_tokens=256, kv_tokens=4096)
+    limits = SchedulerConfig(slots=SLOTS, step_tokens=256, kv_tokens=4096)
     runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=512, blocks=4096 // BLOCK_TOKENS)
-    return Engine(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
+    return EngineCore(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
 
 
 def good(index: int) -> Request:
@@ -58,8 +58,8 @@ def alone(dtype: str = "float32") -> dict[str, list[int | None]]:
     return answers
 
 
-def drained(engine: Engine) -> list[Event]:
-    events: list[Event] = []
+def drained(engine: EngineCore) -> list[RequestOutput]:
+    events: list[RequestOutput] = []
     while engine.scheduler.busy or engine._refused:
         events += engine.step().events
     engine.scheduler.check()
@@ -67,11 +67,11 @@ def drained(engine: Engine) -> list[Event]:
     return events
 
 
-def tokens_of(events: list[Event], name: str) -> list[int | None]:
+def tokens_of(events: list[RequestOutput], name: str) -> list[int | None]:
     return [event.token for event in events if event.id == name and event.error is None]
 
 
-def failing(engine: Engine, raises: Callable[[list[Work]], Exception | None]) -> None:
+def failing(engine: EngineCore, raises: Callable[[list[Work]], Exception | None]) -> None:
     """The runner raises what `raises` says of a batch."""
     run = engine._runner.run
 
@@ -162,7 +162,7 @@ def test_who_cannot_compute_anything_blames_nobody() -> None:
 def test_a_probe_changes_nothing() -> None:
     engine = make_engine()
     engine.submit(good(5))
-    events: list[Event] = []
+    events: list[RequestOutput] = []
     while engine.scheduler.busy:
         engine._runner.probe()
         events += engine.step().events
@@ -201,7 +201,7 @@ def test_a_request_that_allows_no_token_ends_alone_and_says_why() -> None:
 
 
 @cache
-def lasting() -> Engine:
+def lasting() -> EngineCore:
     """One engine for many examples: what an example does to it, the next one meets."""
     return make_engine()
 
@@ -227,7 +227,7 @@ def test_no_parameters_of_any_size_disturb_an_engine(asked: list[SamplingParams]
 POISON = 7  # a token whose embedding becomes "not a number"
 
 
-def poisoned(dtype: str) -> Engine:
+def poisoned(dtype: str) -> EngineCore:
     engine = make_engine(dtype)
     decoder = engine._runner._model  # type: ignore[attr-defined]
     embedding = decoder._embedding
@@ -264,7 +264,7 @@ def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: st
 
 
 def test_an_invalid_shared_block_is_cleared_after_its_last_reference_is_freed() -> None:
-    scheduler = Scheduler(Limits(4, 64, 400, block_tokens=4))
+    scheduler = Scheduler(SchedulerConfig(4, 64, 400, block_tokens=4))
 
     def complete(batch: list[Work], bad: str = "") -> None:
         scheduler.complete(batch, [Sampled(None if w.sequence.request.id == bad else 1) for w in batch if w.samples])

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from bench.gpu.ours import RandomWeights
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels
@@ -97,15 +97,15 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "pinned", lambda ints: torch.empty(ints, dtype=torch.int32))
 
 
-def engine(model: Any, steps: Any = None) -> Engine:
+def engine(model: Any, steps: Any = None) -> EngineCore:
     runner = DecoderRunner(model, slots=SLOTS, context_tokens=CONTEXT, blocks=BLOCKS)
     if steps:
         model.kernels.reserve(BLOCKS + 1)
         runner._logits = steps.logits
-    return Engine(Scheduler(Limits(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
+    return EngineCore(Scheduler(SchedulerConfig(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
 
 
-def answers(engine: Engine) -> dict[str, list[int]]:
+def answers(engine: EngineCore) -> dict[str, list[int]]:
     """Of requests that join one by one, go in by parts, and end at different times."""
     found: dict[str, list[int]] = {}
     random = torch.Generator().manual_seed(2)

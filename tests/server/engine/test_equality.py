@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 import torch
 
-from slipway_server.engine.engine import OUT_OF_MEMORY, Engine
+from slipway_server.engine.engine import OUT_OF_MEMORY, EngineCore
 from slipway_server.engine.request import FinishReason, Logprobs, Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
@@ -52,7 +52,7 @@ def expected(name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(answers)
 
 
-def make_engine(name: str, **limits: int) -> Engine:
+def make_engine(name: str, **limits: int) -> EngineCore:
     folder = MODELS / name
     decoder = load_generator(
         folder,
@@ -63,9 +63,9 @@ def make_engine(name: str, **limits: int) -> Engine:
         context_tokens=512,
         threads=1,
     )
-    bounds = Limits(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
+    bounds = SchedulerConfig(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
     blocks = bounds.kv_tokens // BLOCK_TOKENS
-    return Engine(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
+    return EngineCore(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
 
 
 def greedy(index: int, name: str) -> Request:
@@ -73,7 +73,7 @@ def greedy(index: int, name: str) -> Request:
     return Request(f"r{index}", prompts()[index], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=stops))
 
 
-def run(engine: Engine, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:
+def run(engine: EngineCore, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:
     """Submits all at once, or one more after every `join_every` steps."""
     answers: dict[str, list[int]] = {request.id: [] for request in requests}
     left = list(requests)

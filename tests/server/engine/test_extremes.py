@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_server.engine.border import check
 from slipway_server.engine.request import Request, Sampled, SamplingParams, Sequence
 from slipway_server.engine.sampler import LEAST_TEMPERATURE, Sampler
+from slipway_server.engine.validation import validate_request
 from slipway_server.kernels.in_torch import TorchKernels
 
 pytestmark = pytest.mark.integration
@@ -69,7 +69,7 @@ def sampled(row: list[float], output: list[int], p: SamplingParams) -> Sampled:
 def test_no_parameters_raise_or_bring_out_a_forbidden_token(
     row: list[float], output: list[int], p: SamplingParams
 ) -> None:
-    check(Request("r", (1, 2, 1), p), VOCABULARY)
+    validate_request(Request("r", (1, 2, 1), p), VOCABULARY)
     result, no = sampled(row, output, p), forbidden(p, output)
     if len(no) == VOCABULARY:
         assert result.no_token_allowed and result.token is None
@@ -113,7 +113,7 @@ def test_small_temperatures_are_raised_as_in_vllm() -> None:
     assert drawn[1e-45] == drawn[1e-3] == drawn[LEAST_TEMPERATURE] and len(set(drawn[1e-45])) > 1
 
 
-# --- the engine's border ----------------------------------------------------------------------------------------------
+# --- validation of requests -------------------------------------------------------------------------------------------
 
 GOOD: dict[str, object] = {"max_tokens": 4}
 
@@ -140,9 +140,9 @@ GOOD: dict[str, object] = {"max_tokens": 4}
         ("bad_words", ((-1,),)),
     ],
 )
-def test_the_border_names_what_the_engine_cannot_compute_with(field: str, value: object) -> None:
+def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field} "):
-        check(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
+        validate_request(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_so_do_other_fields(field: str, value: object) -> None:
     """Token ids are those of the embedding's rows, whatever the tokenizer knows (safety 3)."""
     given_fields = {"prompt": (1,)} | {"timeout_s" if field == "timeout" else field: value}
     with pytest.raises(ValueError, match=f"^{field} "):
-        check(Request("r", sampling=SamplingParams(4), **given_fields), VOCABULARY)  # type: ignore[arg-type]
+        validate_request(Request("r", sampling=SamplingParams(4), **given_fields), VOCABULARY)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from slipway_server.engine.fairness import Fairness
 from slipway_server.engine.request import Request, Sampled, SamplingParams
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 
@@ -21,7 +21,7 @@ def test_who_was_away_starts_level_and_not_with_credit() -> None:
 
 def test_shares_follow_the_weights_though_one_sends_ten_times_as_much() -> None:
     """Tokens in a window in which all three always have work waiting; "one" floods."""
-    scheduler = Scheduler(Limits(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
+    scheduler = Scheduler(SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
     served = dict.fromkeys(WEIGHTS, 0)
     sent = 0
 

@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 
 from slipway_server.engine.block_hash import BlockHasher
 from slipway_server.engine.request import (
-    Event,
     FinishReason,
     Logprobs,
     Request,
+    RequestOutput,
     Sampled,
     SamplingParams,
     Sequence,
     Work,
 )
-from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Limits, Scheduler
+from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
 TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
 
 
-def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> Limits:
-    return Limits(slots, step_tokens, kv_tokens, block_tokens=4, **more)
+def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> SchedulerConfig:
+    return SchedulerConfig(slots, step_tokens, kv_tokens, block_tokens=4, **more)
 
 
 def request(
@@ -34,7 +34,7 @@ def request(
     return Request(name, tuple(range(first, first + prompt)), params, priority, tenant=tenant)
 
 
-def complete(scheduler: Scheduler, batch: list[Work], token: int | None = 1) -> list[Event]:
+def complete(scheduler: Scheduler, batch: list[Work], token: int | None = 1) -> list[RequestOutput]:
     return scheduler.complete(batch, [Sampled(token) for work in batch if work.samples])
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slipway_server.http.errors import ApiError
-from slipway_server.http.tenant import LOOK_AGAIN_S, MAX_FILE_BYTES, MAX_PROVED, PROOF, TENANT, Tenants, sign
+from slipway_server.http.errors import HttpError
+from slipway_server.http.tenant import MAX_FILE_BYTES, MAX_PROVED, PROOF, RELOAD_S, TENANT, Tenants, sign
 
 pytestmark = pytest.mark.attack_class(9, 19)
 
@@ -111,10 +111,10 @@ def test_keys_rotate_without_an_unproved_request(
     path = tmp_path / "keys.json"
     assert tenants.of(said()) == ANNA
     write(path, k1=KEY, k2=OTHER)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == tenants.of(said(key=OTHER, key_id="k2")) == ANNA
     write(path, k2=OTHER)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said(key=OTHER, key_id="k2")) == ANNA and not unproved
     assert tenants.of(said()) == "", "what was checked by a key that is gone counts no more"
 
@@ -125,10 +125,10 @@ def test_without_keys_that_can_be_read_nobody_is_honoured(
 ) -> None:
     assert tenants.of(said()) == ANNA
     (tmp_path / "keys.json").write_text(content)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ""
     write(tmp_path / "keys.json", k1=KEY)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ANNA
 
 
@@ -137,10 +137,10 @@ def test_a_file_that_comes_late_or_goes_counts(tmp_path: Path, clock: Clock) -> 
     tenants = Tenants(str(path), CHAT, clock=clock)
     assert tenants.of(said()) == ""
     write(path, k1=KEY)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ANNA
     path.unlink()
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ""
 
 
@@ -159,7 +159,7 @@ def test_a_server_behind_a_proxy_of_ones_own_trusts_the_header() -> None:
 @pytest.mark.parametrize("trust", [True, False])
 @pytest.mark.parametrize("given", ["x", "F" * 32, "0" * 31, "0" * 33, "0" * 32 + " "])
 def test_nonsense_is_a_400(given: str, trust: bool) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(HttpError) as refused:
         Tenants(trust=trust).of({TENANT: given})
     assert refused.value.status == 400
     assert Tenants(trust=trust).of({}) == ""

@@ -10,11 +10,11 @@ from zlib import crc32
 import pytest
 
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import ApiError, failed, lost
+from slipway_server.http.errors import HttpError, failed, lost
 from slipway_server.http.replay import BUFFER_BYTES, DELTA_BYTES, ReplayLimits, ReplayStore
 from slipway_server.http.resume import Identity, IncomingRequest, Resume
 from slipway_server.http.service import Delta
-from slipway_server.telemetry.metrics import REPLAY_ENDS, Metrics
+from slipway_server.telemetry.metrics import REPLAY_ENDS, ServerMetrics
 
 TOKENS = tuple(range(100, 112))
 REQUEST = IncomingRequest(b"{}", resumable=True, path="/v1/completions")
@@ -62,7 +62,7 @@ class Engine:
 
 class World:
     def __init__(self, **limits: Any) -> None:
-        self.engine, self.metrics = Engine(), Metrics("m")
+        self.engine, self.metrics = Engine(), ServerMetrics("m")
         self.timers: list[Timer] = []
         later: Any = lambda _, ring: Timer(self.timers, ring)  # noqa: E731
         self.replays = ReplayStore(ReplayLimits(**limits), self.metrics, later)
@@ -271,7 +271,7 @@ async def test_a_resume_ends_the_older_connection_of_the_stream() -> None:
     await settled()
     again = world.connect(one.resume(2))
     assert await again.take(1) == [TOKENS[2]]
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(HttpError) as error:
         await waiting
     assert (error.value.status, error.value.code, error.value.outcome) == (409, "taken_over", "cancelled")
     world.engine.allow(9)
@@ -310,7 +310,7 @@ async def test_a_permanent_failure_reaches_the_client_and_the_buffer_is_not_kept
     await one.take(2)
     world.engine.failure = failed("no")
     world.engine.allow(1)
-    with pytest.raises(ApiError, match="no"):
+    with pytest.raises(HttpError, match="no"):
         await one.take(1)
     assert (world.num_detached, world.value("slipway_replay_bytes")) == (0, 0)
 
@@ -321,7 +321,7 @@ async def test_a_refused_resume_frees_slot_and_buffer() -> None:
     assert request.resume
     wrong = world.connect(replace(request, resume=replace(request.resume, check=1)))
     world.engine.allow(100)
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(HttpError) as refused:
         await wrong.rest()
     assert refused.value.code == "stream_gone"
     await settled()

@@ -14,7 +14,7 @@ from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
 from slipway_server.http import fields
 from slipway_server.http.bodies import UNSUPPORTED, parse, prompts_of
-from slipway_server.http.errors import ApiError
+from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
 from slipway_server.http.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling, GenerateRequest
 
@@ -87,7 +87,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
 @pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
 def test_safety_2_what_is_out_of_range_is_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
     body = (CHAT if kind is ChatRequest else COMPLETION) | {name: value}
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(body).encode(), kind)
     assert (refusal.value.status, refusal.value.param) == (400, name)
     assert len(str(refusal.value)) <= 501
@@ -95,7 +95,7 @@ def test_safety_2_what_is_out_of_range_is_refused_by_name(kind: type[FullSamplin
 
 @pytest.mark.parametrize("value", [HUGE, 1001, -1001, 2**64])
 def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) -> None:
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(GENERATE | {"priority": value}).encode(), GenerateRequest)
     assert refusal.value.param == "priority"
 
@@ -130,7 +130,7 @@ def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) 
 def test_safety_5_what_is_no_json_object_is_refused(body: bytes) -> None:
     """Deep nesting and long numbers were answered 500."""
     for kind in REQUESTS.values():
-        with pytest.raises(ApiError) as refusal:
+        with pytest.raises(HttpError) as refusal:
             parse(body, kind)
         assert refusal.value.status == 400 and len(str(refusal.value)) <= 501
         refusal.value.encode()
@@ -138,7 +138,7 @@ def test_safety_5_what_is_no_json_object_is_refused(body: bytes) -> None:
 
 def test_safety_5_a_long_key_of_logit_bias_is_refused() -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"' + b"1" * 5000 + b'":1}}'
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(body, CompletionRequest)
     assert refusal.value.param == "logit_bias"
 
@@ -165,7 +165,7 @@ def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
     ],
 )
 def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], param: str) -> None:
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(body).encode(), kind)
     assert refusal.value.param == param
 
@@ -182,7 +182,7 @@ def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], 
     ],
 )
 def test_fields_that_do_not_go_together(more: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(CHAT | more).encode(), ChatRequest).check()
     assert refusal.value.param == param
 
@@ -201,7 +201,7 @@ def test_safety_11_no_field_is_accepted_and_ignored() -> None:
     for kind in (ChatRequest, CompletionRequest, EmbeddingRequest):
         assert all(name in kind.__struct_fields__ or name in UNSUPPORTED for name in found)
     for name in ("chat_template", "response_format", "return_token_ids", "prompt_embeds", "logits_processors"):
-        with pytest.raises(ApiError) as refusal:
+        with pytest.raises(HttpError) as refusal:
             parse(json.dumps(COMPLETION | {name: ["x"]}).encode(), CompletionRequest)
         assert (refusal.value.param, refusal.value.code) == (name, "unsupported_parameter")
 
@@ -210,7 +210,7 @@ def test_prompts_of_one_field() -> None:
     assert prompts_of("x", "prompt") == ["x"] and prompts_of([1, 2], "prompt") == [[1, 2]]
     assert prompts_of([[1], "x"], "prompt") == [[1], "x"] and prompts_of(list(range(5000)), "prompt")
     for wrong in ([1, "x"], ["x"] * 2049):
-        with pytest.raises(ApiError):
+        with pytest.raises(HttpError):
             prompts_of(wrong, "prompt")  # type: ignore[arg-type]
 
 
@@ -265,7 +265,7 @@ def test_safety_2_what_is_accepted_can_be_sent_to_the_engine(more: dict[str, Any
     try:
         body = parse(json.dumps(COMPLETION | more).encode(), CompletionRequest)
         body.check()
-    except ApiError as refusal:
+    except HttpError as refusal:
         assert refusal.status == 400
         return
     params = body.params(body.limit or 1, (2,), 1 if body.seed is None else body.seed)

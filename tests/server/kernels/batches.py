@@ -15,7 +15,7 @@ def why_not_native() -> str:
     """Why the C kernels cannot run here; empty where they can."""
     try:
         native.library(2)
-    except native.Unavailable as reason:
+    except native.KernelsUnavailable as reason:
         return f"NOT RUN, the C kernels: {reason}"
     return ""
 

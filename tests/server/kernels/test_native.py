@@ -130,7 +130,7 @@ def test_a_weight_that_is_no_number_stays_none_in_int8() -> None:
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(33, 64), (32, 24)])
 def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
-    with pytest.raises(native.Unavailable, match="not a multiple"):
+    with pytest.raises(native.KernelsUnavailable, match="not a multiple"):
         native.NativeKernels(2).linear(bf16(outputs, inputs))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.text.detokenizer import MAX_HELD_TOKENS, detokenizer
+from slipway_server.text.detokenizer import MAX_PENDING_TOKENS, detokenizer
 from slipway_server.text.tokenizer import BYTE_FALLBACK, BYTE_LEVEL, OTHER, Tokenizer
 
 from ..conftest import MODELS
@@ -124,7 +124,7 @@ def test_what_is_broken_for_good_is_not_held_back(tmp_path: Path) -> None:
     for tokenizer in (byte_fallback(tmp_path), _byte_level()):
         broken = next(id for id in range(300) if tokenizer.bytes_of(id) == b"\xff")
         found = deltas(tokenizer, (broken,) * 100)
-        assert "".join(found) == "\ufffd" * 100 and len([delta for delta in found if delta]) > 100 / MAX_HELD_TOKENS
+        assert "".join(found) == "\ufffd" * 100 and len([delta for delta in found if delta]) > 100 / MAX_PENDING_TOKENS
 
 
 def test_bytes_of_single_tokens(sentencepiece: Tokenizer) -> None:

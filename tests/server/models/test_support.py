@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.models_page import published
-from slipway_server.models.verdict import ENCODER, FALLBACK, NATIVE, REFUSED, judge
+from slipway_server.models.support import ENCODER, FALLBACK, NATIVE, REFUSED, check_support
 
 FACTS = published()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -47,6 +47,6 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=300, deadline=None)
 @given(config=mutated(), pooled=st.booleans())
 def test_whatever_is_written_into_a_config_has_a_verdict(config: dict[str, Any], pooled: bool) -> None:
-    verdict = judge(config, pooled=pooled)
+    verdict = check_support(config, pooled=pooled)
     assert verdict.served in (NATIVE, FALLBACK, ENCODER, REFUSED)
     assert verdict.reason or verdict.served in (NATIVE, ENCODER)

@@ -14,7 +14,7 @@ LARGEST = sys.float_info.max
 Range = tuple[str, float, float, float]  # name, value, least, most
 
 
-def check(request: Request, vocab_size: int) -> None:
+def validate_request(request: Request, vocab_size: int) -> None:
     """Raises ValueError, with the field's name, for a request that the engine must not take.
 
     `vocab_size`: rows of the embedding and columns of the logits that the model has; 0: not known.
