@@ -74,7 +74,7 @@ class EngineLifecycle:
         self._metrics.crashed()
 
     def restart_in_s(self, _: EngineCrashed) -> float | None:
-        """In a drain nobody waits for it any more."""
+        """During a drain no restart is needed."""
         if self._health.draining:
             return None
         self._started_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Beam search over log probabilities that ordinary requests tell: which sequences to extend next, and when to end.
+"""Beam search over the log probabilities of ordinary requests: which sequences to extend, and when to end.
 
 Pure. The rules are those of transformers' `generate(num_beams=width)`, so that the answers are, too.
 """
@@ -49,7 +49,7 @@ class BeamSearch:
     done: bool = False
 
     def advance(self, logprobs: Iterable[Logprobs]) -> None:
-        """One token more; `told` has the `alternatives` likeliest tokens after each of `running`, in order."""
+        """Adds a token. `logprobs` has the `alternatives` likeliest tokens after each of `running`, in order."""
         candidates = sorted(
             (
                 self._extended(beam, token, value)
@@ -58,7 +58,7 @@ class BeamSearch:
             ),
             key=lambda beam: -beam.total,
         )[: self.rules.alternatives]
-        # Those further down are there in place of what ends. They must not end an answer themselves.
+        # Candidates further down replace those that end. They must not end an answer themselves.
         ended = [beam for beam in candidates[: self.rules.width] if beam.finish]
         self.answers = sorted(self.answers + ended, key=self._score, reverse=True)[: self.rules.width]
         self.running = [beam for beam in candidates if not beam.finish][: self.rules.width]

@@ -1,4 +1,4 @@
-"""The HTTP process's end of the engine: starts it, hands over requests, and gives each its own stream of events."""
+"""The HTTP process's client of the engine process: starts it, submits requests, and streams their events."""
 
 import asyncio
 import logging
@@ -42,23 +42,23 @@ class EngineError(Exception):
 
 
 class EngineCrashed(EngineError):
-    """The engine process was serving and is gone, without a reason of its own."""
+    """The engine process ended while it served, without a reason."""
 
 
 class ModelRefused(EngineError):
-    """The engine process cannot load the model here, and said why."""
+    """The engine process cannot load the model, and gave the reason."""
 
 
 class RequestRefused(ValueError):
-    """The request cannot be handed to the engine, and why."""
+    """The engine cannot take the request; the message says why."""
 
 
 class QueueFull(Exception):
-    """Waiting would help; nothing was started."""
+    """A later attempt may succeed. Nothing was started."""
 
 
 class ProfileBusy(Exception):
-    """There is one profile at a time."""
+    """Only one profile runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class EngineClient:
     ) -> None:
         """One life of the engine process; when that one has ended it can be called again.
 
-        `on_crash` is called as soon as an engine that served is gone, which is before its process has ended.
+        `on_crash` is called as soon as a serving engine closes its socket, before its process has ended.
 
         Raises:
             EngineCrashed: it served before it ended.
-            ModelRefused: it said why it cannot serve.
+            ModelRefused: it gave a reason why it cannot serve.
             EngineError: it never came to serve.
         """
         self._expect_no_steps()
@@ -125,7 +125,7 @@ class EngineClient:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
-            # At once: the process may take its time to end, and its next start may have to wait.
+            # Immediately: the process may take long to end, and its restart may have to wait.
             self._expect_no_steps()
             if served and not self._stopping:
                 on_crash()
@@ -142,7 +142,7 @@ class EngineClient:
             self.stop()
 
     def _expect_no_steps(self) -> None:
-        """As while it loads for the first time: that it does not move is no reason to end the server."""
+        """As during the first load: an engine without steps is then no reason to restart the server."""
         self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
 
     def _serve(self, ready: Ready) -> None:
@@ -152,7 +152,7 @@ class EngineClient:
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         """The request's events up to its end, the first one without content when it gets its slot.
 
-        `admitted`: it goes on with what has run before, and is not refused because many others wait.
+        `admitted`: it continues an answer that has run before, and is not refused when the queue is full.
         Closing the iterator early cancels the request within one step.
 
         Raises:
@@ -184,7 +184,7 @@ class EngineClient:
 
         Raises:
             EngineError: there is no engine now, or none any more.
-            ProfileRuns: somebody else has asked.
+            ProfileBusy: another profile runs.
         """
         if self.ready is None or self._writer is None:
             raise EngineError(self._not_ready_reason())
@@ -199,7 +199,7 @@ class EngineClient:
             self._profile = None
 
     def _resolve_profile(self, table: str | EngineError) -> None:
-        # Who asked may be gone.
+        # The caller may have been cancelled.
         if self._profile and not self._profile.done():
             if isinstance(table, str):
                 self._profile.set_result(table)
@@ -207,7 +207,7 @@ class EngineClient:
                 self._profile.set_exception(table)
 
     def end_streams(self, reason: str) -> None:
-        """Ends what runs here, and says that it could go on elsewhere."""
+        """Ends all streams as LOST: another server can continue them."""
         for request_id in self._streams:
             self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=reason))
 
@@ -220,7 +220,7 @@ class EngineClient:
             self._process.kill()
 
     def _end_crashed(self) -> None:
-        """Who was being computed may be the cause; who only waited is not."""
+        """Requests that were being computed may be the cause. Requests that only waited are not."""
         for request_id in self._streams:
             if request_id in self._unstarted:
                 self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=ENGINE_DIED_BEFORE))
@@ -232,7 +232,7 @@ class EngineClient:
 
     @property
     def served(self) -> bool:
-        """Whether there was an engine that served, now or before."""
+        """Whether an engine serves, or has served before."""
         return self._load_limit_s is not None
 
     def _admit(self, request: Request, *, admitted: bool) -> None:
@@ -250,7 +250,7 @@ class EngineClient:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
 
     def _send(self, *, submit: bytes | None = None, cancel: str | None = None) -> None:
-        """Collects what one turn of the event loop has to say into one message."""
+        """Collects the commands of one iteration of the event loop into one message."""
         if not (self._commands.submit or self._commands.cancel):
             asyncio.get_running_loop().call_soon(self._flush)
         if submit:
@@ -276,7 +276,7 @@ class EngineClient:
             self._emit(RequestOutput(request_id))
 
     def _emit(self, event: RequestOutput) -> None:
-        # A stream may be gone: its cancel is on the way while the step that still ran it reports.
+        # A stream may have ended: its cancel command and the step's report crossed on the socket.
         if stream := self._streams.get(event.id):
             stream.put_nowait(event)
 

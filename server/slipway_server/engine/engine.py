@@ -1,4 +1,4 @@
-"""The step loop's body: schedule, run, publish; one request's trouble stays its own."""
+"""One step of the engine: schedule, run, publish. A failing request does not affect the others."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = "The server ran out of memory on this request."
 FAILED = "The engine failed on this request."
-# What torch says in a RuntimeError where a CPU has no memory left; of GPUs it raises OutOfMemoryError.
+# Messages of torch's RuntimeError when a CPU has no memory left. For GPUs it raises OutOfMemoryError.
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
 
 
@@ -31,12 +31,12 @@ class Runner(Protocol):
     def clear(self, blocks: list[int]) -> None: ...
 
     def probe(self) -> None:
-        """Computes one token that nobody asked for. Raises whatever it meets: then no request is to blame."""
+        """Computes one token without a request. It raises when the engine is broken: then no request is at fault."""
         ...
 
 
 class EngineBroken(Exception):
-    """Nothing can be computed any more, whatever is asked: only another process can go on."""
+    """Nothing can be computed any more: only a new process can continue."""
 
 
 StepOutcome = tuple[list[Work], list[Sampled], list[RequestOutput]]
@@ -55,7 +55,7 @@ class EngineCore:
     ) -> None:
         """`vocab_size`: token ids that the model has are below it; 0: not known.
 
-        `announce` gets the ids of requests that run for the first time before they run; without it, steps tell them.
+        `announce` gets the ids of requests before they run for the first time. Without it, the step reports them.
         """
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
@@ -69,7 +69,7 @@ class EngineCore:
         self._errors = 0
 
     def submit(self, request: Request) -> None:
-        """One that can never run is ended by the next step; the HTTP process knows the limits and asks for none."""
+        """The next step ends a request that can never run. The HTTP process checks the limits before."""
         try:
             validate_request(request, self._vocab_size)
             self.scheduler.submit(request, self._clock())
@@ -102,9 +102,9 @@ class EngineCore:
         return []
 
     def _run(self, batch: list[Work]) -> StepOutcome:
-        """What fails is tried again in halves: a step is repeatable, as its writes to the cache are by position.
+        """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
 
-        A request that fails alone, while the engine computes others, is the one to blame, and the only one that ends.
+        Only a request that fails alone, while the engine can compute others, ends.
         """
         try:
             return batch, list(self._runner.run(batch)), []
@@ -118,7 +118,7 @@ class EngineCore:
         return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
     def _fail_request(self, work: Work, error: Exception) -> RequestOutput:
-        """Raises EngineBroken when it is not the request's fault."""
+        """Ends the request. Raises EngineBroken when the engine cannot compute anything else either."""
         try:
             self._runner.probe()
         except Exception as broken:

@@ -1,4 +1,4 @@
-"""What the engine's next steps spend their time on, as a table: by Python function, or by torch operation."""
+"""Profiles of the engine's next steps as a table: by Python function, or by torch operation."""
 
 import cProfile
 import io
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Profiler:
-    """At most one profile at a time; it ends after its steps or its time, whatever is first."""
+    """At most one profile at a time. It ends after its steps or its time, whichever comes first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class Profiler:
         self._running: _ByFunction | _ByOperation | None = None
 
     def begin(self, ask: Profile) -> None:
-        """One that comes while another runs takes its place."""
+        """It replaces a profile that is running."""
         self._running = _ByOperation() if ask.operations else _ByFunction()
         self._steps, self._end_s = ask.steps, self._clock() + ask.seconds
 

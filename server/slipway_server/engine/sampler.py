@@ -1,4 +1,4 @@
-"""Logits to token ids, each row by its own request's rules, whatever else is in the batch."""
+"""Logits to token ids: each row by its own request's parameters, independent of the rest of the batch."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
@@ -89,7 +89,7 @@ def _edit(logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[Sampling
 
 
 def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
-    """In place: bias and penalties, in vLLM's order; what is forbidden at last, so that no number brings it back."""
+    """In place: bias and penalties in vLLM's order, then forbidden tokens, so that no bias can allow them again."""
     forbidden = _forbidden(len(row), sequence, p, row.device)
     for token, bias in p.logit_bias:
         row[token] += _bounded(bias)
@@ -108,7 +108,7 @@ def _forbidden(size: int, sequence: Sequence, p: SamplingParams, device: torch.d
             tokens.append(last)
     if len(sequence.output) < p.min_tokens:
         tokens += p.stop_token_ids
-    tokens = [token for token in tokens if token < size]  # what the model cannot say needs no rule
+    tokens = [token for token in tokens if token < size]  # the model cannot generate the others
     if not tokens and not p.allowed_token_ids:
         return None
     forbidden = torch.full((size,), bool(p.allowed_token_ids), device=device)
@@ -151,7 +151,7 @@ def _temperature(p: SamplingParams) -> float:
 def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, likeliest first, and their probabilities: of the top_k, the head that holds top_p, above min_p.
 
-    Only a part of the vocabulary is sorted, as long as that part holds all that is asked for.
+    Only a part of the vocabulary is sorted, as long as that part contains all candidates.
     """
     scaled = row / _temperature(p)
     total = torch.logsumexp(scaled, dim=-1)
@@ -167,7 +167,7 @@ def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, tor
         weights = weights / weights.sum()
     before = weights.cumsum(dim=-1) - weights
     selected = (before <= p.top_p * (weights.sum() if p.top_k else 1.0)) & (weights >= p.min_p * weights[0])
-    selected[0] = True  # whatever roundings and parameters say: there is always one to draw
+    selected[0] = True  # despite rounding: at least one candidate remains
     return tokens[selected], weights[selected]
 
 
@@ -185,7 +185,7 @@ def _noise(seed: int, position: int, size: int) -> torch.Tensor:
     return torch.from_numpy(numpy.maximum(noise, numpy.float32(1e-30)))
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- log probabilities ------------------------------------------------------------------------------------------------
 
 
 def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tuple[Logprobs, ...]:
@@ -202,7 +202,7 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
 
 
 def _logprobs_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams]) -> dict[int, Logprobs]:
-    """Rows that were asked for as many alternatives go together."""
+    """Rows with the same number of alternatives are computed together."""
     logprobs: dict[int, Logprobs] = {}
     for count in {p.logprobs for p in params} - {-1}:
         rows = [row for row, p in enumerate(params) if p.logprobs == count]

@@ -255,7 +255,7 @@ class Scheduler:
         return batch
 
     def _wholes(self, prefills: list[Sequence], budget: int, *, alone: bool) -> list[Work]:
-        """In order of arrival. A prompt that is larger than a step gets a step of its own."""
+        """In order of arrival. A prompt that is larger than a step gets a step alone."""
         batch: list[Work] = []
         for sequence in sorted(prefills, key=lambda item: (item.rank, item.arrival)):
             if sequence.length > budget and (batch or not alone):

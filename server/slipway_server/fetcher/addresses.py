@@ -1,4 +1,4 @@
-"""What an address is: public, private, this machine, or one that nothing connects to; pure.
+"""The kind of an address: public, private, loopback, or blocked; pure.
 
 The tables are explicit: `ipaddress` knows no metadata services, and its own properties change between Python versions.
 """
@@ -12,7 +12,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressKind(Enum):
-    """Who may be behind an address."""
+    """The kind of an address."""
 
     PUBLIC = "public"
     PRIVATE = "private"  # of an organisation or a cluster
@@ -22,7 +22,7 @@ class AddressKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddressCheck:
-    """The kind of an address, and what it is in words."""
+    """The kind of an address, and its description."""
 
     kind: AddressKind
     what: str
@@ -32,7 +32,7 @@ def judge(text: str) -> AddressCheck:
     """Classify an address; an IPv4 address inside an IPv6 one counts as itself.
 
     Raises:
-        ValueError: for what is no address.
+        ValueError: for a text that is not an address.
     """
     address = ipaddress.ip_address(text)
     inner = _embedded(address)

@@ -1,4 +1,4 @@
-"""The one way out of the fetcher: which URLs it asks, and which addresses it connects to.
+"""The fetcher's egress: which URLs it requests, and which addresses it connects to.
 
 The address is checked when it is connected to, not when a name is looked up: so neither a name that changes its
 address nor an unusual spelling leads elsewhere. Redirects are checked before they are followed.
@@ -69,7 +69,7 @@ def shown(url: str) -> str:
 
 
 def check_url(rules: EgressRules, url: str, *, insecure: bool) -> SplitResult:
-    """Refuse what is no https:// URL of a host; http:// only where `insecure`.
+    """Refuse everything but an https:// URL of a host; http:// only where `insecure`.
 
     Raises:
         RefusedError: with the reason.
@@ -97,7 +97,7 @@ def check_address(rules: EgressRules, host: str, address: str) -> None:
     """Refuse an address of a host.
 
     Raises:
-        RefusedError: with the host, the address and what it is.
+        RefusedError: with the host, the address and its kind.
     """
     verdict, host = judge(address), host.lower()
     allowed = {

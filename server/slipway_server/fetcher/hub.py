@@ -80,7 +80,7 @@ def _authorization(endpoint: str) -> dict[str, str]:
 
 
 def _resolve(transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int) -> Repository:
-    """Ask the hub once: what comes later goes by the commit."""
+    """Ask the hub once: later requests use the commit."""
     source, asked = f"hf://{repository}", quote(revision or "main", safe="")
     body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{asked}?blobs=true", LIST_LIMIT_BYTES)
     try:
@@ -113,7 +113,7 @@ def _file(base: str, name: str, item: dict[str, Any], source: str) -> Listed:
 
 
 def _get(transfer: Transfer, found: Repository, dest: Path) -> Path:
-    """Files of another commit that an interrupted run left are told by their checksums, or lie elsewhere."""
+    """Files of another commit that an interrupted run left have other checksums, or another folder."""
     target, partial = dest / "model", dest / f"{found.commit}.partial"
     for other in dest.glob("*.partial"):
         if other != partial and other.is_dir():

@@ -28,7 +28,7 @@ class ModelPin:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a pod says that it loads: the fetcher's last words when it succeeded."""
+    """The model that a pod loads: the fetcher's termination message when it succeeded."""
 
     digest: str
     commit: str
@@ -79,7 +79,7 @@ def sha256_pin(revision: str) -> str | None:
 
 
 def check(found: str, pin: ModelPin | None, source: str) -> None:
-    """Hold what was fetched to the pin.
+    """Compare the fetched model with the pin.
 
     Raises:
         UnusableError: with both digests.

@@ -41,7 +41,7 @@ def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.E
 
 def _get_archive(transfer: Transfer, uri: str, pinned: str | None, dest: Path, max_bytes: int) -> list[str]:
     packed, partial = dest / "archive.partial", dest / "model.partial"
-    if not pinned:  # nothing would tell that the beginning is of another archive
+    if not pinned:  # the beginning could be of another archive
         packed.unlink(missing_ok=True)
     transfer.get(uri, packed, max_bytes)
     _check_digest(packed, pinned, uri)

@@ -32,7 +32,7 @@ ERROR_EVENTS_S = 2.0  # for error events to reach clients after the engine died
 
 
 class Guard:
-    """Counts each API request once, by how it ended, and turns every exception into an answer."""
+    """Counts each API request once by its outcome, and turns every exception into a response."""
 
     def __init__(self, service: ModelService) -> None:
         self._service = service
@@ -47,7 +47,7 @@ class Guard:
         self.in_flight += 1
         self.idle.clear()
         self._service.metrics.arrived()
-        request[OUTCOME] = "cancelled"  # what it is when nothing below is reached
+        request[OUTCOME] = "cancelled"  # the outcome when nothing below is reached
         resource, status = request.match_info.route.resource, 0
         route = resource.canonical if resource else "*"
         with self._service.tracing.request(request.headers, request.method, route) as ended:
@@ -73,7 +73,7 @@ class Guard:
         except web.HTTPException as error:
             return _refuse(http, HttpError(error.status, _sentence(http, error)))
         except ConnectionError:
-            raise  # the client is gone: still "cancelled"
+            raise  # the client disconnected: still "cancelled"
         except Exception:
             log.exception("a request failed", extra={"path": http.path})
             return _refuse(
@@ -125,7 +125,7 @@ def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> t
 
 
 def _complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
-    """These, and one for whatever else comes: all of them meet expectations, aiohttp's own routes do not."""
+    """These routes and a fallback for everything else. All handle Expect headers, unlike aiohttp's own fallback."""
 
     async def not_found(http: web.Request) -> web.StreamResponse:
         raise web.HTTPNotFound
@@ -161,7 +161,7 @@ async def serve(
     limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
-    # aiohttp does not cancel handlers of clients that went away unless it is told to.
+    # By default aiohttp does not cancel handlers of clients that disconnected.
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -202,7 +202,7 @@ async def serve(
 async def _drain(
     settings: ServerSettings, health: Health, engine: EngineClient, guard: Guard, engine_life: asyncio.Task[None]
 ) -> None:
-    """New requests are refused, running ones go on; what is left at the end of the time ends with an error event."""
+    """Refuses new requests and lets running ones finish. At the timeout the rest ends with an error event."""
     health.draining = True
     log.info("draining", extra={"in_flight": guard.in_flight, "timeout_s": settings.drain_timeout_s})
     idle = asyncio.create_task(guard.idle.wait())

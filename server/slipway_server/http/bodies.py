@@ -141,7 +141,7 @@ def unsupported(param: str, message: str) -> HttpError:
 
 
 def _naming(message: str) -> HttpError:
-    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients want the name of the field beside it."""
+    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients also need the name of the field."""
     quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
     path = re.search(r"`\$\.?([^`\[.]*)", message)
     param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None

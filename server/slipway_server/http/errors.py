@@ -8,7 +8,7 @@ MAX_MESSAGE_CHARACTERS = 500  # an error may quote what a client sent
 class HttpError(Exception):
     """An answer that is not a success. `outcome` is its label in slipway_server_requests_total.
 
-    `elsewhere`: another server could go on with it.
+    `elsewhere`: another server could continue it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class HttpError(Exception):
 
 
 def _printable(text: str) -> str:
-    """What can be sent, whatever a client put into a path or a name."""
+    """A text that can be encoded, whatever a client put into a path or a name."""
     short = text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + "…"
     return short.encode("utf-8", "replace").decode()
 

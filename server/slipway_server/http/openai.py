@@ -154,7 +154,7 @@ class OpenAI:
 
 
 def select_choices(choices: list[Choice], body: FullSampling) -> list[Choice]:
-    """Of each prompt's candidates those that were asked for."""
+    """The requested number of each prompt's candidates."""
     if body.candidates == body.choices:
         return choices
     groups = (choices[start : start + body.candidates] for start in range(0, len(choices), body.candidates))

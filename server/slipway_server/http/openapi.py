@@ -1,4 +1,4 @@
-"""The API as an OpenAPI document, made of the same types that requests are checked by."""
+"""The API as an OpenAPI document, generated from the types that validate requests."""
 
 from functools import lru_cache
 from typing import Any
@@ -51,7 +51,7 @@ class ErrorBody(Struct):
 
 
 class ErrorAnswer(Struct):
-    """What every refusal and failure looks like, as in OpenAI's API."""
+    """The body of every error, as in OpenAI's API."""
 
     error: ErrorBody
 

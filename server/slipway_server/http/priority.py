@@ -1,4 +1,4 @@
-"""How urgent a client's request may be, as the gateway says. What the two say to each other is in docs/contracts.md."""
+"""The gateway's limit on a request's priority. The protocol is described in docs/contracts.md."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ PRIORITY_LIMIT = "X-Slipway-Priority-Limit"
 
 
 def limit_priority(headers: Mapping[str, str], requested: int) -> int:
-    """The class that was asked for, of which lower ones run earlier, held to the gateway's limit where it says one.
+    """The requested priority class, clamped to the gateway's limit where there is one. Lower classes run earlier.
 
     Raises:
         ApiError: the limit is no number (400).

@@ -38,7 +38,7 @@ class ServedModel:
 
     @property
     def embedding_rows(self) -> int:
-        """Token ids that the model knows, as its config.json says; a tokenizer may know more."""
+        """The size of the model's vocabulary by config.json. A tokenizer may have more tokens."""
         config = self.checkpoint.config
         text = config.get("text_config")
         rows = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
@@ -54,7 +54,7 @@ class PromptLimits:
 
 
 class Prompts:
-    """Raises HttpError for what is no prompt of this model's, by the name of the field."""
+    """Raises HttpError, with the name of the field, for prompts that this model cannot take."""
 
     def __init__(self, model: ServedModel, pool: TextPool | None = None) -> None:
         self._model, self._pool = model, pool or TextPool()
@@ -88,7 +88,7 @@ class Prompts:
         return prompt
 
     def _variables(self, body: ChatRequest) -> dict[str, Any]:
-        """For the template. What it does not ask for would be passed over in silence."""
+        """The template's variables. Refuses those that the template does not use, which would be ignored silently."""
         template, given = self._model.template, dict(body.chat_template_kwargs or {})
         for name in given:
             if name in OWN_VARIABLES or not template.names(name, tools=bool(body.tools)):
@@ -151,6 +151,6 @@ class Prompts:
 
 
 def check_tokens(tokens: Sequence[int], param: str, vocabulary: int) -> None:
-    """A model has no row for other ids: what it would read there is nobody's, or another's."""
+    """Raises HttpError for ids outside the vocabulary: the model has no embedding for them."""
     if (highest := max(tokens, default=0)) >= vocabulary:
         raise invalid(f"Token ids must be below {vocabulary}; {highest} is not.", param)

@@ -1,4 +1,4 @@
-"""The bodies that clients send, for all protocols: this is what is checked, and what GET /openapi.json shows."""
+"""The request bodies of all protocols: they validate requests and make the schema of GET /openapi.json."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -117,22 +117,22 @@ class FullSampling(Sampling, kw_only=True):
 
     @property
     def candidates(self) -> int:
-        """Answers to generate for each prompt, of which `choices` are told."""
+        """Answers to generate for each prompt. `choices` of them are returned."""
         return self.choices
 
     @property
     def beams(self) -> int:
-        """Sequences that a beam search keeps, of which `choices` are told."""
+        """The number of beams. `choices` of the answers are returned."""
         return self.choices
 
     @property
     def token_logprobs(self) -> int:
-        """Alternatives to tell for each token; -1: nothing."""
+        """Alternatives to return for each token; -1: no log probabilities."""
         return -1
 
     @property
     def prompt_token_logprobs(self) -> int:
-        """Alternatives to tell for each token of the prompt; -1: nothing."""
+        """Alternatives to return for each token of the prompt; -1: no log probabilities."""
         return -1 if self.prompt_logprobs is None else self.prompt_logprobs
 
     def check(self) -> None:

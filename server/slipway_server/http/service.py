@@ -1,4 +1,4 @@
-"""One model as the endpoints see it: prompts in, text deltas or vectors out, with limits, stops and metrics."""
+"""One served model: prompts in, text deltas or vectors out, with limits, stop strings and metrics."""
 
 import asyncio
 import time
@@ -85,7 +85,7 @@ class ModelService:
         tracing: Tracing | None = None,
         tenants: Tenants | None = None,
     ) -> None:
-        """`tenants`: who says whose request it is; without them nobody is believed."""
+        """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
         self._engine, self._prompts = engine, Prompts(model)
@@ -186,7 +186,7 @@ class ModelService:
         return Request(name, prompt, params, generation.priority, resumed, generation.tenant, timeout_s=timeout_s)
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
-        """Each choice draws with a seed of its own."""
+        """Each choice has its own seed."""
         # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
         stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
         params = generation.sampling.params(limit, stop_token_ids, generation.seed)
@@ -222,7 +222,7 @@ class ModelService:
         return [(beam, self._beam_text(request, sampling, beam)) for beam in answers]
 
     async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
-        """The likeliest tokens after a beam. A search that has begun is not sent away because others wait."""
+        """The likeliest tokens after a beam. A search that has begun is not refused when the queue is full."""
         params = SamplingParams(len(beam.tokens) + 1, temperature=0.0, logprobs=alternatives)
         step = replace(request, id=f"beam-{uuid.uuid4().hex}", sampling=params, resumed=beam.tokens)
         async with aclosing(self._engine_events(step, admitted=bool(beam.tokens))) as events:
@@ -255,7 +255,7 @@ class ModelService:
         raise failed("The engine ended a request without an embedding.")
 
     async def _events(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """What the engine tells of a request, with its timing."""
+        """The engine's events of a request. Records its timing."""
         timing = Timing(request.known_tokens)
         with self._timed(timing):
             async with aclosing(self._engine_events(request)) as events:
@@ -270,7 +270,7 @@ class ModelService:
                     yield event
 
     async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's events; its troubles as answers for the client."""
+        """The engine's events. Its errors become HTTP errors."""
         try:
             async with aclosing(self._engine.stream(request, admitted=admitted)) as events:
                 async for event in events:
@@ -286,7 +286,7 @@ class ModelService:
 
     @contextmanager
     def _timed(self, timing: Timing) -> Iterator[None]:
-        """Counts once what has begun to run, however it ends."""
+        """Records a request that has run once, however it ends."""
         try:
             yield
         except HttpError:
@@ -299,7 +299,7 @@ class ModelService:
 
 
 async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
-    """All results, or the first failure: then nothing goes on."""
+    """All results, or the first failure, which cancels the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
@@ -309,7 +309,7 @@ async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
 
 
 class _DeltaBuilder:
-    """Tokens of one request to deltas. An answer of no tokens is one of a token that is not told."""
+    """Builds deltas from a request's tokens. For max_tokens 0 it generates one token and does not return it."""
 
     def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"

@@ -61,7 +61,7 @@ class Shape(ABC):
     def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
-        """What comes before the first delta of a choice."""
+        """The chunk before the first delta of a choice."""
         return None
 
     def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:

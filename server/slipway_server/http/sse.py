@@ -1,4 +1,4 @@
-"""Answers on the wire: JSON bodies, and server-sent events that always say how they ended."""
+"""Responses: JSON bodies, and server-sent events that always end with a final event or an error."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class _Line:
 
     async def keep_alive(self) -> None:
         """Without a word for so long, proxies and clients take a connection for dead."""
-        with contextlib.suppress(ConnectionError):  # whoever writes next learns of it
+        with contextlib.suppress(ConnectionError):  # the next write raises it
             while True:
                 if (left := self._written_s + KEEP_ALIVE_S - self._clock()) > 0:
                     await asyncio.sleep(left)
@@ -100,19 +100,20 @@ async def stream_events(
 
 
 async def _break_off(http: web.Request, line: _Line, failure: HttpError) -> None:
-    """Without an end of the body: who reads it knows that it is not all. A crash is said in a comment before."""
+    """Ends the connection without the end of the body, so that the reader knows it is incomplete. After a crash of
+    the engine a comment precedes the end."""
     assert http.transport, "its client is there"
     if failure.code != "engine_crashed":
         http.transport.abort()
         return
     await line.write(CRASHED)
-    # Unlike an abort it lets what was written out first; a client that does not read gets no longer than this.
+    # Unlike abort(), close() sends written data first. A client that does not read gets this long.
     http.transport.close()
     asyncio.get_running_loop().call_later(BREAK_OFF_S, http.transport.abort)
 
 
 async def _frames(events: AsyncIterator[Any], progress: StreamProgress | None) -> AsyncIterator[bytes]:
-    """Events as bytes; those that a client has already are passed over."""
+    """Events as bytes, without those that the client has already."""
     async for event in events:
         if progress is None:
             yield _frame(event)

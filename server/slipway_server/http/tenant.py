@@ -1,4 +1,4 @@
-"""Whose request it is, as a gateway says and proves it. docs/contracts.md has the words; the gateway's is proof.py."""
+"""The tenant of a request, which a gateway signs. See docs/contracts.md; the gateway's side is proof.py."""
 
 import base64
 import hmac
@@ -37,9 +37,9 @@ class _TenantKeys(msgspec.Struct):
 
 
 class Tenants:
-    """Believes a tenant that a gateway proves; between tenants the engine is fair, each has a prefix cache of its own.
+    """Accepts a tenant with a valid proof. The engine is fair between tenants, and each has its own prefix cache.
 
-    A header without a valid proof is passed over and counted: while keys rotate, nobody's request may fail for it.
+    A header without a valid proof is ignored and counted: no request may fail while keys rotate.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Tenants:
         self._proved: OrderedDict[tuple[str, str], int] = OrderedDict()  # tenant and proof; the window
 
     def of(self, headers: Mapping[str, str]) -> str:
-        """The tenant; "" for requests of nobody in particular. ApiError for what is no tenant at all."""
+        """The tenant; "" for requests without one. Raises HttpError for a malformed header."""
         given = headers.get(TENANT, "")
         if not given:
             return ""
@@ -95,7 +95,7 @@ class Tenants:
         return int(parts[2])
 
     def _reload(self, now_s: float) -> None:
-        """A file that is away has no keys: whoever took it away does not want its keys to count."""
+        """Reads the keys again when the file has changed. A missing file means no keys: its removal revokes them."""
         if not self._path or 0 <= now_s - self._checked_s < RELOAD_S:
             return
         self._checked_s = now_s
@@ -113,7 +113,7 @@ class Tenants:
 
 
 def sign(key: bytes, tenant: str, deployment: str, window: str) -> str:
-    """Hexadecimal HMAC-SHA-256 of what a proof says."""
+    """Hexadecimal HMAC-SHA-256 of the fields of a proof."""
     return hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
 
 

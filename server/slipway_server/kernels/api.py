@@ -131,7 +131,7 @@ class Kernels(Protocol):
         ...
 
     def clear(self, blocks: list[int]) -> None:
-        """What is in these blocks may be no numbers at all, and must not reach whoever gets them next."""
+        """Zeroes these blocks, which may hold non-finite numbers."""
         ...
 
 

@@ -85,7 +85,7 @@ class TorchKernels:
             layer.reserve(blocks, (size, size), self.dtype, self.device, int8=self._kv_int8)
 
     def populate(self) -> None:
-        """Nothing to do: the memory of a GPU is there, and what is slower on a CPU is not held up by it."""
+        """Nothing to do: a GPU's memory is allocated already, and plain torch on a CPU does not gain from it."""
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing to do: no more is read than was written for the sequence at hand."""
@@ -117,10 +117,10 @@ class PlainCache:
 
 
 class Int8Cache:
-    """Whole numbers from -127 to 127 with a scale for each token and head; what is not finite makes the scale so."""
+    """Integers from -127 to 127 with a scale for each token and head. Non-finite numbers make the scale non-finite."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
-        """shape [slots, kv heads, size]; `dtype` of what is read."""
+        """shape [slots, kv heads, size]; `dtype` of the numbers that `read` returns."""
         self._dtype = dtype
         self._quantized = torch.empty(shape, dtype=torch.int8, device=device)
         self._scales = torch.empty((*shape[:2], 1), dtype=torch.float32, device=device)
@@ -252,7 +252,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
 
 
 def rotate(x: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-    """The first 2 * half numbers of each head: pairs are (i, i + half). What is behind them stays."""
+    """The first 2 * half numbers of each head: pairs are (i, i + half). The others stay unchanged."""
     positions = batch.positions.long()
     cos, sin = rotary.cos[positions][:, None], rotary.sin[positions][:, None]
     half = cos.shape[-1]

@@ -167,7 +167,7 @@ class TritonAttention:
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not smaller."""
+    """The smallest power of two that is not smaller."""
     return 1 << (number - 1).bit_length()
 
 

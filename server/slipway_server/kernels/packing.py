@@ -47,7 +47,7 @@ class Packed:
 def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: int) -> Packed:
     """A step of decodes as one of `size` of them, with block tables of `width` blocks.
 
-    Rows that are too many write to the block `scratch`, which no sequence has, and read what they wrote there.
+    The padding rows write to the block `scratch`, which no sequence has, and read it.
     """
     count, more = len(packed.ids), size - len(packed.ids)
     block_tables = numpy.full((size, width), scratch, numpy.int32)

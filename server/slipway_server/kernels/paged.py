@@ -32,7 +32,7 @@ def _attend(
         there = tokens < end
         blocks = tl.load(table + tokens // BLOCK, mask=there, other=0).to(tl.int64)
         rows = ((blocks * KV_HEADS + head) * BLOCK + tokens % BLOCK) * SIZE
-        # What was never written may be no number at all, and no number times a weight of 0 is none either.
+        # Memory that was never written may hold NaN, and NaN times a weight of 0 is NaN.
         inside = there[:, None] & (columns < SIZE)[None, :]
         k = tl.load(keys + rows[:, None] + columns[None, :], mask=inside, other=0.0)
         v = tl.load(values + rows[:, None] + columns[None, :], mask=inside, other=0.0)

@@ -1,6 +1,6 @@
 """What a model is by its config.json: a generator, an encoder of text, or nothing that is served here. Pure.
 
-Nothing is guessed: what is neither a known encoder nor a decoder of text alone is refused with a sentence.
+Nothing is guessed: a model that is neither a known encoder nor a text-only decoder is refused with a sentence.
 """
 
 import re
@@ -16,7 +16,7 @@ ENCODERS = frozenset(
     | {"eurobert", "megatron-bert", "mobilebert", "modernbert", "mpnet", "nystromformer"}
     | {"rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert", "xlm-roberta", "xlm-roberta-xl"}
 )
-# Decoders that are published as embedding models too: with sentence-transformers' modules.json, or asked for by name.
+# Decoders that can be embedding models: with sentence-transformers' modules.json, or when the task is given.
 EMBEDDING_DECODERS = frozenset({"gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 # Parts of a model that are not for text.
@@ -45,7 +45,7 @@ TESTED = frozenset(
     {"cohere", "deepseek_v2", "gpt2", "gpt_neox", "granitemoe", "mixtral", "olmo", "olmo2", "opt", "qwen3_moe"}
     | {"starcoder2"}
 )
-# Those that are known not to, and why.
+# Decoders that do not, and why.
 _OWN_ATTENTION = "computes attention in a way of its own in transformers, which does not take this engine's cache"
 INCOMPATIBLE = {
     "bloom": _OWN_ATTENTION,
@@ -68,7 +68,7 @@ def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) ->
         pooled: whether the folder says how its vectors are pooled (sentence-transformers' modules.json).
 
     Raises:
-        NotServable: for weights that cannot be read, and for what is no generator and no encoder of text.
+        NotServable: for weights that cannot be read, and for models that are neither generators nor encoders of text.
     """
     refuse_quantized(config)
     _refuse_other_modalities(config)
@@ -142,7 +142,7 @@ def _ropes(config: Config) -> list[Config]:
     return [rope for rope in (*found, *nested) if isinstance(rope, dict)]
 
 
-# --- what a class name says -------------------------------------------------------------------------------------------
+# --- class names ------------------------------------------------------------------------------------------------------
 
 
 def _architecture(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""What a model folder holds, read without torch, and the sentences for what is wrong with it."""
+"""Reads and checks a model folder without torch; errors are sentences for a person."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 JSON_LIMIT_BYTES = 64 * 2**20
 ENTRIES_LIMIT = 100_000  # of a model folder
 CONTEXT_LIMIT = 10_000_000
-# Where tools keep what they did to the weights, beside a config.json that may not say it.
+# Files in which tools describe their quantization; config.json may not mention it.
 QUANTIZED_FILES = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ", "hf_quant_config.json": "ModelOpt"}
 # safetensors' names of the numbers that this server reads; whole numbers are masks and positions of old checkpoints.
 READABLE = frozenset({"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"})
@@ -31,7 +31,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose files are all there, and what they say of the model."""
+    """A complete model folder and its description."""
 
     folder: Path
     config: dict[str, Any]
@@ -44,7 +44,7 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     """Follows the fetcher's marker, checks that the weights are whole, and reads what the HTTP process must know.
 
     Raises:
-        CheckpointError: for a folder that cannot be served, with `task` where one is asked for.
+        CheckpointError: for a folder that cannot be served, with this `task` if one is given.
     """
     folder = resolve(folder)
     check_links(folder)
@@ -150,7 +150,7 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
 
 
 def check_safetensors(path: Path) -> None:
-    """Compares the header with the size of the file: a download that was cut is told from a whole one."""
+    """Compares the header with the size of the file: it detects an incomplete download."""
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)

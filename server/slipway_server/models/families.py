@@ -1,6 +1,6 @@
-"""What a decoder's config.json says, in one vocabulary for all families. Pure: no torch, no files.
+"""A decoder's config.json in one vocabulary for all families. Pure: no torch, no files.
 
-A family is what it does differently from llama. What is not understood completely is Unsupported, never guessed.
+A family is described by its differences from llama. Unknown fields raise Unsupported; nothing is guessed.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from .rope import Rotation, Unsupported, rope_of, rotation
 
 MOST_LAYERS = 1024
 MOST_HEAD_SIZE = 4096
-MOST = 2**24  # of heads, of a size, of a vocabulary: what is larger is a mistake, and would be allocated
+MOST = 2**24  # of heads, of a size, of a vocabulary: larger values are mistakes, and would be allocated
 
 
 class BadConfig(Exception):
@@ -20,7 +20,7 @@ class BadConfig(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    rotation: Rotation | None  # None: no position is told to this layer
+    rotation: Rotation | None  # None: this layer has no position embedding
     window: int = 0  # tokens that it sees, itself included; 0: all
 
 
@@ -48,7 +48,7 @@ class DecoderShape:
     score_cap: float = 0.0
     logits_cap: float = 0.0
     packed_names: bool = False  # qkv_proj and gate_up_proj lie in one tensor each
-    ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # tensors of old checkpoints that say nothing
+    ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # redundant tensors of old checkpoints
 
     def step_bytes(self, tokens: int, rows: int, number_bytes: int) -> int:
         """At most, while a step of so many tokens is computed and so many rows of it are sampled from.
@@ -112,7 +112,7 @@ def _count(config: Config, name: str, most: int = MOST) -> int:
 
 def _activation(config: Config) -> str:
     if str(config["model_type"]).startswith("gemma"):
-        return "gelu_tanh"  # hidden_act is what the first checkpoints said, and not what the model was trained with
+        return "gelu_tanh"  # the first checkpoints have a hidden_act that the model was not trained with
     name = config.get("hidden_act", "silu")
     known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
     if not isinstance(name, str) or name not in known:

@@ -1,4 +1,4 @@
-"""A checked model folder to the decoder that is fastest here, and the proof that it computes what it should."""
+"""Loads the fastest decoder for a model folder on this machine, and tests it."""
 
 import logging
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ def _on_gpu(options: _Options) -> Kernels:
 
         kernels = TritonKernels(options.dtype, options.device, options.context_tokens)
         kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=options.dtype, device=options.device))
-    # Whatever it is: Triton compiles its launcher when the first kernel starts, and says what it lacks in many ways.
+    # Any exception: Triton compiles its launcher at the first kernel, and reports missing parts in many ways.
     except Exception as error:
         reason = f"Triton: {_first_line(error)} (it needs a C compiler and Python's headers: install gcc, or set CC)"
         if not options.allow_slow:

@@ -16,7 +16,7 @@ KNOWN_FIELDS = frozenset(
 
 
 class Unsupported(Exception):
-    """This decoder is not one of ours: one sentence for a person."""
+    """This decoder is not a built-in family: one sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
 
     Raises:
         Unsupported: for a type or a parameter that is not known here.
-        KeyError: for a parameter that its type needs and that is not there.
+        KeyError: for a missing parameter that its type needs.
         ValueError, ArithmeticError, TypeError: for values that make no sense.
     """
     if strange := rope.keys() - KNOWN_FIELDS - {"longest"}:
@@ -93,7 +93,7 @@ def _llama3(frequency: float, rope: Config) -> float:
 
 
 def _yarn(plain: list[float], rope: Config, rotated: int) -> Rotation:
-    """Dimensions that turn often keep their frequency, slow ones are stretched, those between are mixed."""
+    """High frequencies stay, low frequencies are stretched, those between are interpolated."""
     original, base = rope["original_max_position_embeddings"], float(rope["rope_theta"])
     factor = float(rope.get("factor") or rope["longest"] / original)
 

@@ -1,4 +1,4 @@
-"""How a config.json would be served, and why: what loading decides later, without weights. Pure."""
+"""How a config.json would be served, and why: the decision that loading makes later with the weights. Pure."""
 
 from dataclasses import dataclass
 from typing import Any

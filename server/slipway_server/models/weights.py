@@ -40,7 +40,7 @@ class CheckpointWeights:
 
     @property
     def left(self) -> list[str]:
-        """Names of tensors that nobody took."""
+        """Names of tensors that were not taken."""
         return sorted(self._where)
 
     def has(self, name: str) -> bool:

@@ -34,7 +34,7 @@ class Timing:
 
 class ServerMetrics:
     def __init__(self, model_name: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page, and nobody reads them
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the size of the page
         self.registry = CollectorRegistry()
         self._model = {"model_name": model_name, "engine": "0"}
         self._running = self._gauge("num_requests_running", "Requests that hold a slot.")

@@ -7,7 +7,7 @@ from .tokenizer import BYTE_FALLBACK, OTHER, Tokenizer, without_leading
 
 BROKEN = "\ufffd"
 CONTEXT_TOKENS = 6
-MAX_PENDING_TOKENS = 16  # a character has four bytes at most: what is broken for so long stays broken
+MAX_PENDING_TOKENS = 16  # a character has at most four bytes: longer invalid sequences stay invalid
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:
@@ -27,7 +27,7 @@ class Detokenizer(Protocol):
         """The text that this token makes certain; empty in the middle of a character."""
 
     def flush(self) -> str:
-        """What is still held back when no token will come any more."""
+        """The pending text after the last token."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True) -> Detokenizer:
@@ -37,7 +37,7 @@ def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_t
 
 
 class ByBytes:
-    """Joins the bytes of tokens, and tells a character when its last byte is there.
+    """Joins the bytes of tokens, and emits a character when it has its last byte.
 
     Equal to the library's decoder for everything that an encoder makes. Where a model writes bytes that are no UTF-8, a
     byte-fallback decoder takes back whole characters that stand right before them, which a stream cannot: here only the

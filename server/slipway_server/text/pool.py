@@ -1,4 +1,4 @@
-"""Threads for texts that would hold up the event loop: few of them, few that wait, and none for longer than allowed."""
+"""A thread pool for text work that would block the event loop, with limits on threads, queue and time."""
 
 import asyncio
 import ctypes
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 THREADS = 2
-MAX_WAITING = 128  # works; what comes beyond is refused
+MAX_WAITING = 128  # jobs; more are refused
 LIMIT_S = 10.0  # of one work, from its start
 
 
@@ -51,13 +51,13 @@ class TextPool:
             return future.result()
         finally:
             if not future.done():
-                future.cancel()  # where it has not begun
+                future.cancel()  # when it has not started
                 job.interrupt()
 
     def _finish(self, future: "asyncio.Future[T]") -> None:
         self._free += 1
         if not future.cancelled():
-            future.exception()  # may have nobody left to hear of it
+            future.exception()  # marks it as retrieved: the caller may have been cancelled
 
 
 class _Job(Generic[T]):
@@ -84,7 +84,7 @@ class _Job(Generic[T]):
                 pass
 
     def interrupt(self) -> None:
-        """Raises TextTimeout in its thread, at the next bytecode: what runs outside of Python goes on to its end."""
+        """Raises TextTimeout in its thread at the next bytecode. C code runs to its end first."""
         with self._lock:
             if self._thread is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TextTimeout))

@@ -1,13 +1,13 @@
-"""Stop strings across token borders: nothing that could become one is sent before it is known not to.
+"""Stop strings across tokens: text that may be the start of one is held back until that is decided.
 
-One pass over the text for each stop string, however they repeat themselves: Knuth, Morris and Pratt's matcher.
+Each stop string takes one pass over the text (Knuth-Morris-Pratt).
 """
 
 from functools import lru_cache
 
 
 class StopMatcher:
-    """Finds the stop string that is complete first; of several that end at the same place, the longest."""
+    """Finds the stop string that is complete first. Of several that end at the same character, the longest."""
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         """`include`: the stop string that ends an answer is a part of it."""
@@ -19,7 +19,7 @@ class StopMatcher:
     def push(self, text: str, *, may_end: bool = True) -> str:
         """The text that can be sent; after a match everything from the stop string on is dropped.
 
-        Without `may_end` a stop string that is complete within this text is passed over.
+        Without `may_end` a stop string that is complete within this text is ignored.
         """
         if not self._stops:
             return text
@@ -39,7 +39,7 @@ class StopMatcher:
 
 
 class _KmpMatcher:
-    """How much of one stop string the text ends with."""
+    """How much of one stop string the text so far ends with."""
 
     def __init__(self, stop: str) -> None:
         self.stop, self.length = stop, 0
@@ -58,7 +58,7 @@ class _KmpMatcher:
 
 @lru_cache(maxsize=256)
 def _prefix_function(stop: str) -> tuple[int, ...]:
-    """For each beginning of a stop string the longest shorter one that it ends with."""
+    """The prefix function: for each prefix, the length of its longest proper prefix that is also its suffix."""
     found, length = [0], 0
     for character in stop[1:]:
         while length and stop[length] != character:

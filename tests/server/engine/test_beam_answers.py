@@ -43,7 +43,7 @@ def up_to_a_stop(tokens: list[int], stops: list[int]) -> tuple[int, ...]:
     ("width", "length_penalty", "early_stopping"),
     [(2, 1.0, False), (4, 1.0, True), (4, 0.0, "never"), (3, 2.0, "never"), (5, -1.0, False)],
 )
-def test_answers_are_those_of_transformers(
+def test_answers_equal_those_of_transformers(
     name: str, width: int, length_penalty: float, early_stopping: EarlyStopping
 ) -> None:
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ def test_without_a_target_every_step_may_be_full() -> None:
 
 
 @pytest.mark.parametrize(("fixed_s", "each_s"), [(0.02, 0.002), (0.15, 0.0024), (0.0, 0.0001)])
-def test_it_finds_the_size_that_takes_the_target(fixed_s: float, each_s: float) -> None:
+def test_the_budget_converges_to_the_target_time(fixed_s: float, each_s: float) -> None:
     budget, noise = TokenBudget(least=32, most=2048, target_s=0.4), random.Random(0)
     for step in range(200):
         tokens = budget.tokens() if step % 3 else 32  # now and then only decodes

@@ -94,7 +94,7 @@ UNSAYABLE = {
 }
 
 
-async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> None:
+async def test_a_request_that_cannot_be_encoded_does_not_affect_others() -> None:
     """Safety 2: the turn's other requests and cancels were lost, and a queue filled with what never ended."""
     async with a_life() as life:
         ready: Ready = await life.ready
@@ -115,7 +115,7 @@ async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> 
         assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
 
 
-async def test_what_the_engine_refuses_ends_with_a_sentence() -> None:
+async def test_a_model_that_the_engine_refuses_ends_with_its_reason() -> None:
     async with a_life() as life:
         ready: Ready = await life.ready
         nan, beyond = replace(PLAIN, temperature=float("nan")), (ready.vocab_size,)
@@ -126,7 +126,7 @@ async def test_what_the_engine_refuses_ends_with_a_sentence() -> None:
         assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
 
 
-async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
+async def test_a_crash_distinguishes_running_requests_from_waiting_ones() -> None:
     async with a_life() as life:
         await life.ready
         # Two slots: the third waits, and cannot be the cause.
@@ -143,7 +143,7 @@ async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
         assert life.crashes == 1
 
 
-async def test_one_that_crashes_the_engine_in_its_first_step_was_in_flight() -> None:
+async def test_a_request_that_crashes_the_engine_in_its_first_step_was_running() -> None:
     """It is announced before its step runs: else the cause itself would look as if it had waited."""
     async with a_life() as life:
         await life.ready

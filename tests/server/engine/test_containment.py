@@ -88,7 +88,7 @@ def names(batch: list[Work]) -> set[str]:
 
 
 @pytest.mark.parametrize("bad", [(3,), (0, 7), (0, 1, 2, 3, 4, 5, 6)])
-def test_an_exception_ends_the_requests_that_cause_it_and_no_other(bad: tuple[int, ...]) -> None:
+def test_an_exception_ends_only_the_request_that_causes_it(bad: tuple[int, ...]) -> None:
     engine, guilty = make_engine(), {f"good{index}" for index in bad}
     failing(engine, lambda batch: IndexError("argmax()") if guilty & names(batch) else None)
     for index in range(SLOTS):
@@ -102,7 +102,7 @@ def test_an_exception_ends_the_requests_that_cause_it_and_no_other(bad: tuple[in
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
 
-def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_were() -> None:
+def test_a_request_that_fails_during_its_answer_does_not_change_the_others() -> None:
     engine = make_engine()
     failing(
         engine,
@@ -129,7 +129,7 @@ def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_we
         torch.OutOfMemoryError("CUDA out of memory."),
     ],
 )
-def test_a_step_without_memory_is_computed_in_parts_and_ends_who_alone_is_too_large(error: Exception) -> None:
+def test_a_step_without_memory_is_split_and_only_a_request_too_large_alone_ends(error: Exception) -> None:
     """Safety 5: out of memory on a CPU is a RuntimeError."""
     assert is_out_of_memory(error)
     engine = make_engine()
@@ -149,7 +149,7 @@ def test_the_kernels_really_say_so_where_a_cpu_has_no_memory() -> None:
     assert is_out_of_memory(refused.value)
 
 
-def test_who_cannot_compute_anything_blames_nobody() -> None:
+def test_a_broken_engine_blames_no_request() -> None:
     """As after an illegal access on a GPU: the requests go on elsewhere, and another process takes this one's place."""
     engine = make_engine()
     failing(engine, lambda batch: RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -172,7 +172,7 @@ def test_a_probe_changes_nothing() -> None:
 # --- what requests ask for --------------------------------------------------------------------------------------------
 
 
-def test_token_ids_that_the_model_does_not_have_never_reach_it() -> None:
+def test_token_ids_outside_the_vocabulary_never_reach_the_model() -> None:
     """Safety 3: such as Gemma 3's <image_soft_token>, the first id behind the embedding's rows."""
     engine = make_engine()
     size = engine._vocab_size

@@ -144,7 +144,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, **troubles: bool) -> tuple[Tape, d
 
 
 @pytest.mark.usefixtures("no_device")
-def test_replayed_steps_give_the_tokens_of_plain_ones(
+def test_replayed_steps_give_the_same_tokens_as_eager_steps(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
     tape, found = captured(monkeypatch)
@@ -155,14 +155,14 @@ def test_replayed_steps_give_the_tokens_of_plain_ones(
 
 
 @pytest.mark.usefixtures("no_device")
-def test_steps_that_cannot_be_captured_run_as_they_are(
+def test_steps_that_cannot_be_captured_run_eagerly(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
     tape, found = captured(monkeypatch, out_of_memory=True)
     assert found == expected and tape.replays == 0
 
 
-def test_the_self_test_holds_both_kinds_of_steps_against_each_other() -> None:
+def test_the_self_test_compares_prefill_with_decode() -> None:
     model = decoder(TritonKernels(torch.float32, "cpu", CONTEXT))
     model.kernels.reserve(4)
     self_test(model, 64)

@@ -89,7 +89,7 @@ def test_no_parameters_raise_or_bring_out_a_forbidden_token(
         {"temperature": 1e308, "allowed_token_ids": (7,), "top_k": 3},
     ],
 )
-def test_what_stopped_engines_is_an_ordinary_request(asked: dict[str, float]) -> None:
+def test_parameters_that_stopped_engines_are_ordinary_requests(asked: dict[str, float]) -> None:
     result = sampled([float(token) for token in range(VOCABULARY)], [1, 1], SamplingParams(4, **asked))  # type: ignore[arg-type]
     assert result.token is not None
     assert "allowed_token_ids" not in asked or result.token == 7
@@ -97,7 +97,7 @@ def test_what_stopped_engines_is_an_ordinary_request(asked: dict[str, float]) ->
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_rules_that_leave_no_token_are_said_and_nothing_is_drawn(temperature: float, top_p: float) -> None:
+def test_rules_that_allow_no_token_end_the_request(temperature: float, top_p: float) -> None:
     p = SamplingParams(9, temperature, top_p, allowed_token_ids=(5,), stop_token_ids=(5,), min_tokens=5)
     assert sampled([0.0] * VOCABULARY, [], p) == Sampled(no_token_allowed=True)
     # From the fifth token on it may stop.

@@ -149,7 +149,7 @@ def answers(engine: EngineCore, each: Callable[[int], int] = lambda index: 0) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = make(tmp_path, family)
     wanted = expected(model)
     assert len({tuple(answer) for answer in wanted}) > 5, "the models must say different things"

@@ -69,7 +69,7 @@ def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, 
     return math.exp(-sum(item.values[0] for item in told) / len(told))
 
 
-def test_prompt_log_probabilities_are_those_of_the_text_in_any_parts() -> None:
+def test_prompt_log_probabilities_do_not_depend_on_chunks() -> None:
     whole = perplexity("tiny-v2", "float32", "none", 512)
     assert perplexity("tiny-v2", "float32", "none", 37) == pytest.approx(whole, rel=1e-4)
     # The better model is better, and both know more than nothing: 2048 tokens to choose from.
@@ -147,7 +147,7 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
     assert run(SchedulerConfig(4, 48, 4096), tuple(tuple(tokens[:17]) for tokens in alone))[1] == alone
 
 
-def test_int8_keys_and_values_are_refused_where_they_are_not_known(tmp_path: Path) -> None:
+def test_an_int8_kv_cache_is_refused_where_it_is_not_supported(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     with pytest.raises(LoadError, match="--kv-cache-dtype int8 is for the built-in families only"):
         load_generator(

@@ -92,7 +92,7 @@ def test_prefills_share_a_step_shortest_first_and_the_oldest_is_never_stuck() ->
     assert "s0" in ended[:2] and "long" in ended
 
 
-def test_a_resumed_answer_is_prefilled_and_goes_on_where_it_was() -> None:
+def test_a_resumed_answer_is_prefilled_and_continued() -> None:
     scheduler = Scheduler(limits(slots=2, step_tokens=8))
     resumed = Request("r", tuple(range(4)), SamplingParams(9, stop_token_ids=(STOP,)), resumed=(11, 12, 13, 14, 15, 16))
     assert (resumed.known_tokens, resumed.kv_tokens) == (10, 12)
@@ -141,7 +141,7 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
     )
 
 
-def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
+def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None:
     scheduler = Scheduler(limits(slots=1, step_tokens=8))
     params = SamplingParams(3, prompt_logprobs=0)
     scheduler.submit(Request("told", tuple(range(20)), params, priority=1))
@@ -170,7 +170,7 @@ def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
     assert spans(scheduler.schedule()) == [("again", 0, 8, False)]
 
 
-def test_a_step_tells_of_no_more_prompt_tokens_than_it_has_room_for_logits() -> None:
+def test_a_step_limits_the_prompt_tokens_with_log_probabilities() -> None:
     scheduler = Scheduler(limits(slots=4, step_tokens=2000, kv_tokens=8000))
     for name in "abc":
         scheduler.submit(Request(name, tuple(range(200)), SamplingParams(1, prompt_logprobs=0)))
@@ -180,14 +180,14 @@ def test_a_step_tells_of_no_more_prompt_tokens_than_it_has_room_for_logits() -> 
     assert ("plain", 0, 900, True) in spans(batch)
 
 
-def test_what_can_never_fit_is_refused() -> None:
+def test_a_request_that_can_never_fit_is_refused() -> None:
     scheduler = Scheduler(limits(slots=1, kv_tokens=8))
     scheduler.submit(request("just", prompt=6, tokens=3))
     with pytest.raises(ValueError, match="needs 9 of 8"):
         scheduler.submit(request("large", prompt=7))
 
 
-def test_what_comes_too_late_is_ended_before_it_costs_anything() -> None:
+def test_a_request_past_its_deadline_ends_before_it_runs() -> None:
     scheduler = Scheduler(limits(slots=1))
     scheduler.submit(request("slow", tokens=50), 0.0)
     late = Request("late", (1, 2), SamplingParams(5), timeout_s=2.0)
@@ -219,7 +219,7 @@ def first_work(scheduler: Scheduler, asked: Request) -> Work:
     return work
 
 
-def test_a_known_beginning_is_not_computed_again() -> None:
+def test_a_cached_prefix_is_not_computed_again() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     assert first_work(scheduler, request("a", prompt=14)).start == 0
     assert first_work(scheduler, request("b", prompt=14)).start == 12
@@ -230,7 +230,7 @@ def test_a_known_beginning_is_not_computed_again() -> None:
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (76, 44)
 
 
-def test_a_beginning_is_shared_while_it_runs() -> None:
+def test_a_prefix_is_shared_with_a_running_sequence() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=9, tokens=20))
     step(scheduler)
@@ -244,7 +244,7 @@ def test_a_beginning_is_shared_while_it_runs() -> None:
     scheduler.check()
 
 
-def test_answers_are_beginnings_too_and_tenants_are_kept_apart() -> None:
+def test_answers_are_cached_too_and_tenants_share_nothing() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=6, tokens=4))
     while scheduler.busy:
@@ -255,7 +255,7 @@ def test_answers_are_beginnings_too_and_tenants_are_kept_apart() -> None:
     assert Scheduler(limits(prefix_cache=False)).limits.prefix_cache is False
 
 
-def test_what_was_not_finite_is_not_shared() -> None:
+def test_blocks_of_a_non_finite_sequence_are_not_reused() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=9))
     complete(scheduler, scheduler.schedule(), None)
@@ -272,7 +272,7 @@ def test_priority_then_arrival() -> None:
     assert [step(scheduler)[0] for _ in range(4)] == ["urgent", "first", "second", "later"]
 
 
-def test_a_higher_class_takes_the_slot_of_a_lower_one_which_starts_over_cheaply() -> None:
+def test_a_higher_class_preempts_a_slot_and_the_victim_resumes_from_the_prefix_cache() -> None:
     scheduler = Scheduler(limits(slots=1, step_tokens=64))
     scheduler.submit(request("low", prompt=9, tokens=4, priority=1))
     step(scheduler)
@@ -287,7 +287,7 @@ def test_a_higher_class_takes_the_slot_of_a_lower_one_which_starts_over_cheaply(
     assert scheduler.take_started() == []
 
 
-def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -> None:
+def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() -> None:
     scheduler = Scheduler(limits(slots=3, step_tokens=64, kv_tokens=32, prefix_cache=False))
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=6, tokens=20, first=100 * number))
@@ -299,7 +299,7 @@ def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -
     assert scheduler.kv_usage == 0
 
 
-def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs() -> None:
+def test_a_higher_class_preempts_as_few_lower_ones_as_it_needs() -> None:
     """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
     for number, name in enumerate("abc"):
@@ -313,7 +313,7 @@ def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs
         step(scheduler)
 
 
-def test_nobody_starts_over_for_one_who_would_not_fit_all_the_same() -> None:
+def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> None:
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
     scheduler.submit(request("same", prompt=20, tokens=9))
     scheduler.submit(request("low", prompt=10, tokens=9, priority=1, first=100))
@@ -327,7 +327,7 @@ def test_nobody_starts_over_for_one_who_would_not_fit_all_the_same() -> None:
     assert set(scheduler.running) == {"same"}
 
 
-def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
+def test_a_prefix_shared_with_the_victim_is_not_evicted() -> None:
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32))
     scheduler.submit(request("low", prompt=24, tokens=9, priority=1))
     step(scheduler)
@@ -338,7 +338,7 @@ def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
     scheduler.check()
 
 
-def test_a_text_is_hashed_once_however_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []
     compute = BlockHasher._hash

@@ -47,7 +47,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
 
 @pytest.mark.parametrize("address", BLOCKED_ALWAYS)
-def test_blocked_addresses_stay_so_whatever_allows_them(address: str) -> None:
+def test_blocked_addresses_cannot_be_allowed(address: str) -> None:
     rules = EgressRules.of(networks=["0.0.0.0/0", "::/0"]).with_written("https://models.example.com")
     for host in ("models.example.com", "cdn.example.com"):
         with pytest.raises(RefusedError, match=f"{host} leads to .* where models are not fetched from"):
@@ -175,7 +175,7 @@ def test_a_private_address_by_redirect_needs_a_setting(monkeypatch: pytest.Monke
     check_address(EgressRules.of(networks=["10.0.0.0/24"]), "cdn.example.com", "10.0.0.9")
 
 
-def test_a_setting_that_is_no_network_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_network_setting_is_refused(tmp_path: Path) -> None:
     environment = {"SLIPWAY_FETCHER_ALLOW_NETWORKS": "10.0.0.0/8, everything"}
     code, words, _ = run(tmp_path / "dest", "https://localhost/m.tar", **environment)
     assert code == os.EX_NOINPUT and "written like 10.0.0.0/8" in words and "everything" in words
@@ -189,7 +189,7 @@ def test_a_hub_on_this_machine_is_for_tests(site: Site, tiny_v1: Path, tmp_path:
     assert hub_fetch(site, tmp_path / "dest", "hf://org/tiny")[0] == 0
 
 
-def test_a_proxy_of_the_environment_is_used_and_what_it_is_asked_for_is_looked_at(
+def test_a_proxy_of_the_environment_is_used_and_the_target_is_still_checked(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy resolves names itself, so only texts can be looked at: addresses of metadata services are refused."""

@@ -138,7 +138,7 @@ def test_a_file_that_changed_while_its_line_broke_is_begun_again(
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000, b"\xff", b""])
-def test_lists_that_are_none(https: str, site: Site, tmp_path: Path, body: bytes) -> None:
+def test_malformed_file_lists_are_refused(https: str, site: Site, tmp_path: Path, body: bytes) -> None:
     site.files["/m/slipway-manifest.json"] = body
     with pytest.raises(UnusableError, match="is not a list of files"):
         fetch(f"{https}/m", tmp_path)

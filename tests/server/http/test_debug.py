@@ -28,7 +28,7 @@ def test_a_query_is_bounded() -> None:
         ("step=1", "step"),
     ],
 )
-def test_nonsense_is_told(query: str, word: str) -> None:
+def test_a_malformed_query_is_refused(query: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         parse_query(query)
 

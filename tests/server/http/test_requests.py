@@ -87,7 +87,7 @@ async def test_stop_tokens_without_a_row_are_left_out() -> None:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-async def test_safety_11_stop_strings_are_told_when_asked_for(server: InProcess) -> None:
+async def test_safety_11_stop_strings_are_returned_when_requested(server: InProcess) -> None:
     whole = await text_of(server, max_tokens=12)
     stop = whole[3:5]
     at = whole.index(stop)
@@ -97,7 +97,7 @@ async def test_safety_11_stop_strings_are_told_when_asked_for(server: InProcess)
     assert later.startswith(whole[: at + 2]) and len(later) < len(whole)
 
 
-async def test_safety_11_special_tokens_are_told_when_asked_for(server: InProcess) -> None:
+async def test_safety_11_special_tokens_are_returned_when_requested(server: InProcess) -> None:
     end = server.service.model.tokenizer.encode_now("<|im_end|>")[0]
     server.engine.tokens = (5, end, 6)
     plain = await text_of(server, ignore_eos=True)
@@ -197,7 +197,7 @@ async def test_safety_10_fields_of_messages_reach_the_template() -> None:
     assert json.loads(tools)[0]["function"]["name"] == "ferry" and (thinking, effort) == ("False", "high")
 
 
-async def test_the_final_message_goes_on() -> None:
+async def test_the_final_message_is_continued() -> None:
     async with InProcess(model_of(template=templates.CHATML)) as server:
         messages = [*MESSAGES, {"role": "assistant", "content": "So "}]
         asked = chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
@@ -287,7 +287,7 @@ async def test_no_header_is_answered_500(server: InProcess, headers: dict[str, s
 
 @pytest.mark.attack_class(15)
 @pytest.mark.parametrize("tail", [b"1" * 5000, b"1,,2", b"a", b"1_0", b"+1", b" 1", b"4294967296", b"\xff", b"1,2,3,"])
-async def test_tokens_of_a_resumed_stream_that_are_none(server: InProcess, tail: bytes) -> None:
+async def test_malformed_tokens_of_a_resumed_stream_are_refused(server: InProcess, tail: bytes) -> None:
     headers = {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": str(len(tail))}
     body = json.dumps(completion(stream=True)).encode() + tail
     status, answer = await server.post(COMPLETE, body, headers)
@@ -356,7 +356,7 @@ async def test_safety_25_a_body_that_trickles_is_answered_408(
 
 
 @pytest.mark.attack_class(15)
-async def test_a_body_is_no_longer_than_it_may_be() -> None:
+async def test_a_body_above_the_limit_is_refused() -> None:
     async with InProcess(model_of(), max_body_bytes=1000) as server:
         assert (await server.post(COMPLETE, b" " * 1001))[0] == 413
         assert (await server.post(COMPLETE, json.dumps(completion()).encode().ljust(1000)))[0] == 200
@@ -411,7 +411,7 @@ async def test_an_expectation_of_any_bytes_is_refused_in_words(server: InProcess
     assert head.startswith(b"HTTP/1.1 417") and json.loads(body)["error"]["param"] == "Expect"
 
 
-async def test_a_client_that_waits_for_100_is_told_to_go_on(server: InProcess) -> None:
+async def test_a_client_that_expects_100_gets_it(server: InProcess) -> None:
     url = server.server.make_url(COMPLETE)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     body = json.dumps(completion()).encode()

@@ -85,7 +85,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 @pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
-def test_safety_2_what_is_out_of_range_is_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
+def test_safety_2_values_out_of_range_are_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
     body = (CHAT if kind is ChatRequest else COMPLETION) | {name: value}
     with pytest.raises(HttpError) as refusal:
         parse(json.dumps(body).encode(), kind)
@@ -127,7 +127,7 @@ def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) 
         b"{" + b'"a":1,' * 100_000,
     ],
 )
-def test_safety_5_what_is_no_json_object_is_refused(body: bytes) -> None:
+def test_safety_5_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
     """Deep nesting and long numbers were answered 500."""
     for kind in REQUESTS.values():
         with pytest.raises(HttpError) as refusal:
@@ -143,7 +143,7 @@ def test_safety_5_a_long_key_of_logit_bias_is_refused() -> None:
     assert refusal.value.param == "logit_bias"
 
 
-def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
+def test_the_last_value_of_a_repeated_name_counts() -> None:
     """As in the gateway, which reads bodies with the same library, and adds a seed at the end of mirrored ones."""
     assert parse(b'{"model":"a","prompt":"x","seed":1,"seed":2}', CompletionRequest).seed == 2
 
@@ -181,7 +181,7 @@ def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], 
         ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )
-def test_fields_that_do_not_go_together(more: dict[str, Any], param: str) -> None:
+def test_contradicting_fields_are_refused(more: dict[str, Any], param: str) -> None:
     with pytest.raises(HttpError) as refusal:
         parse(json.dumps(CHAT | more).encode(), ChatRequest).check()
     assert refusal.value.param == param
@@ -260,7 +260,7 @@ VALUES = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(CompletionRequest.__struct_fields__)), VALUES, max_size=4))
-def test_safety_2_what_is_accepted_can_be_sent_to_the_engine(more: dict[str, Any]) -> None:
+def test_safety_2_accepted_requests_can_be_encoded_for_the_engine(more: dict[str, Any]) -> None:
     """An integer of 80 bits was accepted, and its encoding failed after the messages of others were taken."""
     try:
         body = parse(json.dumps(COMPLETION | more).encode(), CompletionRequest)

@@ -47,7 +47,7 @@ async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[
 
 
 @pytest.mark.parametrize("echo", [False, True])
-async def test_a_stream_that_is_taken_up_goes_on_with_the_same_chunks(tiny_v1: Path, echo: bool) -> None:
+async def test_a_resumed_stream_continues_with_the_same_chunks(tiny_v1: Path, echo: bool) -> None:
     model = Named(tiny_v1)
     whole = await chunks_of(model, None, echo=echo)
     tokens = model.tokenizer.encode_now(TEXT)
@@ -61,7 +61,7 @@ async def test_a_stream_that_is_taken_up_goes_on_with_the_same_chunks(tiny_v1: P
         assert await chunks_of(model, resume, echo=echo) == whole[position + echo :]
 
 
-def test_the_best_of_choices_are_told_in_order() -> None:
+def test_the_best_choices_are_returned_in_order() -> None:
     def choice(*values: float) -> Choice:
         made = Choice()
         made.logprobs = [Logprobs((1,), (value,), 1) for value in values]

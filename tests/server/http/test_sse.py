@@ -55,7 +55,7 @@ def repeating(*tokens: int) -> StreamProgress:
     return StreamProgress(Identity(seed=1), Resume(Identity(seed=1), len(tokens), check))
 
 
-async def test_a_stream_is_kept_alive_while_it_has_nothing_to_say() -> None:
+async def test_a_silent_stream_is_kept_alive() -> None:
     heard = asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
@@ -71,7 +71,7 @@ async def test_a_stream_is_kept_alive_while_it_has_nothing_to_say() -> None:
         assert rest.replace(sse.COMMENT, b"") == b'data: "second"\n\n' + sse.DONE
 
 
-async def test_one_that_repeats_what_its_client_has_is_opened_by_comments() -> None:
+async def test_a_stream_that_recomputes_its_beginning_is_kept_alive_by_comments() -> None:
     progress, heard = repeating(0, 1), asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:

@@ -134,7 +134,7 @@ def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path:
 RESUMABLE = {"X-Slipway-Resumable": "1"}
 
 
-def test_what_was_being_computed_at_a_crash_is_named(server: ServerProcess) -> None:
+def test_requests_running_at_a_crash_are_named(server: ServerProcess) -> None:
     """Safety 1: a gateway counts who was in flight at a crash: by a code, or in a stream by a comment at its break."""
     body = LONG | {"model": "chat"}
     stream = send(server, json.dumps(body | {"stream": True}).encode(), RESUMABLE)
@@ -234,7 +234,7 @@ def test_drain_that_runs_out_of_time_ends_streams_with_an_error(tiny_v1: Path) -
         assert server.wait() == 0
 
 
-def test_a_missing_shard_is_told_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
     words = tmp_path / "last-words"
     with ServerProcess(tiny_broken, termination_log=words) as server:
         assert server.wait() == 65

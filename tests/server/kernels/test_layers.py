@@ -38,7 +38,7 @@ def check(*, after: bool, int8: bool) -> None:
         assert found.isfinite().all()
 
 
-def test_they_tell_what_they_spent() -> None:
+def test_layers_report_the_time_of_their_operations() -> None:
     layers = layers_of(True, after=False, int8=False)
     layers(torch.ones(3, HIDDEN, dtype=BF16), wanting(a_batch([(0, 3)]), [2]))
     assert all(spent_ns > 0 for spent_ns in layers.spent_ns)

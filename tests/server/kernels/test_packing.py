@@ -26,14 +26,14 @@ def a_step(counts: list[int], starts: list[int], sampled: list[int], width: int 
     )
 
 
-def test_only_steps_of_one_sampled_token_each_are_decodes() -> None:
+def test_only_steps_with_one_sampled_token_each_are_decodes() -> None:
     assert a_step([1, 1], [5, 40], [0, 1]).decodes_only
     assert not a_step([1, 1], [5, 40], [0]).decodes_only, "one of them is part of a prompt"
     assert not a_step([1, 4], [5, 40], [0, 4]).decodes_only
     assert [a_step(counts, [0] * len(counts), []).num_decodes for counts in ([1, 1], [1, 1, 3, 1], [2, 1])] == [2, 2, 0]
 
 
-def test_fields_lie_in_one_buffer_each_where_kernels_can_read_whole_pieces() -> None:
+def test_fields_are_aligned_in_one_buffer() -> None:
     step = a_step([1, 4, 2], [5, 40, 0], [0, 4])
     layout = Layout.of(step)
     buffer = numpy.full(layout.ints, -1, numpy.int32)
@@ -47,7 +47,7 @@ def test_fields_lie_in_one_buffer_each_where_kernels_can_read_whole_pieces() -> 
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False)), "fields overlap"
 
 
-def test_layouts_of_equal_shapes_are_equal_whatever_the_step_says() -> None:
+def test_layouts_of_equal_shapes_are_equal() -> None:
     one = padded(a_step([1], [5], [0]), 4, 6, 99, BLOCK)
     other = padded(a_step([1, 1, 1], [50, 6, 7], [0, 1, 2]), 4, 6, 99, BLOCK)
     assert Layout.of(one) == Layout.of(other)
@@ -81,5 +81,5 @@ def test_captured_sizes_have_room_for_all_and_waste_little(most: int) -> None:
         assert count <= 32 or size <= count * 1.25
 
 
-def test_the_first_sizes_are_those_that_people_know() -> None:
+def test_the_first_captured_sizes() -> None:
     assert sizes(256) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)

@@ -49,7 +49,7 @@ def near(ours: torch.Tensor, exact: torch.Tensor) -> None:
     assert error <= TOLERANCE[ours.dtype], f"off by {error:.1e} of the largest value"
 
 
-def test_it_is_the_interpreter_that_runs_where_there_is_no_gpu() -> None:
+def test_without_a_gpu_the_interpreter_runs() -> None:
     assert (os.environ["TRITON_INTERPRET"] == "1") is INTERPRETED
 
 
@@ -71,7 +71,7 @@ def test_gated_products(activation: str) -> None:
     near(kernels().gated(gate, up, activation)(x), exact_kernels().gated(gate, up, activation)(x))
 
 
-def test_products_are_added_where_they_end() -> None:
+def test_products_are_added_in_float32() -> None:
     weight, bias, x, other = random(7, 8), random(7), random(3, 8), random(3, 7)
     ours, exact = (each.linear(weight, bias) for each in (kernels(), exact_kernels()))
     near(ours(x), exact(x))

@@ -112,7 +112,7 @@ NOT_SERVED = {
 
 @pytest.mark.parametrize("task", ["auto", "generate", "embed"])
 @pytest.mark.parametrize("name", list(NOT_SERVED))
-def test_what_is_neither_generator_nor_encoder_is_refused_whatever_is_asked(copy: Path, name: str, task: str) -> None:
+def test_models_that_neither_generate_nor_embed_are_refused_for_every_task(copy: Path, name: str, task: str) -> None:
     """Safety 8 and 9: it was served as mean-pooled nonsense, or loaded as if it were whole numbers."""
     change, sentence = NOT_SERVED[name]
     edit(copy, "config.json", **change)

@@ -116,7 +116,7 @@ def tokens_of(decoder: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_what_a_file_leaves_out_is_taken_as_transformers_takes_it(name: str) -> None:
+def test_missing_fields_have_the_defaults_of_transformers(name: str) -> None:
     """Full size: the published fields give the shape that all fields of transformers' class give."""
     config = ENTRIES[name].config
     given = {field: value for field, value in config.items() if field not in ("auto_map", "model_type")}
