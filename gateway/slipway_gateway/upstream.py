@@ -12,6 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from .budget import Account
 from .settings import Settings
+from .transports import read_in_small_pieces
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -90,9 +91,12 @@ class _Connector(aiohttp.TCPConnector):
     ) -> ResponseHandler:
         try:
             async with lag_free_timeout(self._connect_timeout_s):
-                return await super()._create_connection(req, traces, timeout)
+                made = await super()._create_connection(req, traces, timeout)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {req.url}") from error
+        if made.transport:
+            read_in_small_pieces(made.transport)
+        return made
 
 
 def open_session(settings: Settings) -> aiohttp.ClientSession:
