@@ -75,7 +75,7 @@ SETUPS = (
           ("every pod needs the label team", "meet that policy")),
     Setup("no-webhook", "a mandatory webhook is missing", "WebhookUnavailable",
           ("failed calling webhook", "bring that webhook back")),
-    Setup("no-image", "an image that is nowhere", "ImagePullFailed",
+    Setup("no-image", "an image that does not exist", "ImagePullFailed",
           ("container fetch", "registry.invalid/server:1", "spec.engine.image"),
           {"engine": {"image": "registry.invalid/server:1"}}),
     Setup("wrong-image", "an image without the fetcher: the operator's", "ContainerStartFailed",
@@ -99,11 +99,11 @@ SETUPS = (
           ("HorizontalPodAutoscaler two-scalers and spec.autoscaling would fight", "keep one"),
           {"replicas": 0, "autoscaling": {"maxReplicas": 2, "metrics": [{"type": "QueueDepth", "target": "4"}]}},
           condition="Autoscaling"),
-    Setup("dead-metrics", "an autoscaler on a metric that nobody serves", "FailedGetExternalMetric",
+    Setup("dead-metrics", "an autoscaler on a missing metric", "FailedGetExternalMetric",
           ("HorizontalPodAutoscaler dead-metrics", "queue_of_nobody"), condition="Autoscaling"),
 )  # fmt: skip
 # The next version of the same object: it cannot be had, and the former one serves on.
-CANARY = Setup("dead-metrics", "a new version whose folder is not there; the former one serves", "ModelNotFetched",
+CANARY = Setup("dead-metrics", "a new version with a missing folder; the former one serves", "ModelNotFetched",
                ("There is no folder", "serves on with 1 of 1 pods"), model(f"{MODELS}/tiny-v9"),
                condition="CanaryHealthy")  # fmt: skip
 
