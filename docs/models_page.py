@@ -31,9 +31,9 @@ slipway-server --model DIR
 | refused | one sentence on stderr and in the termination log, exit status 65; the server guesses nothing |
 
 The server tries an unlisted family with transformers. It refuses it if it is neither a generator nor an encoder of
-text, if it needs code of the folder, or if the self-test fails. Weights are safetensors in float32, bfloat16 or float16.
-The server serves repositories with their own code (`auto_map`) if it supports the architecture without it; it never
-runs that code.
+text, if it needs code of the folder, or if the self-test fails. Weights are safetensors in float32, bfloat16 or
+float16. The server serves repositories with their own code (`auto_map`) if it supports the architecture without it; it
+never runs that code.
 """
 
 
