@@ -1,4 +1,4 @@
-"""The page docs/threat-model.md: its words, and the attack classes with the tests that are marked with them."""
+"""The page docs/threat-model.md: its prose, and the attack classes with the tests that carry their markers."""
 
 import ast
 from collections import defaultdict
@@ -67,5 +67,5 @@ def _row(row: dict[str, Any], named: list[str]) -> str:
     status = "tested" if named else "does not apply" if "not_applicable" in row else "open"
     shown = ", ".join(f"`{name.rpartition('::')[2]}`" for name in named[:SHOWN])
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    said = "; ".join(part for part in (f"{shown}{more}", reason) if part)
-    return f"| {row['n']} | {row['class']} | {row['seen']} | {status} | {said} |"
+    tests_shown = "; ".join(part for part in (f"{shown}{more}", reason) if part)
+    return f"| {row['n']} | {row['class']} | {row['seen']} | {status} | {tests_shown} |"
