@@ -25,8 +25,8 @@ _CAUSES = """\
 
 Why a revision lacks pods. The message names a pod, has Kubernetes' own words, and says what to do;
 [troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the reason of the
-first false condition that explains something: a cause before all, then why a rollout ended, then what ails the
-autoscaler. Where nothing is wrong it is where the rollout is.
+first condition that explains what is wrong: a cause before all, then why a rollout ended, then what ails the
+autoscaler, then a field that was dropped. Where nothing is wrong it is where the rollout is.
 """
 # Where the reason stands among the arguments of the functions that make an Event.
 _MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}

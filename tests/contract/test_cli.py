@@ -172,9 +172,10 @@ def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> Non
 def test_the_operators_forecast_can_be_taken_out_of_its_words(seconds: int) -> None:
     verdict = RunVerdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "n=412", datetime(2026, 1, 1, tzinfo=UTC), "1", "100")
     assert " left" in findings.sentence(replace(verdict, seconds_left=seconds))
-    assert cli_analysis.without_forecast(
-        f"{findings.sentence(replace(verdict, seconds_left=seconds))}; and more"
-    ) == f"{findings.sentence(verdict)}; and more"
+    assert (
+        cli_analysis.without_forecast(f"{findings.sentence(replace(verdict, seconds_left=seconds))}; and more")
+        == f"{findings.sentence(verdict)}; and more"
+    )
 
 
 @pytest.mark.finding("S12")
