@@ -63,9 +63,9 @@ steer: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` gi
 ModelDeployments to them. `status` reads the operator's Lease (`status.lease`), which the chart lets everybody `get`.
 
 ## While no operator runs
-A status is as old as its last write, and says nothing of that itself. So `slipway status` looks at the Lease: when nobody
-renews it, the first line says `no operator runs`, and no forecast is shown. A forecast is not shown either when requests
-were counted for the last time more than five minutes ago. Pods are read anew, so they are as they are now.
+A status is as old as its last write, and says nothing of that itself. So `slipway status` looks at the Lease: when
+nobody renews it, a line says `no operator runs`, and no forecast is shown. It is not shown either when requests were
+counted for the last time more than five minutes ago. Pods are read anew, so they are as they are now.
 """
 
 

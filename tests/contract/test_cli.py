@@ -9,8 +9,8 @@ import pytest
 from slipway_cli import analysis as cli_analysis
 from slipway_cli import cluster as cli_cluster
 from slipway_cli import history as cli_history
-from slipway_cli import lease as cli_lease
 from slipway_cli import intents, steps, waiting
+from slipway_cli import lease as cli_lease
 from slipway_cli.deployment import Deployment, read
 from slipway_cli.history import Record
 from slipway_cli.intents import Change, Decision, Nothing

@@ -5,7 +5,6 @@ from datetime import datetime
 
 from slipway_operator.model.status import Condition
 
-
 NAME_CONFLICT, UNKNOWN_FIELD = "NameConflict", "UnknownField"
 # Of all others it is good that they hold.
 _BAD_NEWS = (NAME_CONFLICT, UNKNOWN_FIELD)
