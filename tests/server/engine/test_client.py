@@ -94,6 +94,7 @@ UNSAYABLE = {
 }
 
 
+@pytest.mark.finding(2)
 async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> None:
     """Safety 2: the turn's other requests and cancels were lost, and a queue filled with what never ended."""
     async with a_life() as life:

@@ -292,6 +292,7 @@ def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -
     assert scheduler.kv_usage == 0
 
 
+@pytest.mark.finding(13)
 def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs() -> None:
     """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
@@ -331,6 +332,7 @@ def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
     scheduler.check()
 
 
+@pytest.mark.finding(13)
 def test_a_text_is_hashed_once_however_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []
