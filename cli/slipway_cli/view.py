@@ -15,7 +15,7 @@ from slipway_cli.steps import StepLine
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
 # Conditions that are bad news when they are True; all others are when they are not.
-_NEGATIVE = ("NameConflict", "Stalled")
+_NEGATIVE = ("NameConflict", "ForeignObjects", "Stalled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.ownership import is_controlled_by
 from slipway_operator.kube.resources import AUTOSCALERS
 from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Autoscaler, ScalerCondition
@@ -87,17 +88,12 @@ def target_of(item: Object) -> str:
     return str(target.get("name", "")) if (group, target.get("kind")) == (labels.GROUP, labels.KIND) else ""
 
 
-def belongs_to(item: Object, uid: str) -> bool:
-    """Whether an object has an owner: this very one, not a former namesake."""
-    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
-
-
 def _read(item: Object, name: str, uid: str) -> Autoscaler:
     metadata = item["metadata"]
     said = (item.get("status") or {}).get("conditions") or ()
     return Autoscaler(
         name=metadata["name"],
-        ours=belongs_to(item, uid),
+        ours=is_controlled_by(item, uid),
         aims_here=target_of(item) == name,
         created_at=wire.parse_time(metadata["creationTimestamp"]),
         spec=item.get("spec") or {},

@@ -18,9 +18,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keep what a revision's weights are, and tell its pods; the record and the ConfigMap have this name."""
+    """Keep what a revision's weights are in its record, a ControllerRevision, and tell its pods by a ConfigMap."""
 
-    name: str
+    record: str
+    config_map: str
     weights: Weights
 
 

@@ -164,11 +164,6 @@ def condition(standing: Standing | None, before: Iterable[Condition], now: datet
     return [Condition(CONDITION, "True" if standing.known else "Unknown", standing.reason, standing.message, now)]
 
 
-def is_ill(item: Condition) -> bool:
-    """Whether a condition says that something is wrong: of all but this one it is good that they hold."""
-    return item.status != ("False" if item.type == CONDITION else "True")
-
-
 def model(at: Situation) -> str:
     """What clients send as "model" to come here: the name itself, or namespace/name while it is another's."""
     standing = at.observed.standing

@@ -60,7 +60,7 @@ async def reread(client, obj):
 async def test_what_a_plan_creates_is_what_is_observed(client, chat):
     live, revision = await made(client, chat)
     observed = await seen(client, live)
-    assert set(observed.snapshots) == set(observed.workloads) == observed.services == {revision}
+    assert set(observed.snapshots) == set(observed.workloads) == set(observed.services) == {revision}
     snapshot = observed.snapshots[revision]
     assert (snapshot.ordinal, snapshot.image, snapshot.drain_timeout_s) == (1, "slipway-server:test", 600)
     assert snapshot.inputs.model.name == "chat"
