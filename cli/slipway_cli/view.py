@@ -154,7 +154,7 @@ def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionVi
             replicas=item.get("replicas", 0),
             inflight=item.get("inflight"),
             leaves_at=item.get("scaleDownAt"),
-            pods=tuple(pods.rows(pod_items, of.name, item["revision"])),
+            pods=tuple(pods.rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
         )
 
 

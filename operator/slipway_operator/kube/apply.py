@@ -7,7 +7,7 @@ from typing import Any
 from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.ownership import foreign_controller, is_controlled_by, is_leaving
+from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
@@ -52,11 +52,9 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
 
 
 async def _create(client: Client, obj: Object, create: Create) -> None:
-    manifest = create.manifest
-    resource, what = (
-        child(manifest["apiVersion"], manifest["kind"]),
-        f"{manifest['kind']} {manifest['metadata']['name']}",
-    )
+    resource = child(create.manifest["apiVersion"], create.manifest["kind"])
+    manifest = await _named(client, obj, resource, create)
+    what = f"{manifest['kind']} {manifest['metadata']['name']}"
     try:
         live = await client.apply(resource, manifest)
     except Leaving:
@@ -72,6 +70,15 @@ async def _create(client: Client, obj: Object, create: Create) -> None:
         raise NameTaken(0, f"{what} is being deleted, and a finalizer holds it")
 
 
+async def _named(client: Client, obj: Object, resource: Resource, create: Create) -> Object:
+    """The manifest, by the name of the one that was there: it may have been made while other names were free."""
+    metadata = create.manifest["metadata"]
+    there = await client.metadata(resource, metadata["namespace"]) if create.uid else []
+    former = (item for item in there if item["metadata"]["uid"] == create.uid)
+    names = (item["metadata"]["name"] for item in former if not foreign_controller(item, obj) and not is_leaving(item))
+    return {**create.manifest, "metadata": {**metadata, "name": next(names, metadata["name"])}}
+
+
 async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: Object) -> str:
     """Why an object that is there cannot be made the child; empty when there is none, or it is about to go."""
     if not _is_of_revision(manifest):
@@ -82,8 +89,8 @@ async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: 
         return ""
     if controller := foreign_controller(live, obj):
         return f"is controlled by {controller}"
-    is_nobodys = not live["metadata"].get("ownerReferences") or is_controlled_by(live, obj["metadata"]["uid"])
-    return "is there with another content, which cannot be changed" if is_nobodys else ""
+    is_namesakes = is_controlled(live) and not is_controlled_by(live, obj["metadata"]["uid"])
+    return "" if is_namesakes else "is there with another content, which cannot be changed"
 
 
 def _is_of_revision(manifest: Object) -> bool:

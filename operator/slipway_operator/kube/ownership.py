@@ -7,6 +7,11 @@ from slipway_operator.model import labels
 Object = dict[str, Any]
 
 
+def is_controlled(item: Object) -> bool:
+    """Whether it has a controller."""
+    return _controller(item) is not None
+
+
 def is_controlled_by(item: Object, uid: str) -> bool:
     """Whether its controller is this very object, not a former namesake of it."""
     found = _controller(item)

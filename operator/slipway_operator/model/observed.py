@@ -139,6 +139,7 @@ class Autoscaler:
     created_at: datetime
     spec: dict[str, Any] = field(default_factory=dict)
     conditions: tuple[ScalerCondition, ...] = ()
+    orphan: bool = False  # it has name and labels of ours, and nobody controls it
     scaled_object: str = ""  # KEDA's, that it was made for
 
 

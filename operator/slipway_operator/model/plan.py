@@ -11,9 +11,13 @@ from slipway_operator.model.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create or complete an object by server-side apply."""
+    """Create or complete an object by server-side apply.
+
+    `uid`: of the one that was there; where it still is, only without our labels or owner, it gets them again.
+    """
 
     manifest: dict[str, Any]
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,14 @@ def _creations(
         if at.workload(name) is None:
             manifests.append(replica_set(owner, snapshot, desired[name]))
     manifests += baseline.manifests(owner, course, at)
-    return tuple(Create(manifest) for manifest in manifests)
+    uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
+    return tuple(
+        Create(item, uids.get(_made_for(item)) if item["kind"] == "ReplicaSet" else None) for item in manifests
+    )
+
+
+def _made_for(manifest: Json) -> str:
+    return str(manifest["metadata"]["labels"][labels.REVISION])
 
 
 def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:

@@ -18,7 +18,7 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.model import status
 from slipway_operator.model.observed import Observed
-from slipway_operator.model.status import Status
+from slipway_operator.model.status import RevisionStatus, Status
 from slipway_operator.planning.plan import PlanSettings, plan
 from tests.support.processes import MERGE
 
@@ -113,6 +113,23 @@ async def test_orphans_are_adopted(client, chat):
     for kind in KINDS:
         live = await client.get(kind, namespace, found[kind]["metadata"]["name"])
         assert live["metadata"]["ownerReferences"] == found[kind]["metadata"]["ownerReferences"]
+
+
+@pytest.mark.parametrize("change", [{"labels": None}, {"ownerReferences": []}], ids=lambda change: next(iter(change)))
+async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, change):
+    """A second one beside it would go on without anybody who knows of the first."""
+    namespace, found = chat["metadata"]["namespace"], await made(client, chat)
+    item = found[REPLICA_SETS]
+    (workload,) = (await seen(client, chat)).workloads.values()
+    path = REPLICA_SETS.path(namespace, item["metadata"]["name"])
+    await client._call("PATCH", path, [], {"metadata": change}, MERGE)
+    row = RevisionStatus(workload.revision, "canary", 1, 1, 100, replica_set_uid=workload.uid)
+    known = Status(collision_count=3, revisions=(row,))
+    for create in plan(chat, known, await seen(client, chat), SETTINGS, NOW).create:
+        await apply._create(client, chat, create)
+    (live,) = await client.list(REPLICA_SETS, namespace)
+    for key in ("name", "uid", "labels", "ownerReferences"):
+        assert live["metadata"][key] == item["metadata"][key]
 
 
 async def test_a_former_namesakes_name_is_waited_for(client, chat):
