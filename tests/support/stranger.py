@@ -177,8 +177,9 @@ class Stranger:
         return f"a {resource.kind} that was taken gets {len(owners)} owners"
 
     async def _is_ours(self, item):
-        uid = (await self._cluster.chat())["metadata"]["uid"]
-        return uid_of_controller(item) == uid and "deletionTimestamp" not in item["metadata"]
+        metadata = item["metadata"]
+        marked = labels.REVISION in (metadata.get("labels") or {}) and "deletionTimestamp" not in metadata
+        return marked and uid_of_controller(item) == (await self._cluster.chat())["metadata"]["uid"]
 
     async def _keeper(self):
         """A reference to a controller that is there, so that nobody collects what it has."""

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from slipway_operator.model import labels
 from tests.support.pods import MERGE, pod, set_ready
 from tests.support.processes import Cluster, limited_kubeconfig, own_address, until
 from tests.support.stranger import MADE_UP, Stranger, controller, uid_of_controller
@@ -193,11 +194,12 @@ async def survives(client, namespace, api_server, folder, edits, seed):
 async def has_one_replica_set(cluster):
     """Nothing that was replaced goes on beside what replaced it."""
     uid, listed = (await cluster.chat())["metadata"]["uid"], await cluster.client.list(REPLICA_SETS, cluster.namespace)
-    return len([item for item in listed if uid_of_controller(item) == uid and is_staying(item)]) == 1
+    return len([item for item in listed if uid_of_controller(item) == uid and is_made_by_the_operator(item)]) == 1
 
 
-def is_staying(item):
-    return "deletionTimestamp" not in item["metadata"]
+def is_made_by_the_operator(item):
+    """By its selector, which nobody can change; what is being deleted is on its way."""
+    return labels.REVISION in item["spec"]["selector"]["matchLabels"] and "deletionTimestamp" not in item["metadata"]
 
 
 async def _edits(cluster, stranger, prober, edits):
