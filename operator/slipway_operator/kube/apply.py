@@ -95,7 +95,7 @@ async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: 
 
 def _is_of_revision(manifest: Object) -> bool:
     """Whether it may have another name: its revision finds it by the label."""
-    return labels.REVISION in manifest["metadata"]["labels"]
+    return labels.REVISION in manifest["metadata"].get("labels", {})
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:

@@ -240,7 +240,7 @@ async def test_explain_reads_the_cluster_and_writes_nothing(client, chat):
     live, revision = await made(client, chat)
     namespace = chat["metadata"]["namespace"]
     explained = await explain.from_cluster(client, NoGateways(), namespace, "chat", SETTINGS, NOW)
-    assert json.loads(explain.to_text(explained))["observed"]["services"] == [revision]
+    assert json.loads(explain.to_text(explained))["observed"]["services"] == {revision: f"chat-{revision}"}
     assert await reread(client, chat) == live
 
 
