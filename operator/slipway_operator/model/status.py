@@ -234,6 +234,7 @@ class Status:
     revisions: tuple[RevisionStatus, ...] = ()
     aborted_revisions: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # the last ones, newest last
+    collision_count: int | None = None  # how often the name of a child was somebody else's; it goes into later names
     pause_conditions: tuple[PauseCondition, ...] = ()
     controller_pause: bool | None = None
     conditions: tuple[Condition, ...] = ()
