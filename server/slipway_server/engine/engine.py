@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 
 from ..kernels import cuda
-from .budget import TokenBudget
 from .messages import Step
 from .request import FinishReason, Request, RequestOutput, Sampled, Work
-from .scheduler import Scheduler
+from .scheduling.budget import TokenBudget
+from .scheduling.scheduler import Scheduler
 from .validation import validate_request
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map, Rotary
 from ..kernels.layers import Layer
-from .families import DecoderShape, LayerShape
-from .rope import Rotation
+from .configs.families import DecoderShape, LayerShape
+from .configs.rope import Rotation
 from .weights import CheckpointWeights, WrongShape
 
 

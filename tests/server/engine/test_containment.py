@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, EngineBroken, EngineCore, is_out_of_memory
+from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import FinishReason, Request, RequestOutput, Sampled, SamplingParams, Work
-from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.block_hash import BlockHasher
 from slipway_server.engine.request import (
     FinishReason,
     Logprobs,
@@ -17,7 +16,8 @@ from slipway_server.engine.request import (
     Sequence,
     Work,
 )
-from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.block_hash import BlockHasher
+from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
 TOLD = (Logprobs((0,), (-1.0,), 1),) * 64

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..engine.beams import EarlyStopping
-from ..engine.request import SamplingParams
+from ...engine.beams import EarlyStopping
+from ...engine.request import SamplingParams
+from ..errors import invalid
 from .bodies import unsupported
-from .errors import invalid
 from .fields import (
     AllowedTokens,
     Alternatives,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from .errors import invalid
+from ..errors import invalid
 from .fields import MAX_MESSAGES, ToolName
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity
 
-from ..kernels.cuda import num_devices
-from .messages import Profile
+from ...kernels.cuda import num_devices
+from ..messages import Profile
 
 ROWS = 60
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from itertools import accumulate
 import numpy
 import torch
 
-from ..kernels.api import BLOCK_TOKENS, Batch, CausalLM
-from ..kernels.packing import Ints, Packed
-from .request import Request, Sampled, SamplingParams, Sequence, Work
+from ...kernels.api import BLOCK_TOKENS, Batch, CausalLM
+from ...kernels.packing import Ints, Packed
+from ..request import Request, Sampled, SamplingParams, Sequence, Work
 from .sampler import Sampler, prompt_logprobs
 
 
@@ -24,7 +24,7 @@ class DecoderRunner:
         model.kernels.reserve(blocks + 1)  # the last one is scratch: no sequence gets it
         self._logits = self._on_host
         if model.kernels.device.type == "cuda":
-            from ..kernels.cuda import CudaSteps
+            from ...kernels.cuda import CudaSteps
 
             self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
         self._scratch = blocks

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from .errors import HttpError, invalid
+from ..errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
 
 BODY_S = 120.0  # for a whole body

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import torch
 
-from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
+from ..request import Logprobs, Sampled, SamplingParams, Sequence, Work
 
 # Candidates to draw from are looked for among so many of the likeliest first; more are looked at when they do not do.
 CANDIDATES = 1024

@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..request import FinishReason, Request, RequestOutput, Sampled, Sequence, Work
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
 from .fairness import Fairness
-from .request import FinishReason, Request, RequestOutput, Sampled, Sequence, Work
 
 AGEING_S = 30.0  # waiting this long raises a request by one priority class: the lowest class never starves
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
