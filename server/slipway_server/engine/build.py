@@ -65,8 +65,8 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
 
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
     # Imported here, because transformers takes seconds to import and built-in decoders do not need it.
-    from ..models.encoder import EncoderRunner
     from ..models.loader import load
+    from .execution.encoder import EncoderRunner
 
     if start.kv_cache_dtype != "auto":
         raise LoadError(

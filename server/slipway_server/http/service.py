@@ -183,7 +183,7 @@ class ModelService:
         return replace(params, bad_words=generation.bad_words, seed=seed)
 
     async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
-        """The best answers of a beam search and their texts. Each step asks for one token after each beam.
+        """The best answers of a beam search and their texts. Each step requests one token after each beam.
 
         All that the beams have in common the engine knows from the steps before, by its prefix cache.
         """

@@ -69,7 +69,7 @@ class _ByOperation:
         cuda = [ProfilerActivity.CUDA] if num_devices() else []
         self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
         self._steps = 0
-        # The first start takes seconds, in which no step could be looked at.
+        # The first start takes seconds: it must not be part of a measured step.
         with self._profile:
             pass
 
