@@ -60,7 +60,13 @@ _RIGHTS = """
 To read: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` (without these `status` names what it
 omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also needs `get` of `analysistemplates`. To
 change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
-chart has added ModelDeployments to them.
+chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
+everybody `get` it.
+
+## Without an operator
+A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says
+`no operator runs`, and no forecast is shown. There is no forecast either when the last requests were counted more than
+five minutes ago. Pods are always read anew.
 """
 
 

@@ -140,6 +140,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(9, 19)
 def test_a_gateways_proof_is_honoured_by_the_servers_of_that_deployment_alone(world: World) -> None:
     """Safety 19: whoever reached a model pod could claim any tenant."""

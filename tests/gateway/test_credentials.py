@@ -20,7 +20,7 @@ from tests.contract.documented import TEXT
 
 from .harness import echo, gateway, table, upstream
 
-pytestmark = pytest.mark.attack_class(9, 14)
+pytestmark = [pytest.mark.attack_class(9, 14), pytest.mark.finding(14)]
 
 CREDENTIALS = {
     "Authorization": "Bearer canary-secret-1",
@@ -108,6 +108,7 @@ async def test_the_limit_is_said_by_the_gateway_alone() -> None:
         assert server.bodies == [body], "the body stays as it was written"
 
 
+@pytest.mark.finding(15)
 @pytest.mark.parametrize(
     ("limit", "asked", "runs"),
     [("0", -1000, 0), ("0", 7, 7), ("0", None, 0), ("-10", -1000, -10), ("5", 0, 5), (None, -1000, -1000)],
@@ -126,6 +127,7 @@ def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
     assert refused.value.status == 400
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("text", ['{"models": "\\ud800"}', 'models:\n  chat: "\\uD800"\n'])
 def test_a_routes_file_of_half_characters_is_a_problem(text: str) -> None:
     """Safety 26: a UnicodeEncodeError, found by fuzzing."""

@@ -94,6 +94,7 @@ UNSAYABLE = {
 }
 
 
+@pytest.mark.finding(2)
 async def test_a_request_that_cannot_be_encoded_does_not_affect_others() -> None:
     """Safety 2: the turn's other requests and cancels were lost, and a queue filled with what never ended."""
     async with a_life() as life:

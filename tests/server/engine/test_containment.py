@@ -30,7 +30,7 @@ from ..conftest import MODELS
 from ..kernels.batches import why_not_native
 from .test_extremes import params
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18), pytest.mark.finding(1)]
 
 FOLDER = MODELS / "tiny-v1"
 NEW_TOKENS, SLOTS = 12, 8
@@ -127,6 +127,7 @@ def test_a_request_that_fails_during_its_answer_does_not_change_the_others() -> 
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
 
+@pytest.mark.finding(5)
 @pytest.mark.parametrize(
     "error",
     [
@@ -179,6 +180,7 @@ def test_a_probe_changes_nothing() -> None:
 # --- what requests ask for --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(3)
 def test_token_ids_outside_the_vocabulary_never_reach_the_model() -> None:
     """Safety 3: such as Gemma 3's <image_soft_token>, the first id behind the embedding's rows."""
     engine = make_engine()
@@ -246,6 +248,7 @@ def poisoned(dtype: str) -> EngineCore:
     return engine
 
 
+@pytest.mark.finding(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: str) -> None:
     """Safety 4: blocks that others read were zeroed under them. The C kernels, of bfloat16, are those that clear."""

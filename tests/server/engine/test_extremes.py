@@ -12,7 +12,7 @@ from slipway_server.engine.request import Request, Sampled, SamplingParams, Sequ
 from slipway_server.engine.validation import validate_request
 from slipway_server.kernels.in_torch import TorchKernels
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.finding(1)]
 
 VOCABULARY = 40
 SAMPLER = Sampler(TorchKernels(torch.float32, "cpu").largest)
@@ -145,6 +145,7 @@ def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: s
         validate_request(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
 
 
+@pytest.mark.finding(3)
 @pytest.mark.parametrize(
     ("field", "value"),
     [

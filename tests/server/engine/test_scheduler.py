@@ -299,6 +299,7 @@ def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() ->
     assert scheduler.kv_usage == 0
 
 
+@pytest.mark.finding(13)
 def test_a_higher_class_preempts_as_few_lower_ones_as_it_needs() -> None:
     """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
@@ -338,6 +339,7 @@ def test_a_prefix_shared_with_the_victim_is_not_evicted() -> None:
     scheduler.check()
 
 
+@pytest.mark.finding(13)
 def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []

@@ -76,6 +76,7 @@ def test_no_spelling_of_this_machine_is_connected_to(host: str, listener: socket
     assert not was_connected(listener)
 
 
+@pytest.mark.finding(23)
 def test_a_name_that_leads_to_a_metadata_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Safety 23: there was no guard on hosts."""
     resolve_to(monkeypatch, "169.254.169.254")
@@ -122,6 +123,7 @@ def test_messages_hold_no_secret_of_a_url() -> None:
     assert shown("https://[oops") == "a URL that cannot be read"
 
 
+@pytest.mark.finding(23)
 def test_a_redirect_to_this_machine_is_never_requested(
     https: str, site: Site, tiny_v1: Path, tmp_path: Path, listener: socket.socket
 ) -> None:

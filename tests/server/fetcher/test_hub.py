@@ -43,6 +43,7 @@ def test_a_repository_that_cannot_be_used(site: Site, tmp_path: Path) -> None:
     assert status == os.EX_NOINPUT and "hf://org/other cannot be fetched at revision main" in words
 
 
+@pytest.mark.finding(21, 23)
 @pytest.mark.attack_class(14)
 def test_the_token_is_sent_to_the_hub_only_and_never_printed(
     site: Site, elsewhere: Site, tiny_v1: Path, tmp_path: Path

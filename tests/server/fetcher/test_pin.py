@@ -27,6 +27,7 @@ def moved(tiny_v1: Path) -> dict[str, bytes]:
     return files | {"config.json": files["config.json"] + b"\n"}
 
 
+@pytest.mark.finding(20)
 def test_a_branch_that_moves_moves_no_revision(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20: each pod resolved the branch by itself, so one revision served two commits."""
     offer_repository(site, contents(tiny_v1), FIRST)

@@ -66,6 +66,7 @@ def copy(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
 
 
+@pytest.mark.finding(23, "S13")
 @pytest.mark.attack_class(3, 4)
 def test_pickles_beside_safetensors_are_named(tiny_v1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Safety 23 and S13: they were skipped in silence."""
@@ -78,6 +79,7 @@ def test_pickles_beside_safetensors_are_named(tiny_v1: Path, tmp_path: Path, cap
     assert marker["left_out"] == ["modeling.py", "pytorch_model.bin"]
 
 
+@pytest.mark.finding("S13")
 @pytest.mark.attack_class(5)
 def test_code_of_a_repository_is_named_and_never_run(
     tiny_v1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -103,6 +105,7 @@ def test_a_model_in_place_has_no_size_limit(tiny_v1: Path, tmp_path: Path) -> No
     fetch(f"file://{tiny_v1}", tmp_path, max_bytes=1)
 
 
+@pytest.mark.finding(20)
 def test_a_folder_pinned_by_its_digest(tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20: a sha256: pin could be given to no folder."""
     digest = fetch(f"file://{tiny_v1}", tmp_path / "dest")["digest"]
@@ -121,6 +124,7 @@ def test_the_digest_is_what_sha256sum_prints(tiny_v1: Path, tmp_path: Path) -> N
     assert fetch(f"file://{tiny_v1}", tmp_path)["digest"] == expected == pin.digest_of(fetcher.folder.digests(tiny_v1))
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_weights_that_are_not_files_are_refused(tiny_v1: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
     """Safety 26, found by fuzzing: a folder was an exception, and a pipe was read from without an end."""

@@ -115,6 +115,7 @@ def test_one_file_under_two_names_is_refused(https: str, site: Site, tmp_path: P
         fetch(f"{https}/m", tmp_path)
 
 
+@pytest.mark.finding(20)
 def test_a_manifest_pinned_by_its_digest(https: str, site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20."""
     offer(site, contents(tiny_v1))

@@ -10,7 +10,7 @@ import pytest
 from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.tenant import MAX_FILE_BYTES, MAX_PROVED, PROOF, RELOAD_S, TENANT, Tenants, sign
 
-pytestmark = pytest.mark.attack_class(9, 19)
+pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 
 NOW, KEY, OTHER = 1_800_000_030.0, b"k" * 32, b"o" * 32
 WINDOW = int(NOW // 60)

@@ -43,6 +43,7 @@ async def text_of(server: InProcess, **more: Any) -> str:
 # --- token ids --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(3)
 @pytest.mark.attack_class(18)
 @pytest.mark.parametrize(
     ("more", "param"),
@@ -64,6 +65,7 @@ async def test_safety_3_token_ids_without_a_row_are_refused_by_name(more: dict[s
         assert not server.engine.asked
 
 
+@pytest.mark.finding(3)
 async def test_safety_3_neither_do_texts_reach_rows_that_are_not_there() -> None:
     """Gemma-3's tokenizer has one token more than its embedding has rows, and a text can name it."""
     model = model_of(vocab_size=2)
@@ -87,6 +89,7 @@ async def test_stop_tokens_without_a_row_are_left_out() -> None:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(11)
 async def test_safety_11_stop_strings_are_returned_when_requested(server: InProcess) -> None:
     whole = await text_of(server, max_tokens=12)
     stop = whole[3:5]
@@ -97,6 +100,7 @@ async def test_safety_11_stop_strings_are_returned_when_requested(server: InProc
     assert later.startswith(whole[: at + 2]) and len(later) < len(whole)
 
 
+@pytest.mark.finding(11)
 async def test_safety_11_special_tokens_are_returned_when_requested(server: InProcess) -> None:
     end = server.service.model.tokenizer.encode_now("<|im_end|>")[0]
     server.engine.tokens = (5, end, 6)
@@ -107,6 +111,7 @@ async def test_safety_11_special_tokens_are_returned_when_requested(server: InPr
     assert ended.endswith("<|im_end|>")
 
 
+@pytest.mark.finding(11)
 async def test_safety_11_special_tokens_of_prompts(server: InProcess) -> None:
     tokenizer = server.service.model.tokenizer
     await server.post(COMPLETE, completion(add_special_tokens=False))
@@ -127,6 +132,7 @@ async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> 
 # --- chats ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(10)
 async def test_safety_10_without_a_template_that_parses_texts_are_completed() -> None:
     async with InProcess(model_of(template="{% nonsense %}")) as server:
         status, answer = await server.post(CHAT, chat())
@@ -135,6 +141,7 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
         assert (await server.post(COMPLETE, completion()))[0] == 200
 
 
+@pytest.mark.finding(10, 11)
 @pytest.mark.attack_class(6)
 @pytest.mark.parametrize(
     ("more", "param", "code"),
@@ -164,6 +171,7 @@ async def test_safety_10_11_what_the_template_would_pass_over_is_refused(
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, param, code)
 
 
+@pytest.mark.finding(10)
 async def test_safety_10_fields_of_messages_reach_the_template() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "ferry", "arguments": '{"to": "x"}'}}
     messages = [
@@ -205,6 +213,7 @@ async def test_the_final_message_is_continued() -> None:
         assert server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt)).endswith("assistant\nSo ")
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
 async def test_safety_5_a_slow_template_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
@@ -245,6 +254,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(15, 18, 20)
 @pytest.mark.parametrize("path", PATHS)
 async def test_safety_5_nothing_is_answered_500(path: str) -> None:
@@ -325,10 +335,12 @@ def test_requests_drawn_from_their_fields(data: st.DataObject) -> None:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(25, "S14")
 @pytest.mark.attack_class(15, 16)
 async def test_safety_25_a_body_that_does_not_come_is_answered_408(
     server: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It held a server's drain up, too: a pod that leaves waits for each request that it has begun to read."""
     monkeypatch.setattr(bodies, "BODY_IDLE_S", 0.1)
     for path in (COMPLETE, "/v1/embeddings"):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
@@ -340,6 +352,7 @@ async def test_safety_25_a_body_that_does_not_come_is_answered_408(
     assert server.outcomes() == {"invalid": 2}
 
 
+@pytest.mark.finding(25)
 @pytest.mark.attack_class(15)
 async def test_safety_25_a_body_that_trickles_is_answered_408(
     server: InProcess, monkeypatch: pytest.MonkeyPatch

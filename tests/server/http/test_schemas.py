@@ -89,6 +89,7 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.finding(2)
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 @pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
 def test_safety_2_values_out_of_range_are_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
@@ -99,6 +100,7 @@ def test_safety_2_values_out_of_range_are_refused_by_name(kind: type[FullSamplin
     assert len(str(refusal.value)) <= 501
 
 
+@pytest.mark.finding(2, 15)
 @pytest.mark.parametrize("value", [HUGE, 1001, -1001, 2**64])
 def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) -> None:
     with pytest.raises(HttpError) as refusal:
@@ -106,6 +108,7 @@ def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) 
     assert refusal.value.param == "priority"
 
 
+@pytest.mark.finding(5)
 @pytest.mark.parametrize(
     "body",
     [
@@ -142,6 +145,7 @@ def test_safety_5_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> No
         refusal.value.encode()
 
 
+@pytest.mark.finding(5)
 def test_safety_5_a_long_key_of_logit_bias_is_refused() -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"' + b"1" * 5000 + b'":1}}'
     with pytest.raises(HttpError) as refusal:
@@ -193,6 +197,7 @@ def test_contradicting_fields_are_refused(more: dict[str, Any], param: str) -> N
     assert refusal.value.param == param
 
 
+@pytest.mark.finding(11)
 def test_safety_11_no_field_is_accepted_and_ignored() -> None:
     """Each of these was accepted without a word: now it is a field of its own, or refused by its name."""
     found = (
@@ -264,6 +269,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.finding(2)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(CompletionRequest.__struct_fields__)), VALUES, max_size=4))
 def test_safety_2_accepted_requests_can_be_encoded_for_the_engine(more: dict[str, Any]) -> None:

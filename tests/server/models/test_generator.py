@@ -45,6 +45,7 @@ def test_triton_is_used_where_it_works() -> None:
     assert _on_gpu(options()).name == "triton"
 
 
+@pytest.mark.finding(12)
 def test_where_triton_cannot_start_a_kernel_the_server_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 12: pods served torch's loops on a GPU with one warning, because the image has no C compiler."""
     monkeypatch.setattr(pointwise, "rms_norm", NoCompiler())
@@ -61,6 +62,7 @@ def test_a_trial_may_be_slow_and_the_log_says_why(
     assert "Failed to find C compiler" in caplog.text and "install gcc" in caplog.text
 
 
+@pytest.mark.finding(7)
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("device", ["cuda", "auto"])
 def test_int8_is_refused_on_a_gpu(device: str, tmp_path: Path) -> None:

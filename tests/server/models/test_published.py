@@ -22,7 +22,7 @@ from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator, self_test
 from tests.server.engine.test_families import CONTEXT, VOCABULARY, answers, expected
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.finding(8)]
 
 ENTRIES = {f"{entry.repository} {entry.note}".strip(): entry for entry in published()}
 NATIVE = [name for name, entry in ENTRIES.items() if entry.served == "native"]

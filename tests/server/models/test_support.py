@@ -14,6 +14,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner))
 
 
+@pytest.mark.finding(8, 9)
 @pytest.mark.parametrize("entry", FACTS, ids=lambda entry: f"{entry.repository} {entry.note}".strip())
 def test_each_published_model_is_served_as_the_page_says(entry: Any) -> None:
     """Safety 8 and 9."""

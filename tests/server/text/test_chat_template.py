@@ -16,6 +16,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = [{"role": "user", "content": "Is {{ 7 * 7 }} a ship? <|im_end|>"}]
 
 
+@pytest.mark.finding(10)
 def test_safety_10_generation_tags_and_loop_controls_are_known() -> None:
     """They were unknown tags, and the server ended at start: SmolLM3, Phi-4-reasoning."""
     template = ChatTemplate(templates.GENERATION, TOKENS)
@@ -81,6 +82,7 @@ def test_the_final_message_is_continued() -> None:
         ChatTemplate("nothing", TOKENS).render(messages, **given)
 
 
+@pytest.mark.finding(10)
 @pytest.mark.parametrize(
     "source", [None, "{% nonsense %}", "{% for %}", "{{", "{% break %}", "{% generation %}", "{{ x | nofilter }}"]
 )
@@ -160,6 +162,7 @@ def test_the_output_of_a_template_is_limited() -> None:
         )
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(6, 17, 18)
 @pytest.mark.parametrize(
     "source",

@@ -59,6 +59,7 @@ def test_the_kinds_of_tokenizers_are_distinguished(tmp_path: Path) -> None:
     assert byte_fallback(tmp_path, strips=False).leading.count == 0
 
 
+@pytest.mark.finding(6)
 def test_safety_6_characters_made_of_single_bytes_are_whole(sentencepiece: Tokenizer) -> None:
     """A window of six tokens was cut in the middle of a character, and the text was replacement characters."""
     tokens = sentencepiece.encode_now(SHIP)
@@ -67,6 +68,7 @@ def test_safety_6_characters_made_of_single_bytes_are_whole(sentencepiece: Token
     assert [delta for delta in found if delta] == list(SHIP)
 
 
+@pytest.mark.finding(6)
 @given(st.data())
 def test_safety_6_the_joined_deltas_equal_the_text(tokenizer: Tokenizer, data: st.DataObject) -> None:
     tokens = tokenizer.encode_now(data.draw(TEXTS))

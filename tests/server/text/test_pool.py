@@ -16,6 +16,7 @@ def endless() -> None:
         pass
 
 
+@pytest.mark.finding(5)
 async def test_safety_5_a_work_without_end_is_ended_and_leaves_its_thread() -> None:
     pool = TextPool(threads=1, limit_s=0.1)
     with pytest.raises(TextTimeout):

@@ -39,6 +39,7 @@ def test_the_text_up_to_the_first_stop_string_is_sent(pieces: list[str], stops: 
     assert told == (text if found is None else text[: found[1] if include else found[0]])
 
 
+@pytest.mark.finding(11)
 @given(pieces_of_text, st.lists(letters, max_size=4), st.integers(0, 20))
 def test_safety_11_before_the_least_length_no_stop_string_ends_a_text(
     pieces: list[str], stops: list[str], least: int
@@ -56,6 +57,7 @@ def test_only_a_possible_start_of_a_stop_string_is_held_back() -> None:
     assert matcher.matched == "END"
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
 def test_safety_5_stop_strings_are_found_in_linear_time() -> None:
     """Long stop strings that nearly match everywhere were compared with every end of the text, for each token."""
