@@ -24,9 +24,9 @@ import torch
 from bench.engine.peers import KV_DTYPES, KV_TOKENS, SLOTS, cores
 from slipway_server.engine.build import build_generator
 from slipway_server.engine.engine import EngineCore
+from slipway_server.engine.execution.sampler import Sampler
 from slipway_server.engine.messages import Start, encode
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.sampler import Sampler
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.native import NativeKernels, NativeLayers
 

@@ -10,13 +10,13 @@ import torch
 from bench.engine.shapes import Shape
 from bench.gpu.roofline import config_of
 from slipway_server.engine.engine import EngineCore
+from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
 from slipway_server.kernels.in_triton import TritonKernels
+from slipway_server.models.configs.families import DecoderShape, shape_of
 from slipway_server.models.decoder import Decoder
-from slipway_server.models.families import DecoderShape, shape_of
 
 STEP_TOKENS = 8192
 WARM_STEPS, STEPS = 4, 32

@@ -11,9 +11,9 @@ from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
 from .http.probes import Health
-from .http.prompts import ServedModel
+from .http.requests.prompts import ServedModel
+from .http.requests.tenant import Tenants
 from .http.service import ModelService
-from .http.tenant import Tenants
 from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import ServerSettings, parse
 from .telemetry import logs

@@ -12,11 +12,11 @@ from multidict import CIMultiDict
 from slipway_gateway.wire import resume as theirs
 from slipway_gateway.wire.sse import EventAligner
 from slipway_server.engine.request import FinishReason
-from slipway_server.http import resume as ours
 from slipway_server.http.errors import HttpError
-from slipway_server.http.service import Delta
+from slipway_server.http.responses import resume as ours
+from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.sse import CRASHED, _frames
 from slipway_server.http.slipway import typed_events
-from slipway_server.http.sse import CRASHED, _frames
 from tests.contract.documented import TEXT
 
 BODY = b'{"model":"chat","stream":true}'

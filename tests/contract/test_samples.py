@@ -18,9 +18,10 @@ from slipway_gateway.wire import answers
 from slipway_gateway.wire.envelope import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
-from slipway_server.http.service import ERRORS, Delta
+from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.sse import DONE, _frame
+from slipway_server.http.service import ERRORS
 from slipway_server.http.slipway import token_events, typed_error, typed_events
-from slipway_server.http.sse import DONE, _frame
 from tests.contract.documented import TEXT, routes
 
 ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))

@@ -23,9 +23,9 @@ from slipway_operator.model import keys, labels
 from slipway_operator.model.keys import Key
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import Model, PodInputs
-from slipway_server.http import resume
-from slipway_server.http import tenant as server
-from slipway_server.http.shadow import PRIORITY, SHADOW, priority_of
+from slipway_server.http.requests import tenant as server
+from slipway_server.http.requests.shadow import PRIORITY, SHADOW, priority_of
+from slipway_server.http.responses import resume
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT
 

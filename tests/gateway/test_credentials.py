@@ -14,8 +14,8 @@ from slipway_operator.model import spec as spec_room
 from slipway_operator.model import status as status_room
 from slipway_operator.model.status import Backend, Status, Traffic
 from slipway_server.http.errors import HttpError
-from slipway_server.http.priority import PRIORITY_LIMIT, limit_priority
-from slipway_server.http.shadow import priority_of
+from slipway_server.http.requests.priority import PRIORITY_LIMIT, limit_priority
+from slipway_server.http.requests.shadow import priority_of
 from tests.contract.documented import TEXT
 
 from .harness import echo, gateway, table, upstream

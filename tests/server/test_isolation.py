@@ -23,7 +23,7 @@ def test_the_http_process_and_the_fetcher_import_no_torch() -> None:
     assert output.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["engine/request.py", "engine/scheduler.py", "text/stops.py"])
+@pytest.mark.parametrize("name", ["engine/request.py", "engine/scheduling/scheduler.py", "text/stops.py"])
 def test_pure_rooms_stay_pure(name: str) -> None:
     tree = ast.parse((PACKAGE / name).read_text())
     imported = {

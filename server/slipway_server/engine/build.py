@@ -10,12 +10,12 @@ from ..machine import settle_memory
 from ..models import checkpoint
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
-from .budget import TokenBudget
 from .engine import EngineCore
+from .execution.runner import DecoderRunner
+from .execution.sizing import limits_for, num_blocks_that_fit
 from .messages import Ready, Start
-from .runner import DecoderRunner
-from .scheduler import Scheduler
-from .sizing import limits_for, num_blocks_that_fit
+from .scheduling.budget import TokenBudget
+from .scheduling.scheduler import Scheduler
 
 CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
 LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine is
@@ -65,8 +65,8 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
 
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
     # Imported here, because transformers takes seconds to import and built-in decoders do not need it.
-    from ..models.encoder import EncoderRunner
     from ..models.loader import load
+    from .execution.encoder import EncoderRunner
 
     if start.kv_cache_dtype != "auto":
         raise LoadError(

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 
 from ..kernels import cuda
-from .budget import TokenBudget
 from .messages import Step
-from .request import FinishReason, Request, RequestOutput, Sampled, Work
-from .scheduler import Scheduler
+from .request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence
+from .scheduling.budget import TokenBudget
+from .scheduling.scheduler import Scheduler
 from .validation import validate_request
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memo
 
 
 class Runner(Protocol):
-    """What computes a batch: the decoder of `runner.py` or the encoder of `models/encoder.py`."""
+    """What computes a batch: the decoder of `runner.py` or the encoder of `execution/encoder.py`."""
 
-    def run(self, batch: list[Work]) -> Iterable[Sampled]: ...
+    def run(self, batch: list[ScheduledSequence]) -> Iterable[Sampled]: ...
 
     def clear(self, blocks: list[int]) -> None: ...
 
@@ -39,7 +39,7 @@ class EngineBroken(Exception):
     """Nothing can be computed any more: only a new process can continue."""
 
 
-StepOutcome = tuple[list[Work], list[Sampled], list[RequestOutput]]
+StepOutcome = tuple[list[ScheduledSequence], list[Sampled], list[RequestOutput]]
 
 
 class EngineCore:
@@ -90,7 +90,7 @@ class EngineCore:
             self._runner.clear(invalid)
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         events += failed + self.scheduler.complete(batch, results)
-        tokens, seconds = sum(work.tokens for work in batch), self._clock() - started_s
+        tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
@@ -101,7 +101,7 @@ class EngineCore:
         self.announce(started)
         return []
 
-    def _run(self, batch: list[Work]) -> StepOutcome:
+    def _run(self, batch: list[ScheduledSequence]) -> StepOutcome:
         """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
 
         Only a request that fails alone, while the engine can compute others, ends.
@@ -117,14 +117,14 @@ class EngineCore:
         first, second = self._run(batch[:middle]), self._run(batch[middle:])
         return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
-    def _fail_request(self, work: Work, error: Exception) -> RequestOutput:
+    def _fail_request(self, scheduled: ScheduledSequence, error: Exception) -> RequestOutput:
         """Ends the request. Raises EngineBroken when the engine cannot compute anything else either."""
         try:
             self._runner.probe()
         except Exception as broken:
             raise EngineBroken(f"the engine computes nothing any more: {broken!r}") from error
         self._errors += 1
-        sequence = work.sequence
+        sequence = scheduled.sequence
         log.error("the engine failed on a request, which ends", extra={"id": sequence.request.id}, exc_info=error)
         return self.scheduler.fail(sequence, OUT_OF_MEMORY if is_out_of_memory(error) else FAILED)
 

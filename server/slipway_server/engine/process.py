@@ -21,8 +21,8 @@ from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
 from .engine import EngineCore
+from .execution.profiler import Profiler
 from .messages import Commands, Failed, Profile, Profiled, Start, Started, Step
-from .profiler import Profiler
 from .wire import HungUp, Wire
 
 log = logging.getLogger("slipway.engine")

@@ -129,7 +129,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduledSequence:
     """A sequence's share of a batch: the tokens [start, end), and whether its next token is sampled after them."""
 
     sequence: Sequence
@@ -161,7 +161,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a step computed for one work: a token or an embedding; neither when the numbers were not finite.
+    """What a step computed for one sequence: a token or an embedding; neither when the numbers were not finite.
 
     `no_token_allowed`: the request's own rules forbid every token.
     """
@@ -169,7 +169,7 @@ class Sampled:
     token: int | None = None
     embedding: bytes | None = None
     logprobs: Logprobs | None = None
-    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt token after each of `Work.prompt_logprob_positions`
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt tokens after `prompt_logprob_positions`
     no_token_allowed: bool = False
 
 

@@ -28,7 +28,7 @@ LEFT_OUT_KEPT = 1000  # names in the marker
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model folder, before it was looked into."""
+    """A model folder before its check."""
 
     path: Path
     commit: str = ""

@@ -1,4 +1,4 @@
-"""Unpacks a .tar of a model folder: plain files and folders only, looked at before anything is written."""
+"""Unpacks a .tar of a model folder: plain files and folders only, checked before anything is written."""
 
 import gzip
 import io
@@ -70,7 +70,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """Reads of any length are refused that only a lying header asks for: tarfile reads those into memory."""
+    """Refuses reads longer than the archive, which a forged header requests: tarfile reads them into memory."""
 
     def __init__(self, file: gzip.GzipFile | IO[bytes]) -> None:
         self._file = file

@@ -84,7 +84,7 @@ def _listed(manifest: Path, base: str) -> dict[str, Listed]:
 
 
 def _only_these(target: Path, kept: dict[str, Listed]) -> None:
-    """What an earlier list had and this one has not goes."""
+    """Removes files of an earlier list that this one lacks."""
     wanted = {folder.inside(target, name) for name in kept}
     for path in target.rglob("*"):
         if path.is_file() and path not in wanted:

@@ -17,10 +17,10 @@ from .errors import HttpError
 from .openai import OpenAI
 from .openapi import document
 from .probes import Health, ProbeServer
-from .replay import ReplayLimits, ReplayStore
+from .responses.replay import ReplayLimits, ReplayStore
+from .responses.sse import OUTCOME
 from .service import ModelService
 from .slipway import Slipway
-from .sse import OUTCOME
 
 log = logging.getLogger("slipway.http")
 

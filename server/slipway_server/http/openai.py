@@ -9,17 +9,18 @@ from typing import Any
 
 from aiohttp import web
 
-from .bodies import body_of, checked, decoded, parse, prompts_of
 from .errors import HttpError, invalid
-from .fields import MAX_PROMPTS
-from .prompts import Prompt
-from .replay import ReplayStore
-from .resume import Identity, IncomingRequest, StreamProgress, read_request
-from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
-from .service import Delta, Generation, ModelService
-from .shadow import priority_of
-from .shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
-from .sse import json_response, stream_events
+from .requests.bodies import body_of, checked, decoded, parse, prompts_of
+from .requests.fields import MAX_PROMPTS
+from .requests.prompts import Prompt
+from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
+from .requests.shadow import priority_of
+from .responses.delta import Delta
+from .responses.replay import ReplayStore
+from .responses.resume import Identity, IncomingRequest, StreamProgress, read_request
+from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
+from .responses.sse import json_response, stream_events
+from .service import Generation, ModelService
 
 
 class OpenAI:

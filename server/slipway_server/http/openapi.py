@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .bodies import UNSUPPORTED
-from .schemas import (
+from .requests.bodies import UNSUPPORTED
+from .requests.schemas import (
     ApiGenerateRequest,
     ChatRequest,
     CompletionRequest,

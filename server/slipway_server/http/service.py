@@ -31,10 +31,11 @@ from .errors import (
     unavailable,
 )
 from .probes import Health
-from .prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
-from .resume import stream_gone
-from .schemas import ChatRequest, FullSampling, Sampling
-from .tenant import Tenants
+from .requests.prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
+from .requests.schemas import ChatRequest, FullSampling, Sampling
+from .requests.tenant import Tenants
+from .responses.delta import Delta
+from .responses.resume import stream_gone
 
 # Not numpy's: importing that would be a third of this process's start.
 Vector: TypeAlias = "array[float]"
@@ -50,18 +51,6 @@ ERRORS = {
 }
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
 TOKENS_PER_YIELD = 256  # of a resumed answer, before other requests get the event loop
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What one token adds to an answer: text, perhaps empty; the count so far; the reason when it is the last one."""
-
-    text: str
-    tokens: int
-    token: int
-    finish: FinishReason | None = None
-    logprobs: Logprobs | None = None
-    prompt_logprobs: tuple[Logprobs, ...] = ()  # with the first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +183,7 @@ class ModelService:
         return replace(params, bad_words=generation.bad_words, seed=seed)
 
     async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
-        """The best answers of a beam search and their texts. Each step asks for one token after each beam.
+        """The best answers of a beam search and their texts. Each step requests one token after each beam.
 
         All that the beams have in common the engine knows from the steps before, by its prefix cache.
         """

@@ -7,15 +7,16 @@ from typing import Any
 
 from aiohttp import web
 
-from .bodies import body_of, parse
 from .openai import check_model
-from .replay import ReplayStore
-from .resume import IncomingRequest, StreamProgress, read_request
-from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
-from .service import Delta, ModelService
-from .shadow import priority_of
-from .shapes import Choice
-from .sse import json_response, stream_events
+from .requests.bodies import body_of, parse
+from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
+from .requests.shadow import priority_of
+from .responses.delta import Delta
+from .responses.replay import ReplayStore
+from .responses.resume import IncomingRequest, StreamProgress, read_request
+from .responses.shapes import Choice
+from .responses.sse import json_response, stream_events
+from .service import ModelService
 
 
 class Slipway:

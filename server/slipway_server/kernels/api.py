@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from .layers import Layer
 
 BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
 
@@ -66,6 +63,33 @@ class Attention(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Some families have a norm after attention and MLP too, before each is added."""
+
+    norm_in: Map
+    qkv: Linear
+    attention: Attention
+    out: Linear
+    norm_mlp: Map
+    gated: Map
+    down: Linear
+    norm_attended: Map | None = None
+    norm_mixed: Map | None = None
+
+    def __call__(self, x: torch.Tensor, batch: Batch, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, hidden] to the same, or to these rows of it; what later tokens need of the others is in the cache."""
+        attended = self.attention(self.qkv(self.norm_in(x)), batch)
+        if rows is not None:
+            x, attended = x[rows], attended[rows]
+        x = _add(x, attended, self.out, self.norm_attended)
+        return _add(x, self.gated(self.norm_mlp(x)), self.down, self.norm_mixed)
+
+
+def _add(x: torch.Tensor, y: torch.Tensor, linear: Linear, norm: Map | None) -> torch.Tensor:
+    return linear(y, x) if norm is None else x + norm(linear(y))
+
+
 class Layers(Protocol):
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[T, hidden], which may be written over, to [R, hidden]: of the last layer only the batch's rows."""
@@ -109,7 +133,7 @@ class Kernels(Protocol):
 
     def attention(self, spec: AttentionSpec) -> Attention: ...
 
-    def layers(self, layers: "Sequence[Layer]") -> Layers:
+    def layers(self, layers: Sequence[Layer]) -> Layers:
         """All of a decoder's, one after the other."""
         ...
 

@@ -176,7 +176,7 @@ def _members(spec: AttentionSpec) -> int:
 
 
 def _tiles(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, int]:
-    """Numbers of a head as a power of two, and tokens that are looked at at a time: what fits into registers."""
+    """Numbers of a head as a power of two, and tokens per iteration: as many as fit into registers."""
     width = max(LEAST_ROWS, _power_of_two(spec.size))
     return {"WIDTH": width, "TILE": 64 if width * dtype.itemsize <= 256 else 32}
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from .. import environment
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
-from .layers import Layer
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
 from .pages import in_large_pages, populate
 
 LIBRARY = Path(__file__).with_name("libslipway.so")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from . import architectures
+from .configs import architectures
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map, Rotary
-from ..kernels.layers import Layer
-from .families import DecoderShape, LayerShape
-from .rope import Rotation
+from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Layer, Linear, Map, Rotary
+from .configs.families import DecoderShape, LayerShape
+from .configs.rope import Rotation
 from .weights import CheckpointWeights, WrongShape
 
 

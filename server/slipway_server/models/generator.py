@@ -10,11 +10,11 @@ import torch
 from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.in_torch import TorchKernels
-from . import architectures
+from .configs import architectures
+from .configs.families import BadConfig, DecoderShape, shape_of
+from .configs.rope import Unsupported
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
-from .families import BadConfig, DecoderShape, shape_of
-from .rope import Unsupported
 from .weights import CheckpointWeights, MissingWeight, WrongShape
 
 log = logging.getLogger(__name__)

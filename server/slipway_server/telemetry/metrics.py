@@ -12,8 +12,8 @@ LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 INTERVAL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 LABELS = ("model_name", "engine")
-# Streams that were kept for a client, and how these came back: to tokens that this server knew, that the request
-# brought along, or that nobody knew any more.
+# How kept streams ended, and where a resumed stream's tokens came from: this server's buffer, the request, or a new
+# computation.
 REPLAY_ENDS = ("taken_up", "expired", "evicted", "stale", "drained")
 REPLAY_SOURCES = ("running", "ended", "stopped", "told", "repeated")
 OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "engine_restarting", "cancelled", "error")

@@ -10,7 +10,7 @@ from .. import environment
 
 DEFAULT_LOG = "/dev/termination-log"
 LIMIT_BYTES = 4096  # the kubelet reads no more
-# As in sysexits.h; docs/contracts.md says which is when. argparse itself exits with 2.
+# As in sysexits.h; docs/contracts.md describes their use. argparse itself exits with 2.
 FAILED, DATA_ERROR, NO_INPUT = 1, os.EX_DATAERR, os.EX_NOINPUT
 
 log = logging.getLogger("slipway")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.block_hash import BlockHasher
-from slipway_server.engine.block_manager import BlockManager
 from slipway_server.engine.request import Request, SamplingParams, Sequence
+from slipway_server.engine.scheduling.block_hash import BlockHasher
+from slipway_server.engine.scheduling.block_manager import BlockManager
 
 KEY = b"0" * 32
 BLOCK = 4

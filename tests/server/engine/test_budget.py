@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from slipway_server.engine.budget import TokenBudget
+from slipway_server.engine.scheduling.budget import TokenBudget
 
 
 def test_without_a_target_every_step_may_be_full() -> None:

@@ -152,8 +152,8 @@ async def test_a_request_that_crashes_the_engine_in_its_first_step_was_running()
         ask = asyncio.create_task(life.ask(Request("first", (1,) * 480, LONG)))
         await asyncio.sleep(0.1)
         seen = asyncio.Event()
-        begin = life.client._begin
-        life.client._begin = lambda started: (begin(started), life.process.kill(), seen.set())  # type: ignore[method-assign, assignment]
+        begin = life.client._mark_started
+        life.client._mark_started = lambda started: (begin(started), life.process.kill(), seen.set())  # type: ignore[method-assign, assignment]
         life.process.resume()
         await seen.wait()
         events = await ask

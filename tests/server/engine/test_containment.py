@@ -11,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, EngineBroken, EngineCore, is_out_of_memory
-from slipway_server.engine.request import FinishReason, Request, RequestOutput, Sampled, SamplingParams, Work
-from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
+from slipway_server.engine.execution.runner import DecoderRunner
+from slipway_server.engine.request import (
+    FinishReason,
+    Request,
+    RequestOutput,
+    Sampled,
+    SamplingParams,
+    ScheduledSequence,
+)
+from slipway_server.engine.scheduling.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
@@ -71,11 +78,11 @@ def tokens_of(events: list[RequestOutput], name: str) -> list[int | None]:
     return [event.token for event in events if event.id == name and event.error is None]
 
 
-def failing(engine: EngineCore, raises: Callable[[list[Work]], Exception | None]) -> None:
+def failing(engine: EngineCore, raises: Callable[[list[ScheduledSequence]], Exception | None]) -> None:
     """The runner raises what `raises` says of a batch."""
     run = engine._runner.run
 
-    def run_or_raise(batch: list[Work]) -> object:
+    def run_or_raise(batch: list[ScheduledSequence]) -> object:
         if (error := raises(batch)) is not None:
             raise error
         return run(batch)
@@ -83,7 +90,7 @@ def failing(engine: EngineCore, raises: Callable[[list[Work]], Exception | None]
     engine._runner.run = run_or_raise  # type: ignore[method-assign, assignment]
 
 
-def names(batch: list[Work]) -> set[str]:
+def names(batch: list[ScheduledSequence]) -> set[str]:
     return {work.sequence.request.id for work in batch}
 
 
@@ -269,7 +276,7 @@ def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: st
 def test_an_invalid_shared_block_is_cleared_after_its_last_reference_is_freed() -> None:
     scheduler = Scheduler(SchedulerConfig(4, 64, 400, block_tokens=4))
 
-    def complete(batch: list[Work], bad: str = "") -> None:
+    def complete(batch: list[ScheduledSequence], bad: str = "") -> None:
         scheduler.complete(batch, [Sampled(None if w.sequence.request.id == bad else 1) for w in batch if w.samples])
 
     scheduler.submit(Request("reader", tuple(range(9)), SamplingParams(9)))

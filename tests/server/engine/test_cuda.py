@@ -12,15 +12,15 @@ import torch
 
 from bench.gpu.ours import RandomWeights
 from slipway_server.engine.engine import EngineCore
+from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import TritonKernels
+from slipway_server.models.configs.families import shape_of
 from slipway_server.models.decoder import Decoder
-from slipway_server.models.families import shape_of
 from slipway_server.models.generator import self_test
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

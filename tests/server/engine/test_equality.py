@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from slipway_server.engine.engine import OUT_OF_MEMORY, EngineCore
+from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import FinishReason, Logprobs, Request, SamplingParams
-from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator

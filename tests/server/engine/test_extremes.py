@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_server.engine.execution.sampler import LEAST_TEMPERATURE, Sampler
 from slipway_server.engine.request import Request, Sampled, SamplingParams, Sequence
-from slipway_server.engine.sampler import LEAST_TEMPERATURE, Sampler
 from slipway_server.engine.validation import validate_request
 from slipway_server.kernels.in_torch import TorchKernels
 

@@ -1,8 +1,8 @@
 """Tenants get tokens by their weights, whatever they send."""
 
-from slipway_server.engine.fairness import Fairness
 from slipway_server.engine.request import Request, Sampled, SamplingParams
-from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.fairness import Fairness
+from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from slipway_server.engine.execution.profiler import Profiler
 from slipway_server.engine.messages import Profile
-from slipway_server.engine.profiler import Profiler
 
 pytestmark = pytest.mark.integration
 

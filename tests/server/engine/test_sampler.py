@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from slipway_server.engine.execution.sampler import Sampler
 from slipway_server.engine.request import Request, SamplingParams, Sequence
-from slipway_server.engine.sampler import Sampler
 from slipway_server.kernels.in_torch import TorchKernels
 
 LARGEST = TorchKernels(torch.float32, "cpu").largest

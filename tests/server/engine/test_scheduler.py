@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.block_hash import BlockHasher
 from slipway_server.engine.request import (
     FinishReason,
     Logprobs,
@@ -14,10 +13,11 @@ from slipway_server.engine.request import (
     RequestOutput,
     Sampled,
     SamplingParams,
+    ScheduledSequence,
     Sequence,
-    Work,
 )
-from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.block_hash import BlockHasher
+from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
 TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
@@ -34,7 +34,7 @@ def request(
     return Request(name, tuple(range(first, first + prompt)), params, priority, tenant=tenant)
 
 
-def complete(scheduler: Scheduler, batch: list[Work], token: int | None = 1) -> list[RequestOutput]:
+def complete(scheduler: Scheduler, batch: list[ScheduledSequence], token: int | None = 1) -> list[RequestOutput]:
     return scheduler.complete(batch, [Sampled(token) for work in batch if work.samples])
 
 
@@ -44,7 +44,7 @@ def step(scheduler: Scheduler, token: int = 1, now_s: float = 0.0) -> list[str]:
     return [event.id for event in events if event.finish]
 
 
-def spans(batch: list[Work]) -> list[tuple[str, int, int, bool]]:
+def spans(batch: list[ScheduledSequence]) -> list[tuple[str, int, int, bool]]:
     return [(work.sequence.request.id, work.start, work.end, work.samples) for work in batch]
 
 
@@ -211,7 +211,7 @@ def test_tokens_of_a_sequence_across_prompt_and_output() -> None:
 # --- the prefix cache -------------------------------------------------------------------------------------------------
 
 
-def first_work(scheduler: Scheduler, asked: Request) -> Work:
+def first_work(scheduler: Scheduler, asked: Request) -> ScheduledSequence:
     scheduler.submit(asked)
     batch = scheduler.schedule()
     work = next(work for work in batch if work.sequence.request is asked)

@@ -15,8 +15,8 @@ from slipway_server.engine.messages import Commands, Ready, encode
 from slipway_server.engine.request import FinishReason, Request, RequestOutput
 from slipway_server.http.app import build
 from slipway_server.http.probes import Health
-from slipway_server.http.prompts import ServedModel
-from slipway_server.http.replay import ReplayLimits, ReplayStore
+from slipway_server.http.requests.prompts import ServedModel
+from slipway_server.http.responses.replay import ReplayLimits, ReplayStore
 from slipway_server.http.service import ModelService
 from slipway_server.models.checkpoint import Checkpoint, read
 from slipway_server.telemetry.metrics import ServerMetrics

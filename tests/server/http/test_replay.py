@@ -11,9 +11,9 @@ import pytest
 
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError, failed, lost
-from slipway_server.http.replay import BUFFER_BYTES, DELTA_BYTES, ReplayLimits, ReplayStore
-from slipway_server.http.resume import Identity, IncomingRequest, Resume
-from slipway_server.http.service import Delta
+from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.replay import BUFFER_BYTES, DELTA_BYTES, ReplayLimits, ReplayStore
+from slipway_server.http.responses.resume import Identity, IncomingRequest, Resume
 from slipway_server.telemetry.metrics import REPLAY_ENDS, ServerMetrics
 
 TOKENS = tuple(range(100, 112))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipway_server.http import bodies
 from slipway_server.http.openapi import REQUESTS
+from slipway_server.http.requests import bodies
 
 from ..text import templates
 from .inprocess import InProcess, model_of

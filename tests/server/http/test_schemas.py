@@ -12,11 +12,17 @@ from msgspec import inspect
 
 from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
-from slipway_server.http import fields
-from slipway_server.http.bodies import UNSUPPORTED, parse, prompts_of
 from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
-from slipway_server.http.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling, GenerateRequest
+from slipway_server.http.requests import fields
+from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
+from slipway_server.http.requests.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    FullSampling,
+    GenerateRequest,
+)
 
 pytestmark = pytest.mark.attack_class(15, 18)
 

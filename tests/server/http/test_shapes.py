@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from slipway_server.engine.request import FinishReason, Logprobs
-from slipway_server.http.prompts import Prompt, ServedModel
-from slipway_server.http.resume import Identity, Resume, StreamProgress
-from slipway_server.http.schemas import CompletionRequest
-from slipway_server.http.service import Delta
-from slipway_server.http.shapes import Choice, CompletionShape, IndexedDelta, best
+from slipway_server.http.requests.prompts import Prompt, ServedModel
+from slipway_server.http.requests.schemas import CompletionRequest
+from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.resume import Identity, Resume, StreamProgress
+from slipway_server.http.responses.shapes import Choice, CompletionShape, IndexedDelta, best
 from slipway_server.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth."

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from slipway_server.http import sse
 from slipway_server.http.errors import HttpError, invalid
-from slipway_server.http.resume import Identity, Resume, StreamProgress
+from slipway_server.http.responses import sse
+from slipway_server.http.responses.resume import Identity, Resume, StreamProgress
 
 Events = Callable[[], AsyncIterator[Any]]
 

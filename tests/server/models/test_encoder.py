@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipway_server.engine.execution.encoder import pool, read_pooling
 from slipway_server.models.devices import LoadError
-from slipway_server.models.encoder import pool, read_pooling
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,8 @@ sequence can reuse. Cached blocks are evicted when no free block is left, the le
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from ..request import Sequence
 from .block_hash import BlockHasher
-from .request import Sequence
 
 
 class BlockManager:

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..engine.beams import EarlyStopping
-from ..engine.request import SamplingParams
+from ...engine.beams import EarlyStopping
+from ...engine.request import SamplingParams
+from ..errors import invalid
 from .bodies import unsupported
-from .errors import invalid
 from .fields import (
     AllowedTokens,
     Alternatives,
@@ -28,7 +28,7 @@ from .fields import (
     RepetitionPenalty,
     Seed,
     Stop,
-    StopTokens,
+    StopTokenIds,
     Temperature,
     TemplateVariables,
     Texts,
@@ -100,7 +100,7 @@ class FullSampling(Sampling, kw_only=True):
     allowed_token_ids: AllowedTokens | None = None
     bad_words: BadWords | None = None
     min_tokens: Count | None = None
-    stop_token_ids: StopTokens | None = None
+    stop_token_ids: StopTokenIds | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: Priority | None = None

@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from ..telemetry.metrics import ServerMetrics
-from .errors import HttpError, taken_over
+from ...telemetry.metrics import ServerMetrics
+from ..errors import HttpError, taken_over
+from .delta import Delta
 from .resume import Identity, IncomingRequest, StreamProgress
-from .service import Delta
 
 # Measured in CPython: a delta with its token and a short text; one alternative of a log probability; an empty buffer.
 DELTA_BYTES, LOGPROB_BYTES, BUFFER_BYTES = 240, 72, 2048

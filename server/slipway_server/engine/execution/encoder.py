@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..engine.request import Sampled, Work
-from .devices import LoadError
+from ...models.devices import LoadError
+from ..request import Sampled, ScheduledSequence
 
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -31,9 +31,9 @@ class EncoderRunner:
         self.self_test()
 
     @torch.inference_mode()
-    def run(self, batch: list[Work]) -> list[Sampled]:
+    def run(self, batch: list[ScheduledSequence]) -> list[Sampled]:
         """The float32 bytes of each vector; nothing where it is not finite."""
-        prompts = [torch.tensor(work.sequence.request.prompt) for work in batch]
+        prompts = [torch.tensor(scheduled.sequence.request.prompt) for scheduled in batch]
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self._model.device)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
         mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
@@ -54,7 +54,7 @@ class EncoderRunner:
 
 
 def read_pooling(folder: Path) -> tuple[str, bool]:
-    """As the folder's own sentence-transformers files say; mean and normalised where there are none."""
+    """Pooling as in the folder's sentence-transformers files; mean and normalised without them."""
     modules = folder / "modules.json"
     if not modules.is_file():
         return "mean", True

@@ -6,9 +6,9 @@ from itertools import accumulate
 import numpy
 import torch
 
-from ..kernels.api import BLOCK_TOKENS, Batch, CausalLM
-from ..kernels.packing import Ints, Packed
-from .request import Request, Sampled, SamplingParams, Sequence, Work
+from ...kernels.api import BLOCK_TOKENS, Batch, CausalLM
+from ...kernels.packing import Ints, Packed
+from ..request import Request, Sampled, SamplingParams, ScheduledSequence, Sequence
 from .sampler import Sampler, prompt_logprobs
 
 
@@ -24,14 +24,14 @@ class DecoderRunner:
         model.kernels.reserve(blocks + 1)  # the last one is scratch: no sequence gets it
         self._logits = self._on_host
         if model.kernels.device.type == "cuda":
-            from ..kernels.cuda import CudaSteps
+            from ...kernels.cuda import CudaSteps
 
             self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
         self._scratch = blocks
 
-    def run(self, batch: list[Work]) -> list[Sampled]:
-        """One result for each work that samples or needs prompt log probabilities, in order."""
-        positions = [_logits_positions(work) for work in batch]
+    def run(self, batch: list[ScheduledSequence]) -> list[Sampled]:
+        """One result for each sequence that samples or needs prompt log probabilities, in order."""
+        positions = [_logits_positions(scheduled) for scheduled in batch]
         logits = self._logits(self._pack(batch, positions))
         return self._results(batch, positions, logits) if any(positions) else []
 
@@ -43,23 +43,23 @@ class DecoderRunner:
         """Computes one token in the scratch block, which no request gets. Raises whatever fails."""
         sequence = Sequence(Request("probe", (0,), SamplingParams(1, temperature=0.0)), slot=self._probe_slot)
         sequence.block_table = [self._scratch]
-        (result,) = self.run([Work(sequence, 0, 1, samples=True)])
+        (result,) = self.run([ScheduledSequence(sequence, 0, 1, samples=True)])
         if result.token is None:
             raise ArithmeticError("the model's numbers are not finite")
 
-    def _pack(self, batch: list[Work], logits_positions: list[list[int]]) -> Packed:
-        counts = numpy.fromiter((work.tokens for work in batch), numpy.int32, len(batch))
-        starts = numpy.fromiter((work.start for work in batch), numpy.int32, len(batch))
+    def _pack(self, batch: list[ScheduledSequence], logits_positions: list[list[int]]) -> Packed:
+        counts = numpy.fromiter((scheduled.tokens for scheduled in batch), numpy.int32, len(batch))
+        starts = numpy.fromiter((scheduled.start for scheduled in batch), numpy.int32, len(batch))
         first = numpy.cumsum(counts, dtype=numpy.int32) - counts
         total = int(counts.sum())
         span = numpy.repeat(numpy.arange(len(batch), dtype=numpy.int32), counts)
         positions = numpy.arange(total, dtype=numpy.int32) - (first - starts)[span]
         block_tables = self._block_tables.rows(batch)
         slot_mapping = block_tables[span, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        ids = [token for work in batch for token in work.sequence.tokens(work.start, work.end)]
+        ids = [token for scheduled in batch for token in scheduled.sequence.tokens(scheduled.start, scheduled.end)]
         rows = [
-            int(row) + position - work.start
-            for work, row, needed in zip(batch, first, logits_positions, strict=True)
+            int(row) + position - scheduled.start
+            for scheduled, row, needed in zip(batch, first, logits_positions, strict=True)
             for position in needed
         ]
         return Packed(
@@ -77,27 +77,29 @@ class DecoderRunner:
         fields = {name: torch.from_numpy(values) for name, values in packed.fields()}
         return self._model.logits(Batch(**fields, num_decodes=packed.num_decodes))
 
-    def _results(self, batch: list[Work], positions: list[list[int]], logits: torch.Tensor) -> list[Sampled]:
+    def _results(
+        self, batch: list[ScheduledSequence], positions: list[list[int]], logits: torch.Tensor
+    ) -> list[Sampled]:
         ends = list(accumulate(map(len, positions)))
-        sampling = [(work, end - 1) for work, end in zip(batch, ends, strict=True) if work.samples]
+        sampling = [(scheduled, end - 1) for scheduled, end in zip(batch, ends, strict=True) if scheduled.samples]
         rows = [row for _, row in sampling]
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        tokens = iter(self._sampler.sample(chosen, [work.sequence for work, _ in sampling]))
+        tokens = iter(self._sampler.sample(chosen, [scheduled.sequence for scheduled, _ in sampling]))
         results = []
-        for work, needed, end in zip(batch, positions, ends, strict=True):
+        for scheduled, needed, end in zip(batch, positions, ends, strict=True):
             if not needed:
                 continue
-            result = next(tokens) if work.samples else Sampled()
-            if len(needed) > work.samples:
-                logprobs = prompt_logprobs(logits[end - len(needed) : end - work.samples], work)
+            result = next(tokens) if scheduled.samples else Sampled()
+            if len(needed) > scheduled.samples:
+                logprobs = prompt_logprobs(logits[end - len(needed) : end - scheduled.samples], scheduled)
                 result = replace(result, prompt_logprobs=logprobs)
             results.append(result)
         return results
 
 
-def _logits_positions(work: Work) -> list[int]:
+def _logits_positions(scheduled: ScheduledSequence) -> list[int]:
     """Positions whose logits are needed: those for prompt log probabilities, then the one that is sampled from."""
-    return [*work.prompt_logprob_positions, *([work.end - 1] if work.samples else [])]
+    return [*scheduled.prompt_logprob_positions, *([scheduled.end - 1] if scheduled.samples else [])]
 
 
 class _BlockTables:
@@ -108,12 +110,12 @@ class _BlockTables:
         self._allocations = [-1] * slots  # that each row was written for
         self._lengths = [0] * slots
 
-    def rows(self, batch: list[Work]) -> Ints:
+    def rows(self, batch: list[ScheduledSequence]) -> Ints:
         """[spans, blocks of the longest sequence]"""
-        for work in batch:
-            self._update(work.sequence)
-        width = max(-(-work.end // BLOCK_TOKENS) for work in batch)
-        return self._rows[[work.sequence.slot for work in batch], :width]
+        for scheduled in batch:
+            self._update(scheduled.sequence)
+        width = max(-(-scheduled.end // BLOCK_TOKENS) for scheduled in batch)
+        return self._rows[[scheduled.sequence.slot for scheduled in batch], :width]
 
     def _update(self, sequence: Sequence) -> None:
         slot, block_table = sequence.slot, sequence.block_table

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from ..models.checkpoint import Checkpoint
-from ..text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
-from ..text.pool import TextBusy, TextPool, TextTimeout
-from ..text.tokenizer import Tokenizer
+from ...models.checkpoint import Checkpoint
+from ...text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
+from ...text.pool import TextBusy, TextPool, TextTimeout
+from ...text.tokenizer import Tokenizer
+from ..errors import HttpError, invalid, queue_full, too_long
 from .bodies import unsupported
-from .errors import HttpError, invalid, queue_full, too_long
 from .messages import template_messages
 from .schemas import ChatRequest
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from .errors import invalid
+from ..errors import invalid
 from .fields import MAX_MESSAGES, ToolName
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -23,7 +23,7 @@ class ToolCall(Struct, kw_only=True):
 
 
 class Message(Struct, kw_only=True):
-    """What every message has; what else it has goes to the template as it is."""
+    """The fields that every message may have. Other fields go to the template unchanged."""
 
     role: Role
     content: str | list[dict[str, Any]] | None = None

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity
 
-from ..kernels.cuda import num_devices
-from .messages import Profile
+from ...kernels.cuda import num_devices
+from ..messages import Profile
 
 ROWS = 60
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class _ByOperation:
         cuda = [ProfilerActivity.CUDA] if num_devices() else []
         self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
         self._steps = 0
-        # The first start takes seconds, in which no step could be looked at.
+        # The first start takes seconds: it must not be part of a measured step.
         with self._profile:
             pass
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from .errors import invalid
+from ..errors import invalid
 
 PRIORITY_LIMIT = "X-Slipway-Priority-Limit"
 

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ..engine.request import FinishReason, Logprobs
+from ...engine.request import FinishReason, Logprobs
+from ..requests.prompts import Prompt, ServedModel
+from ..requests.schemas import ChatRequest, CompletionRequest
+from .delta import Delta
 from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
-from .prompts import Prompt, ServedModel
 from .resume import Identity, StreamProgress
-from .schemas import ChatRequest, CompletionRequest
-from .service import Delta
 
 IndexedDelta = tuple[int, Delta]
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 import torch
 
-from .request import Logprobs, Sampled, SamplingParams, Sequence, Work
+from ..request import Logprobs, Sampled, SamplingParams, ScheduledSequence, Sequence
 
-# Candidates to draw from are looked for among so many of the likeliest first; more are looked at when they do not do.
+# The likeliest tokens that are searched for candidates first. More are searched when these are not enough.
 CANDIDATES = 1024
 NOISE_THREADS = 8
 LEAST_TEMPERATURE = (
@@ -38,8 +38,8 @@ class Sampler:
         if not sequences:
             return []
         params = [params_of(sequence) for sequence in sequences]
-        # While a GPU still computes the logits: whatever is asked of them waits for it. A CPU is done, and its caches
-        # hold one row's noise only.
+        # Drawn while a GPU still computes the logits, because reading them waits for it. On a CPU they are ready, and
+        # its caches hold the noise of one row only.
         noises = dict(self._draw_noise(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
         chosen, all_finite = self._largest(logits)
         finite = all_finite.tolist()
@@ -211,8 +211,8 @@ def _logprobs_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[Samp
     return logprobs
 
 
-def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
-    """Of the prompt's token after each of `work.prompt_logprob_positions`, whose logits these are, in order."""
-    rows = work.prompt_logprob_positions
-    following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
-    return log_probabilities(logits, following, params_of(work.sequence).prompt_logprobs)
+def prompt_logprobs(logits: torch.Tensor, scheduled: ScheduledSequence) -> tuple[Logprobs, ...]:
+    """Of the prompt's token after each of `scheduled.prompt_logprob_positions`, whose logits these are, in order."""
+    rows = scheduled.prompt_logprob_positions
+    following = list(scheduled.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
+    return log_probabilities(logits, following, params_of(scheduled.sequence).prompt_logprobs)

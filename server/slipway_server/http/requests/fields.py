@@ -39,7 +39,7 @@ ModelName = Annotated[str, Meta(max_length=512)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Tokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_IDS)]
 AllowedTokens = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
-StopTokens = Annotated[list[TokenId], Meta(max_length=256)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=256)]
 LogitBias = Annotated[
     dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100.0, le=100.0)]],
     Meta(max_length=1024, description="by token id"),

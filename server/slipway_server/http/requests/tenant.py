@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from .errors import invalid
+from ..errors import invalid
 
 TENANT = "X-Slipway-Tenant"
 PROOF = "X-Slipway-Tenant-Proof"

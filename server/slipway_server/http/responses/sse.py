@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from .errors import HttpError
+from ..errors import HttpError
 from .resume import STREAM, StreamProgress
 
 DONE = b"data: [DONE]\n\n"

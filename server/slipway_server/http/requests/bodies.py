@@ -8,15 +8,15 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from .errors import HttpError, invalid
+from ..errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
 
 BODY_S = 120.0  # for a whole body
 BODY_IDLE_S = 30.0  # between two pieces of one
 
-# Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with the
-# values that ask for nothing. A kind of request that has the field itself takes it. Everything else that is unknown
-# changes no output, and is accepted.
+# Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with their
+# neutral values. A request type that has such a field accepts it. Other unknown fields do not change the answer and
+# are ignored.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "functions": ([],),
@@ -130,7 +130,7 @@ def _refuse_unsupported(fields: dict[str, Any], kind: type[Struct]) -> None:
     for name, neutral in UNSUPPORTED.items():
         value = None if name in kind.__struct_fields__ else fields.get(name)
         if value is not None and not any(value == allowed and type(value) is type(allowed) for allowed in neutral):
-            # 1.0 for 1 asks for nothing either; True for 1 is a mistake.
+            # 1.0 for 1 is neutral, too; True for 1 is a mistake.
             if isinstance(value, float) and value in neutral:
                 continue
             raise unsupported(name, f"{name} is not supported by this server.")

@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence, Sequence
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
 from .fairness import Fairness
-from .request import FinishReason, Request, RequestOutput, Sampled, Sequence, Work
 
 AGEING_S = 30.0  # waiting this long raises a request by one priority class: the lowest class never starves
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
@@ -99,7 +99,7 @@ class Scheduler:
             self._finish(sequence)
         return [RequestOutput(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
 
-    def schedule(self, now_s: float = 0.0, step_tokens: int | None = None) -> list[Work]:
+    def schedule(self, now_s: float = 0.0, step_tokens: int | None = None) -> list[ScheduledSequence]:
         """The batch of the next step, of at most `step_tokens` tokens. All blocks that it writes to are allocated."""
         budget = self.limits.step_tokens if step_tokens is None else step_tokens
         self._admit(now_s)
@@ -111,18 +111,18 @@ class Scheduler:
             batch = self._prefills(budget, alone=True)
         return batch
 
-    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[RequestOutput]:
-        """Applies a step's results: one for each work that samples or has prompt log probabilities, in order."""
+    def complete(self, batch: Iterable[ScheduledSequence], results: Iterable[Sampled]) -> list[RequestOutput]:
+        """Applies a step's results: one for each sequence that samples or has prompt log probabilities, in order."""
         remaining = iter(results)
         events = []
-        for work in batch:
-            work.sequence.num_computed_tokens = work.end
-            self.block_manager.cache_full_blocks(work.sequence)
-            if work.samples or work.prompt_logprob_positions:
-                event = self._advance(work, next(remaining))
+        for scheduled in batch:
+            scheduled.sequence.num_computed_tokens = scheduled.end
+            self.block_manager.cache_full_blocks(scheduled.sequence)
+            if scheduled.samples or scheduled.prompt_logprob_positions:
+                event = self._advance(scheduled, next(remaining))
                 events.append(event)
                 if event.finish:
-                    self._finish(work.sequence)
+                    self._finish(scheduled.sequence)
         return events
 
     def fail(self, sequence: Sequence, reason: str) -> RequestOutput:
@@ -217,7 +217,7 @@ class Scheduler:
 
     # --- batch --------------------------------------------------------------------------------------------------------
 
-    def _decodes(self) -> list[Work]:
+    def _decodes(self) -> list[ScheduledSequence]:
         """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted."""
         decoding = [item for item in self.running.values() if item.decoding]
         for sequence in decoding:
@@ -225,21 +225,21 @@ class Scheduler:
                 self._preempt_victim()
             if sequence.slot >= 0:
                 self.block_manager.append(sequence, sequence.length)
-        return [self._work(sequence, 1) for sequence in decoding if sequence.slot >= 0]
+        return [self._schedule_tokens(sequence, 1) for sequence in decoding if sequence.slot >= 0]
 
-    def _prefills(self, budget: int, *, alone: bool) -> list[Work]:
+    def _prefills(self, budget: int, *, alone: bool) -> list[ScheduledSequence]:
         """Several of them share the rest of the step."""
         waiting = [s for s in self.running.values() if not s.decoding]
         return self._chunks(waiting, budget) if self.limits.chunked else self._wholes(waiting, budget, alone=alone)
 
-    def _chunks(self, prefills: list[Sequence], budget: int) -> list[Work]:
+    def _chunks(self, prefills: list[Sequence], budget: int) -> list[ScheduledSequence]:
         """Fewest remaining tokens first, and a share for the oldest prefill: a long prompt never starves."""
         if not prefills:
             return []
         oldest = min(prefills, key=lambda item: (item.rank, item.arrival))
         order = sorted(prefills, key=lambda item: (item.rank, item.length - item.num_computed_tokens, item.arrival))
         reserved = min(int(budget * OLDEST_SHARE), oldest.length - oldest.num_computed_tokens)
-        batch: list[Work] = []
+        batch: list[ScheduledSequence] = []
         prompt_logprobs = MAX_PROMPT_LOGPROBS
         for sequence in order:
             reserved = 0 if sequence is oldest else reserved
@@ -250,33 +250,33 @@ class Scheduler:
                 prompt_logprobs -= max(0, tokens)
             if tokens > 0:
                 self.block_manager.append(sequence, sequence.num_computed_tokens + tokens)
-                batch.append(self._work(sequence, tokens))
+                batch.append(self._schedule_tokens(sequence, tokens))
                 budget -= tokens
         return batch
 
-    def _wholes(self, prefills: list[Sequence], budget: int, *, alone: bool) -> list[Work]:
+    def _wholes(self, prefills: list[Sequence], budget: int, *, alone: bool) -> list[ScheduledSequence]:
         """In order of arrival. A prompt that is larger than a step gets a step alone."""
-        batch: list[Work] = []
+        batch: list[ScheduledSequence] = []
         for sequence in sorted(prefills, key=lambda item: (item.rank, item.arrival)):
             if sequence.length > budget and (batch or not alone):
                 break
-            batch.append(self._work(sequence, sequence.length))
+            batch.append(self._schedule_tokens(sequence, sequence.length))
             budget -= sequence.length
         return batch
 
-    def _work(self, sequence: Sequence, tokens: int) -> Work:
+    def _schedule_tokens(self, sequence: Sequence, tokens: int) -> ScheduledSequence:
         start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + tokens
-        work = Work(sequence, start, end, samples=end == sequence.length)
-        self._charge(work)
-        return work
+        scheduled = ScheduledSequence(sequence, start, end, samples=end == sequence.length)
+        self._charge(scheduled)
+        return scheduled
 
-    def _charge(self, work: Work) -> None:
+    def _charge(self, scheduled: ScheduledSequence) -> None:
         """A tenant is charged once for each token: it does not pay for recomputation after a preemption."""
-        sequence, prompt = work.sequence, len(work.sequence.request.prompt)
-        fresh = range(max(work.start, sequence.num_charged_tokens), work.end)
+        sequence, prompt = scheduled.sequence, len(scheduled.sequence.request.prompt)
+        fresh = range(max(scheduled.start, sequence.num_charged_tokens), scheduled.end)
         if not fresh:
             return
-        sequence.num_charged_tokens = work.end
+        sequence.num_charged_tokens = scheduled.end
         of_prompt = max(0, min(prompt, fresh.stop) - fresh.start)
         request = sequence.request
         self.fairness.charge(request.tenant, request.weight, prompt=of_prompt, output=len(fresh) - of_prompt)
@@ -321,23 +321,23 @@ class Scheduler:
         yield from self.running.values()
         yield from self._waiting.values()
 
-    def _advance(self, work: Work, result: Sampled) -> RequestOutput:
-        request, sampling = work.sequence.request, work.sequence.request.sampling
-        work.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
+    def _advance(self, scheduled: ScheduledSequence, result: Sampled) -> RequestOutput:
+        request, sampling = scheduled.sequence.request, scheduled.sequence.request.sampling
+        scheduled.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
         if sampling is None:
             if result.embedding is None:
                 return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
             return RequestOutput(request.id, embedding=result.embedding, finish=FinishReason.STOP)
-        if not work.samples:
+        if not scheduled.samples:
             return RequestOutput(request.id, prompt_logprobs=result.prompt_logprobs)
         if result.token is None:
             if result.no_token_allowed:
                 return RequestOutput(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
             # Its blocks may hold the non-finite numbers, which must not reach other sequences.
-            self.block_manager.invalidate(work.sequence)
+            self.block_manager.invalidate(scheduled.sequence)
             return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
-        work.sequence.output.append(result.token)
-        finish = sampling.finish_after(result.token, len(work.sequence.output))
+        scheduled.sequence.output.append(result.token)
+        finish = sampling.finish_after(result.token, len(scheduled.sequence.output))
         return RequestOutput(
             request.id,
             token=result.token,

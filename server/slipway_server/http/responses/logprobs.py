@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ..engine.request import Logprobs
-from ..text.tokenizer import Tokenizer
+from ...engine.request import Logprobs
+from ...text.tokenizer import Tokenizer
 
 
 def format_chat_logprobs(items: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:

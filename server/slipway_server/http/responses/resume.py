@@ -14,9 +14,9 @@ from zlib import crc32
 
 from aiohttp import web
 
-from .bodies import body_of
-from .errors import HttpError, invalid
-from .tenant import Tenants
+from ..errors import HttpError, invalid
+from ..requests.bodies import body_of
+from ..requests.tenant import Tenants
 
 RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"

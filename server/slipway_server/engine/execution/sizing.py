@@ -4,14 +4,14 @@ from typing import Any
 
 import torch
 
-from ..kernels import cuda
-from ..kernels.api import BLOCK_TOKENS, Kernels
-from ..machine import free_memory_bytes
-from ..models.decoder import Decoder
-from ..models.devices import LoadError
+from ...kernels import cuda
+from ...kernels.api import BLOCK_TOKENS, Kernels
+from ...machine import free_memory_bytes
+from ...models.decoder import Decoder
+from ...models.devices import LoadError
+from ..messages import Start
+from ..scheduling.scheduler import MAX_PROMPT_LOGPROBS, SchedulerConfig
 from .memory import DeviceMemory, for_cache
-from .messages import Start
-from .scheduler import MAX_PROMPT_LOGPROBS, SchedulerConfig
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 # Of the memory that is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.

@@ -1,0 +1,17 @@
+"""The part of an answer that one token adds."""
+
+from dataclasses import dataclass
+
+from ...engine.request import FinishReason, Logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one token adds to an answer: its text, which may be empty, and the finish reason of the last one."""
+
+    text: str
+    tokens: int
+    token: int
+    finish: FinishReason | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # with the first token
