@@ -1,4 +1,4 @@
-"""Writes what is derived: five reference pages and the chart's copies of the CRDs. `--check` only compares."""
+"""Writes what is derived: CRDs of the API types, the chart's copies, reference pages. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -11,6 +11,9 @@ import rollouts_page
 import status_page
 import threat_model_page
 import yaml
+
+from slipway_operator.api import crd
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
@@ -31,8 +34,9 @@ Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not
 _TEMPLATE_HEADER = """
 # AnalysisTemplate reference
 
-Generated from `crds/analysistemplates.yaml`. `llm-default` and `llm-shadow-drift` are there without an object; one of
-that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
+Generated from the API types, as `crds/analysistemplates.yaml` is. `llm-default` and `llm-shadow-drift` are there
+without an object; one of that name in a namespace takes its place. [The judge](judge.md) explains what the numbers
+mean.
 """
 
 
@@ -52,42 +56,46 @@ def main(arguments: list[str]) -> int:
 
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
-    source = CRD.read_text()
+    source, template = CRD.read_text(), crd.text(AnalysisTemplate)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader)) + template_reference(),
+        ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader))
+        + template_reference(crd.manifest(AnalysisTemplate)),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         CHART_CRDS / CRD.name: source,
-        CHART_CRDS / TEMPLATE_CRD.name: TEMPLATE_CRD.read_text(),
+        TEMPLATE_CRD: template,
+        CHART_CRDS / TEMPLATE_CRD.name: template,
     }
 
 
-def reference(crd: Node) -> str:
+def reference(manifest: Node) -> str:
     """The CRD as Markdown."""
-    version = crd["spec"]["versions"][0]
+    version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    return "\n".join([_HEADER, *_identity(crd, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip() + "\n"
+    return (
+        "\n".join([_HEADER, *_identity(manifest, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip()
+        + "\n"
+    )
 
 
-def template_reference() -> str:
+def template_reference(manifest: Node) -> str:
     """The CRD of AnalysisTemplates as a part of the same page."""
-    crd = yaml.load(TEMPLATE_CRD.read_text(), yaml.CSafeLoader)
-    version = crd["spec"]["versions"][0]
+    version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    lines = [*_identity(crd, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
+    lines = [*_identity(manifest, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
     text = "\n".join([_TEMPLATE_HEADER, *lines]).rstrip() + "\n"
     return text.replace("\n## ", "\n### ").replace("### AnalysisTemplate reference", "# AnalysisTemplate reference")
 
 
-def _identity(crd: Node, version: Node) -> Iterator[str]:
-    names = crd["spec"]["names"]
+def _identity(manifest: Node, version: Node) -> Iterator[str]:
+    names = manifest["spec"]["names"]
     yield "| | |\n|---|---|"
-    yield f"| apiVersion | `{crd['spec']['group']}/{version['name']}` |"
-    yield f"| kind | `{names['kind']}`, {crd['spec']['scope'].lower()} |"
+    yield f"| apiVersion | `{manifest['spec']['group']}/{version['name']}` |"
+    yield f"| kind | `{names['kind']}`, {manifest['spec']['scope'].lower()} |"
     yield f"| short name, category | `{', '.join(names['shortNames'])}`, `{', '.join(names['categories'])}` |"
     if "subresources" in version:
         yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |"

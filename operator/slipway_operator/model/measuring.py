@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 ERROR_RETRY_S = 10  # Argo's: after an error, where no interval is given
 LEAST_INTERVAL_S = 5  # as often as an analysis is looked at
+DEFAULT_ERROR_LIMIT = 4  # Argo's consecutiveErrorLimit
 MOST_KEPT = 10  # measurements of a metric in the status
 JOB_DEADLINE_S = 3600  # of a Job that does not say
 JOB_KEPT_S = 3600  # a finished Job that nobody deleted, for the operator died at the wrong moment
@@ -100,7 +101,7 @@ class Measure:
     asked_count: int | None = None  # count
     failure_limit: int = 0
     inconclusive_limit: int = 0
-    error_limit: int = 4  # consecutiveErrorLimit
+    error_limit: int = DEFAULT_ERROR_LIMIT  # consecutiveErrorLimit
     success_limit: int = 0  # consecutiveSuccessLimit; 0: none
     dry_run: bool = False
 

@@ -4,16 +4,17 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from types import NoneType
 from typing import Any, TypeVar, cast
 
+from slipway_operator.api.times import format_time as format_time
+from slipway_operator.api.times import parse_time as parse_time
+
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-KEPT = 4096  # times as text: one status names the same few in each reconcile
-FIRST_YEAR, LAST_YEAR = 1970, 9000
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
@@ -58,25 +59,6 @@ def from_json(kind: type[T], value: Any) -> T:
         raise TypeError(f"{kind.__name__} is written as {type(value).__name__}")
     readers = _readers(cast(Hashable, kind))
     return kind(**{name: read(value[key]) for name, key, read in readers if key in value})
-
-
-@lru_cache(KEPT)
-def format_time(moment: datetime) -> str:
-    """RFC 3339 in UTC, whole seconds."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
-
-
-@lru_cache(KEPT)
-def parse_time(text: str) -> datetime:
-    """A datetime in UTC from RFC 3339.
-
-    Raises:
-        ValueError: when it is none, or so far away that nothing could be added to it.
-    """
-    moment = datetime.fromisoformat(text)
-    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        raise ValueError(f"{text} is not a time between the years {FIRST_YEAR} and {LAST_YEAR}")
-    return moment.astimezone(UTC)
 
 
 @cache

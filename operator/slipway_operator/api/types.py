@@ -1,0 +1,35 @@
+"""What all API types are made of: their base and the scalars that Kubernetes knows."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from slipway_operator.api.markers import Format
+from slipway_operator.api.times import parse_time
+
+CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
+
+
+class ApiType(BaseModel):
+    """A part of a custom resource: immutable, and strict about types. Fields of a later release are ignored."""
+
+    model_config = CONFIG
+
+
+def _time(value: Any) -> datetime:
+    if not isinstance(value, str):
+        raise ValueError("must be a time like 2026-01-31T12:00:00Z")
+    try:
+        return parse_time(value)
+    except OverflowError:
+        raise ValueError(f"{value} is beyond any calendar") from None
+
+
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1), Format("int32")]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), Format("int64")]
+Time = Annotated[datetime, BeforeValidator(_time), Format("date-time")]
+IntOrString = int | str
+# CEL: whether a text is a duration, in hours, minutes and seconds.
+DURATION = "self.matches('^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?$')"
