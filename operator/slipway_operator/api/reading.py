@@ -50,7 +50,7 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
 
 @cache
 def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    return TypeAdapter(cast(type, kind))
 
 
 def _follows(error: ErrorDetails) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from slipway_operator.api.markers import Format
+from slipway_operator.api.markers import Format, Rule
 from slipway_operator.api.times import parse_time
 
 CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
@@ -33,3 +33,9 @@ Time = Annotated[datetime, BeforeValidator(_time), Format("date-time")]
 IntOrString = int | str
 # CEL: whether a text is a duration, in hours, minutes and seconds.
 DURATION = "self.matches('^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?$')"
+Duration = Annotated[str, Field(min_length=2, max_length=32)]
+
+
+def duration_rule(field: str, examples: str) -> Rule:
+    """That a field is a duration."""
+    return Rule(DURATION, f"{field} is written in hours, minutes and seconds: write for example {examples}")

@@ -1,10 +1,11 @@
 """Webhooks of a rollout: what a user writes, what is asked, what is answered, what is remembered."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from slipway_operator.api.v1alpha1 import strategy
 
 
 class HookType(StrEnum):
@@ -96,20 +97,13 @@ class Ended:
     hooks: tuple[HookState, ...] = field(default=())
 
 
-def parse_hooks(items: Iterable[Mapping[str, Any]]) -> tuple[Hook, ...]:
-    """Read `spec.strategy.hooks`.
-
-    Raises:
-        KeyError, TypeError, ValueError: when they are not what the schema lets through.
-    """
-    return tuple(
-        Hook(
-            name=item["name"],
-            type=HookType(item["type"]),
-            url=item["url"],
-            timeout_s=int(item.get("timeoutSeconds", 10)),
-            retries=int(item.get("retries", 2)),
-            metadata=tuple(sorted((item.get("metadata") or {}).items())),
-        )
-        for item in items
+def hook_of(written: strategy.Hook) -> Hook:
+    """One webhook of `spec.strategy.hooks`."""
+    return Hook(
+        name=written.name,
+        type=HookType(written.type),
+        url=written.url,
+        timeout_s=written.timeout_seconds,
+        retries=written.retries,
+        metadata=tuple(sorted((written.metadata or {}).items())),
     )
