@@ -14,6 +14,7 @@ import yaml
 
 from slipway_operator.api import crd
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
+from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
@@ -25,7 +26,7 @@ Node = dict[str, Any]
 _HEADER = """\
 # ModelDeployment reference
 
-Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not edit.
+Generated from the API types in `operator/slipway_operator/api`, as `crds/` is, by `make generate`; do not edit.
 
 `kubectl explain modeldeployments.slipway.dev.spec.model` shows the same in a terminal. Use the full name
 `modeldeployments.slipway.dev` in scripts: other projects have a kind of the same name. At the prompt `mdep` is enough.
@@ -56,17 +57,18 @@ def main(arguments: list[str]) -> int:
 
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
-    source, template = CRD.read_text(), crd.text(AnalysisTemplate)
+    deployment, template = crd.text(ModelDeployment), crd.text(AnalysisTemplate)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader))
+        ROOT / "docs" / "crd.md": reference(crd.manifest(ModelDeployment))
         + template_reference(crd.manifest(AnalysisTemplate)),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
-        CHART_CRDS / CRD.name: source,
+        CRD: deployment,
+        CHART_CRDS / CRD.name: deployment,
         TEMPLATE_CRD: template,
         CHART_CRDS / TEMPLATE_CRD.name: template,
     }

@@ -10,8 +10,8 @@ from slipway_cli import intents, steps, waiting
 from slipway_cli.deployment import Deployment, read
 from slipway_cli.history import Record
 from slipway_cli.intents import Change, Decision, Nothing
+from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
-from slipway_operator.model.status import State
 from slipway_operator.model.strategy import parse_strategy
 from slipway_operator.planning.guards import STEPPING
 from tests.support.model_cluster import ModelCluster, healthy, model

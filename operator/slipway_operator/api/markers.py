@@ -35,6 +35,11 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyText:
+    """An enumeration of which the API server takes any text, so that a later release can add to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListMap:
     """A list that is merged by a key."""
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import annotated_types
 from pydantic import BaseModel
-from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from slipway_operator.api import documentation, markers
+from slipway_operator.api.writing import camel
 
 Node = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _members(kind: type) -> Iterator[Member]:
         # Of a status: the operator alone writes it, so that nothing is filled in and little has to be there.
         for item in dataclasses.fields(kind):
             needed = item.name in markers.required_of(kind)
-            yield Member(to_camel(item.name), hints[item.name], texts.get(item.name, ""), needed)
+            yield Member(camel(item.name), hints[item.name], texts.get(item.name, ""), needed)
     else:
         raise TypeError(f"{kind.__name__} is no API type")
 
@@ -141,6 +141,8 @@ def _constrain(node: Node, constraint: Any) -> None:
             node["format"] = name
         case markers.OneOf(values):
             node["enum"] = list(values)
+        case markers.AnyText():
+            node.pop("enum")
         case markers.Rule():
             _add_rules(node, (constraint,))
         case markers.ListMap(key):

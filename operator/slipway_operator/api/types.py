@@ -1,21 +1,29 @@
 """What all API types are made of: their base and the scalars that Kubernetes knows."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
 
 from slipway_operator.api.markers import Format, Rule
 from slipway_operator.api.times import parse_time
+from slipway_operator.api.writing import camel
 
-CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
+T = TypeVar("T", bound=type)
+
+CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=camel)
 
 
 class ApiType(BaseModel):
     """A part of a custom resource: immutable, and strict about types. Fields of a later release are ignored."""
 
     model_config = CONFIG
+
+
+def strict(kind: T) -> T:
+    """Have a dataclass and those in it read as API types are."""
+    setattr(kind, "__pydantic_config__", CONFIG)  # noqa: B010
+    return kind
 
 
 def _time(value: Any) -> datetime:

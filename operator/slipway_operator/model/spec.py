@@ -161,10 +161,14 @@ def _invalid(error: Exception) -> Invalid:
     return Invalid(f"the spec cannot be read: {error}"[:LONGEST_MESSAGE])
 
 
+class _Hooks(ApiType):
+    hooks: tuple[strategies.Hook, ...] = ()
+
+
 class _Hooked(ApiType):
     """A spec of which nothing but the hooks is read."""
 
-    strategy: strategies.Hooked | None = None
+    strategy: _Hooks | None = None
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
@@ -195,7 +199,12 @@ def parse_inputs(record: Json, default_name: str) -> PodInputs:
     Raises:
         ValueError: when it is none.
     """
-    return _inputs_of(read(InputsRecord, encoded(record), "inputs"), default_name)
+    return _recorded(encoded(record), default_name)
+
+
+@lru_cache(KEPT)
+def _recorded(written: bytes, default_name: str) -> PodInputs:
+    return _inputs_of(read(InputsRecord, written, "inputs"), default_name)
 
 
 def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:

@@ -9,6 +9,7 @@ from typing import Any
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1 import blue_green, steps
 from slipway_operator.api.v1alpha1 import strategy as api
+from slipway_operator.api.v1alpha1.routes import HeaderMatch
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 PREVIEW = "preview"  # name of blue-green's header route
@@ -28,15 +29,6 @@ class SetScale:
 
     percent: int | None = None
     replicas: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderMatch:
-    """A request header and the value it has (`exact`) or begins with (`prefix`)."""
-
-    name: str
-    exact: str | None = None
-    prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

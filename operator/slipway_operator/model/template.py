@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from slipway_operator.api.reading import encoded, read
@@ -31,6 +31,7 @@ BAD_EVENTS = {
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
 # What a run remembers is of this kind: another number begins every run anew, as another template does.
 COUNTED = 3
+KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
 # What each veto counts, for people.
@@ -72,9 +73,15 @@ def slower(event: str) -> Slower | None:
 def parse(name: str, spec: Json) -> Template:
     """Read the spec of an AnalysisTemplate; one that makes no sense becomes its problem, never an exception."""
     try:
-        return Template(_analysis(read(AnalysisTemplateSpec, encoded(spec), "spec")))
+        return Template(_parsed(encoded(spec)))
     except ValueError as error:
         return Template(problem=f"AnalysisTemplate {name!r}: {error}")
+
+
+@lru_cache(KEPT)
+def _parsed(written: bytes) -> AnalysisSpec:
+    """By what is written: many analyses name the same few, in each reconcile."""
+    return _analysis(read(AnalysisTemplateSpec, written, "spec"))
 
 
 def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from slipway_operator.model.status import Condition
+from slipway_operator.api.v1alpha1.status import Condition
 
 
 def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) -> Condition:

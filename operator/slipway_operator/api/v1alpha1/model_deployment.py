@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import ListSet, Rule, rule
+from slipway_operator.api.markers import Column, Definition, ListSet, Rule, Scale, custom_resource, rule
 from slipway_operator.api.types import ApiType, Int32, Time
 from slipway_operator.api.v1alpha1.autoscaling import Autoscaling
 from slipway_operator.api.v1alpha1.pod_inputs import InputsRecord
+from slipway_operator.api.v1alpha1.status import PatchedStatus
 from slipway_operator.api.v1alpha1.strategy import Strategy
 
 
@@ -161,3 +162,61 @@ class ModelDeploymentSpec(InputsRecord):
     revision_history_limit: Annotated[Int32, Field(ge=0, le=100)] = 5
     """How many former revisions are remembered for a rollback."""
     rollout: RolloutIntents | None = None
+
+
+@custom_resource(
+    Definition(
+        group="slipway.dev",
+        version="v1alpha1",
+        plural="modeldeployments",
+        short_names=("mdep",),
+        categories=("slipway",),
+        columns=(
+            Column("Phase", "string", ".status.phase", "Pending, Progressing, Paused, Healthy, Degraded or Asleep."),
+            Column(
+                "Reason",
+                "string",
+                ".status.reason",
+                "What is wrong, else where the rollout is, in one word. Empty when all is well.",
+            ),
+            Column("Step", "string", ".status.step", "Step of the rollout in flight, of how many."),
+            Column(
+                "Weight",
+                "integer",
+                ".status.weight",
+                "Percent of new requests that the canary gets, as every gateway acknowledged it.",
+            ),
+            Column("Ready", "string", ".status.ready", "Ready pods of all revisions, of those wanted."),
+            Column("Stable", "string", ".status.stableRevision", "The revision that was last promoted."),
+            Column("Canary", "string", ".status.canaryRevision", "The revision under test."),
+            Column("Age", "date", ".metadata.creationTimestamp"),
+            Column("Model", "string", ".status.model", "The name that clients send.", wide=True),
+            Column(
+                "Endpoint", "string", ".status.endpoint", "Base URL for OpenAI clients inside the cluster.", wide=True
+            ),
+            Column("Message", "string", ".status.message", "What is happening, and why.", wide=True),
+        ),
+        status=True,
+        scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
+    )
+)
+@rule(
+    "self.metadata.name.size() <= 52",
+    "metadata.name may have at most 52 characters: the names of pods and services append the revision to it",
+)
+@rule(
+    "!(has(self.spec.strategy) && has(self.spec.strategy.canary) && has(self.spec.strategy.canary.baselinePod) && "
+    "self.spec.strategy.canary.baselinePod) || self.metadata.name.size() <= 43",
+    "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters: the names of the baseline's "
+    "services append more to it; choose a shorter name, or remove baselinePod",
+)
+@rule(
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because services carry it; "
+    "write for example chat-v2",
+)
+class ModelDeployment(ApiType):
+    """One model behind an OpenAI-compatible endpoint, and the way its new versions go out."""
+
+    spec: ModelDeploymentSpec
+    status: PatchedStatus | None = None

@@ -131,9 +131,14 @@ class Capacity(ApiType):
     """With AllowRecreate and one replica, how long a gateway holds a request while no pod is ready."""
 
 
-class Hooked(ApiType):
-    """What webhooks hear of."""
+@rule(
+    "!(has(self.canary) && has(self.blueGreen))",
+    "spec.strategy takes canary or blueGreen, not both: remove one of them",
+)
+class Strategy(ApiType):
+    """How a new revision goes out. Without it the new revision takes all traffic as soon as it is ready."""
 
+    canary: Canary | None = None
     hooks: Annotated[
         tuple[Hook, ...],
         Field(max_length=16),
@@ -144,15 +149,5 @@ class Hooked(ApiType):
     ] = ()
     """Webhooks that confirm, check or hear of a rollout; see docs/hooks.md. The first revision asks none, and
     neither do skipped steps (promoteFull, rollbackTo, rollbackWindow)."""
-
-
-@rule(
-    "!(has(self.canary) && has(self.blueGreen))",
-    "spec.strategy takes canary or blueGreen, not both: remove one of them",
-)
-class Strategy(Hooked):
-    """How a new revision goes out. Without it the new revision takes all traffic as soon as it is ready."""
-
-    canary: Canary | None = None
     blue_green: BlueGreen | None = None
     capacity: Capacity | None = None
