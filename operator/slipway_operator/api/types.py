@@ -11,7 +11,8 @@ from slipway_operator.api.writing import camel
 
 T = TypeVar("T", bound=type)
 
-CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=camel)
+# Validators are built when they are first asked for: those of parts stand in the one of the whole.
+CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=camel, defer_build=True)
 
 
 class ApiType(BaseModel):
