@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 T = TypeVar("T")
 
 MOST_TOLD = 5  # things that are wrong, in one sentence
+LONGEST = 1024  # characters of a message: it goes into a status, and keys of maps are a part of paths
 _SHOWN = 80  # characters of a value
 # What encoding ends in that is no JSON: of texts and numbers that no API server sends, and of nesting without an end.
 _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
@@ -44,7 +45,7 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
         found = [one for one in error.errors(include_url=False) if not _follows(one)]
         told = [_sentence(one, at) for one in found[:MOST_TOLD]]
         rest = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        raise Unreadable("; ".join([*told, *rest])) from None
+        raise Unreadable("; ".join([*told, *rest])[:LONGEST]) from None
     return made
 
 
@@ -85,8 +86,8 @@ def _kind(what: str) -> Callable[[dict[str, Any], str], str]:
     return lambda _, given: f"must be {what}, and is {given}"
 
 
-def _items(count: int) -> str:
-    return "1 item" if count == 1 else f"{count} items"
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 _WORDS: dict[str, Callable[[dict[str, Any], str], str]] = {
@@ -94,10 +95,10 @@ _WORDS: dict[str, Callable[[dict[str, Any], str], str]] = {
     "greater_than": lambda context, given: f"must be above {context['gt']:.15g}, and is {given}",
     "greater_than_equal": lambda context, given: f"must be at least {context['ge']:.15g}, and is {given}",
     "less_than_equal": lambda context, given: f"must be at most {context['le']:.15g}, and is {given}",
-    "string_too_short": lambda context, _: f"must have at least {context['min_length']} characters",
-    "string_too_long": lambda context, _: f"must have at most {context['max_length']} characters",
-    "too_short": lambda context, _: f"must have at least {_items(context['min_length'])}",
-    "too_long": lambda context, _: f"must have at most {_items(context['max_length'])}",
+    "string_too_short": lambda context, _: f"must have at least {_count(context['min_length'], 'character')}",
+    "string_too_long": lambda context, _: f"must have at most {_count(context['max_length'], 'character')}",
+    "too_short": lambda context, _: f"must have at least {_count(context['min_length'], 'item')}",
+    "too_long": lambda context, _: f"must have at most {_count(context['max_length'], 'item')}",
     "string_pattern_mismatch": lambda context, given: f"must match {context['pattern']}, and is {given}",
     "int_type": _kind("a whole number"),
     "int_from_float": _kind("a whole number"),

@@ -12,7 +12,7 @@ def parse(value: dict[str, Any] | None) -> Status:
 
     A field that makes no sense counts as lost: others than the operator may write it, and no write may stop us.
     """
-    given = value or {}
+    given = value if isinstance(value, dict) else {}
     try:
         return read(Status, encoded(given))
     except Unreadable:

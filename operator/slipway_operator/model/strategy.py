@@ -219,8 +219,8 @@ def _by_hand_steps(percent: int) -> tuple[Step, ...]:
 def _step(step: steps.CanaryStep) -> Step:
     if step.set_weight is not None:
         return SetWeight(step.set_weight)
-    if step.set_canary_scale:
-        return SetScale(percent=step.set_canary_scale.weight, replicas=step.set_canary_scale.replicas)
+    if scale := step.set_canary_scale:
+        return SetScale(percent=scale.weight) if scale.replicas is None else SetScale(replicas=scale.replicas)
     if step.set_header_route:
         return SetHeaderRoute(step.set_header_route.name, _matches(step.set_header_route.match))
     if step.set_mirror_route:

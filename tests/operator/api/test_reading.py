@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import Unreadable, encoded, read
+from slipway_operator.api.reading import LONGEST, Unreadable, encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec
+from slipway_operator.api.v1alpha1.provider import Header
 
 METRIC: dict[str, Any] = {"name": "errors", "event": "FirstAttemptError", "share": 1}
 
@@ -45,6 +46,13 @@ def test_what_cannot_be_read_is_named_by_its_path(written: Any, says: str) -> No
     with pytest.raises(Unreadable) as found:
         read(AnalysisTemplateSpec, encoded(written), "spec")
     assert str(found.value).startswith(says)
+
+
+def test_a_path_without_an_end_makes_no_message_without_one() -> None:
+    header = {"key": "a", "value": 1}
+    with pytest.raises(Unreadable) as found:
+        read(dict[str, Header], encoded({"k" * 5000: header}))
+    assert len(str(found.value)) == LONGEST
 
 
 def test_only_the_first_mistakes_are_told_and_long_values_are_cut() -> None:

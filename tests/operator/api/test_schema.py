@@ -10,7 +10,18 @@ import yaml
 from pydantic import Field
 
 from slipway_operator.api import crd, markers
-from slipway_operator.api.markers import AtMost, Column, Definition, ListMap, ListSet, OneOf, Rule, Scale, SchemaOf
+from slipway_operator.api.markers import (
+    AnyText,
+    AtMost,
+    Column,
+    Definition,
+    ListMap,
+    ListSet,
+    OneOf,
+    Rule,
+    Scale,
+    SchemaOf,
+)
 from slipway_operator.api.schema import structural
 from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString, Time
 
@@ -48,6 +59,7 @@ class Leaf(ApiType):
         (IntOrString, {"x-kubernetes-int-or-string": True}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
         (Colour, {"type": "string", "enum": ["Red", "Blue"]}),
+        (Annotated[Colour, AnyText()], {"type": "string"}),
         (Annotated[str, OneOf(("a", "b"))], {"type": "string", "enum": ["a", "b"]}),
         (str | None, {"type": "string"}),
         (Annotated[str, Field(max_length=3)] | None, {"type": "string", "maxLength": 3}),

@@ -1,6 +1,7 @@
 """The status survives the way through the API server's JSON."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,11 @@ def test_round_trip_of_every_status_of_a_rollout() -> None:
 
 def test_an_absent_status_is_that_of_a_new_object() -> None:
     assert status_room.parse(None) == Status()
+
+
+@pytest.mark.parametrize("value", [[], "abc", 1, {"rollout": {"analysis": {"counts": [{"epochs": [[[]]]}]}}}])
+def test_what_is_no_status_is_that_of_a_new_object(value: Any) -> None:
+    assert status_room.parse(value) == Status()
 
 
 def test_fields_of_a_later_release_are_ignored() -> None:
