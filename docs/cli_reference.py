@@ -1,4 +1,4 @@
-"""docs/cli.md: the verbs of `slipway` as the parser knows them, between words that are written here."""
+"""docs/cli.md: the commands of `slipway` from its parser, with the prose of the page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +16,8 @@ _HEADER = """\
 
 Generated from the parser by `python docs/generate.py`; do not edit.
 
-A thin client of the API server: all it knows it reads there, and whatever it changes is a patch that it prints, so that
-anybody can do the same with kubectl. It needs no more rights than its user has.
+`slipway` shows and controls rollouts. It is a thin client of the API server: it reads everything there, and each change
+is a patch that it prints, so you can do the same with kubectl. It uses your own permissions.
 
 ## Install
 ```
@@ -26,63 +26,69 @@ slipway version
 kubectl plugin list                             # shows kubectl-slipway: `kubectl slipway` is the same program
 source <(slipway completion bash)               # or zsh, fish; `kubectl slipway` completes wherever kubectl does
 ```
-It finds the cluster as kubectl does: `--kubeconfig`, else `$KUBECONFIG`, else `~/.kube/config`; inside a pod by the
-service account. The namespace is that of the context.
+It selects the cluster like kubectl: `--kubeconfig`, else `$KUBECONFIG`, else `~/.kube/config`; inside a pod the service
+account. The default namespace is the context's.
 
 ## A rollout by hand
 ```
 kubectl patch mdep chat --type=merge -p '{"spec":{"model":{"uri":"hf://org/model-2","version":"2"}}}'
-slipway wait chat --for=paused --timeout=30m    # ends with 0 when it waits for you, 4 when it was rejected, 3 when late
+slipway wait chat --for=paused --timeout=30m    # exits with 0 when paused, 4 when rejected, 3 after the timeout
 slipway status chat                             # revisions, pods and why they are not ready, steps, last events
-slipway promote chat                            # ends this pause; --full skips all steps that are left
+slipway promote chat                            # ends this pause; --full skips all remaining steps
 slipway abort chat                              # or: back to the stable revision, at once
 slipway retry chat                              # the same revision once more
-slipway history chat --diff                     # what the new revision changes in its pods
+slipway history chat --diff                     # pod inputs that the new revision changes
 slipway undo chat                               # the revision that served before, without steps
 slipway wait chat --for=stable=2                # by spec.model.version, or by the revision's hash
 ```
-`pause` and `resume` set `spec.paused` and hold a rollout wherever it is; a pause among the steps is ended by `promote`.
-The patches name what they are about (`status.rollout.token`): one that comes twice, or late, does no harm. `--dry-run`
-prints the kubectl command and changes nothing. A verb that finds nothing to do says why, and ends with 1.
+`pause` and `resume` set and clear `spec.paused`, which holds a rollout at any point. `promote` ends a pause step. The
+patches name their target (`status.rollout.token`), so a repeated or late patch changes nothing. `--dry-run` prints the
+kubectl command and changes nothing. A command with nothing to do prints why and exits with 1.
 
 ## Why it was rejected
 ```
-slipway analyze chat                            # the judge once more: evidence over time, each metric, what is expected
-slipway analyze chat --png evidence.png         # the same as a picture; needs matplotlib
-kubectl get mdep,atmpl -o json > saved.json     # for later: a promotion, or the next revision, forgets the analysis
-slipway analyze chat --file saved.json          # asks no cluster
+slipway analyze chat                            # runs the judge again: evidence over time, each metric, forecast
+slipway analyze chat --png evidence.png         # as a picture; needs matplotlib
+kubectl get mdep,atmpl -o json > saved.json     # a promotion, or the next revision, removes the analysis
+slipway analyze chat --file saved.json          # without a cluster
 ```
-[The judge](judge.md#looking-again) says what is shown.
+[The judge](judge.md#looking-again) explains the output.
 """
 
 _RIGHTS = """
 ## Rights
-To look: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` (without them `status` says what it does
-not show) and `controllerrevisions` (for `history` and `undo`); `analyze` asks for `get` of `analysistemplates`, too. To
-steer: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` give all of that, once the chart has added
-ModelDeployments to them.
+To read: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` (without these `status` names what it
+omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also needs `get` of `analysistemplates`. To
+change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
+chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
+everybody `get` it.
+
+## Without an operator
+A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says
+`no operator runs`, and no forecast is shown. There is no forecast either when the last requests were counted more than
+five minutes ago. Pods are always read anew.
 """
 
 
 def reference() -> str:
     """The page as Markdown."""
     verbs = [cli.commands[name] for name in cli.list_commands(click.Context(cli))]
-    parts = [_HEADER, *_exit_codes(), *_where(), "\n## Verbs\n", *(line for verb in verbs for line in _verb(verb))]
+    parts = [_HEADER, *_exit_codes(), *_where(), "\n## Commands\n", *(line for verb in verbs for line in _verb(verb))]
     return "\n".join([*parts, *_recording(), _RIGHTS]).rstrip() + "\n"
 
 
 def _exit_codes() -> Iterator[str]:
     yield "## Exit codes\n| code | meaning |\n|---|---|"
-    yield "| 0 | done; of `wait`: the state is reached |"
-    yield f"| {errors.FAILED} | an error, or nothing to do: one sentence on stderr says what |"
-    yield f"| {click.UsageError.exit_code} | the command line makes no sense |"
-    yield f"| {errors.TIMED_OUT} | `wait`: the time is over |"
-    yield f"| {errors.REJECTED} | `wait`: the revision was rejected, or the spec is refused; no waiting helps |"
+    yield "| 0 | done; `wait`: the state is reached |"
+    yield f"| {errors.FAILED} | an error, or nothing to do; stderr has one sentence |"
+    yield f"| {click.UsageError.exit_code} | invalid command line |"
+    yield f"| {errors.TIMED_OUT} | `wait`: timeout |"
+    yield f"| {errors.REJECTED} | `wait`: the revision or the spec was rejected; waiting longer does not help |"
     yield f"| {errors.INTERRUPTED} | interrupted, as `status --watch` always is |\n"
 
 
 def _where() -> Iterator[str]:
-    yield "## Options of every verb that asks a cluster\nThey may stand before the verb or after it.\n"
+    yield "## Options of every command that uses a cluster\nThey may precede or follow the command.\n"
     yield from _options([option for option in cli.params if option.name in WHERE])
 
 
@@ -106,7 +112,7 @@ def _argument(argument: click.Argument) -> str:
 def _options(options: list[click.Parameter]) -> Iterator[str]:
     yield "| option | what |\n|---|---|"
     for option in options:
-        assert isinstance(option, click.Option), "arguments stand in the title"
+        assert isinstance(option, click.Option), "arguments are in the title"
         value = "" if option.is_flag else f" {_value(option)}"
         names = ", ".join(f"`{name}{value}`" for name in option.opts)
         required = "**Required.** " if option.required else ""
@@ -120,7 +126,7 @@ def _value(option: click.Option) -> str:
 
 
 def _recording() -> Iterator[str]:
-    """A rollout as `status --watch` showed it on a real cluster, where somebody recorded one."""
+    """A rollout as `status --watch` showed it on a real cluster, if there is a recording."""
     if RECORDING.exists():
         yield "## A rollout, recorded\n`slipway status chat --watch` on a real cluster:"
         yield f"```\n{RECORDING.read_text().rstrip()}\n```"

@@ -1,4 +1,4 @@
-"""Writes what is derived: CRDs of the API types, the chart's copies, reference pages. `--check` only compares."""
+"""Writes what is derived: the CRDs of the API types, the list of their fields, reference pages. `--check` compares."""
 
 import sys
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
+FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "spec_fields.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
@@ -35,9 +36,8 @@ Generated from the API types in `operator/slipway_operator/api`, as `crds/` is, 
 _TEMPLATE_HEADER = """
 # AnalysisTemplate reference
 
-Generated from the API types, as `crds/analysistemplates.yaml` is. `llm-default` and `llm-shadow-drift` are there
-without an object; one of that name in a namespace takes its place. [The judge](judge.md) explains what the numbers
-mean.
+Generated from the API types, as `crds/` is. `llm-default` and `llm-shadow-drift` are there without an object; one of
+that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
 """
 
 
@@ -57,20 +57,20 @@ def main(arguments: list[str]) -> int:
 
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
-    deployment, template = crd.text(ModelDeployment), crd.text(AnalysisTemplate)
+    deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(crd.manifest(ModelDeployment))
-        + template_reference(crd.manifest(AnalysisTemplate)),
+        ROOT / "docs" / "crd.md": reference(deployment) + template_reference(template),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
-        CRD: deployment,
-        CHART_CRDS / CRD.name: deployment,
-        TEMPLATE_CRD: template,
-        CHART_CRDS / TEMPLATE_CRD.name: template,
+        FIELDS: known_fields(deployment),
+        CRD: crd.text(ModelDeployment),
+        CHART_CRDS / CRD.name: crd.text(ModelDeployment),
+        TEMPLATE_CRD: crd.text(AnalysisTemplate),
+        CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
     }
 
 
@@ -82,6 +82,19 @@ def reference(manifest: Node) -> str:
         "\n".join([_HEADER, *_identity(manifest, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip()
         + "\n"
     )
+
+
+def known_fields(manifest: Node) -> str:
+    """Every field that a manifest may have, as a module of the operator."""
+    schema = manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    paths = [*schema["properties"], *(path for path, _, _ in _walk(schema["properties"]["spec"], "spec"))]
+    listed = "\n".join(f'    "{path}",' for path in paths)
+    return f'''"""Fields of a ModelDeployment, as crds/modeldeployments.yaml has them; written by docs/generate.py."""
+
+FIELDS = (
+{listed}
+)
+'''
 
 
 def template_reference(manifest: Node) -> str:

@@ -1,4 +1,4 @@
-"""The page docs/models.md: published models and how this server takes each, from docs/models.yaml and the code."""
+"""The page docs/models.md: published models and the server's verdict on each, from docs/models.yaml and the code."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,32 +8,38 @@ from typing import Any
 
 import yaml
 
-from slipway_server.models.verdict import Verdict, judge
+from slipway_server.models.support import ModelSupport, check_support
 
 FACTS = Path(__file__).resolve().parent / "models.yaml"
 
 _HEADER = """\
 # Models
 
-Generated from `docs/models.yaml`, what published repositories say in `config.json`, and the server's own code by
+Generated from `docs/models.yaml` (`config.json` of published repositories) and the server's own code by
 `python docs/generate.py`; do not edit.
 
-| served | what it means |
+Which published models the server can serve, and how. To try your own model folder:
+```
+slipway-server --model DIR
+```
+
+| served | meaning |
 |---|---|
 | native | the engine's own decoder: fast, `--quantization int8` on CPUs, the kernels of GPUs |
-| fallback | transformers' modules over the engine's cache: right, slower; the log says why. GPUs: with `--allow-slow` |
-| encoder | `/v1/embeddings`, pooled as the folder's `1_Pooling/config.json` says |
-| refused | one sentence on stderr and in the termination log, exit status 65: nothing is guessed |
+| fallback | transformers' modules over the engine's cache: correct, slower; the log says why. GPUs: `--allow-slow` |
+| encoder | `/v1/embeddings`, pooled by the folder's `1_Pooling/config.json` |
+| refused | one sentence on stderr and in the termination log, exit status 65; the server guesses nothing |
 
-A family that is not listed is tried with transformers, and refused when it is no generator and no encoder of text, when
-it needs code of the folder, or when the self-test fails. Weights are safetensors in float32, bfloat16 or float16.
-Repositories with code of their own (`auto_map`) are served where the architecture is known without it; it is never run.
+The server tries an unlisted family with transformers. It refuses it if it is neither a generator nor an encoder of
+text, if it needs code of the folder, or if the self-test fails. Weights are safetensors in float32, bfloat16 or
+float16. The server serves repositories with their own code (`auto_map`) if it supports the architecture without it; it
+never runs that code.
 """
 
 
 @dataclass(frozen=True)
 class Published:
-    """What one repository says, and how it is to be served."""
+    """The facts about one repository, and its expected verdict."""
 
     repository: str
     served: str
@@ -42,8 +48,8 @@ class Published:
     note: str = ""
 
     @property
-    def verdict(self) -> Verdict:
-        return judge(self.config, pooled=self.modules)
+    def verdict(self) -> ModelSupport:
+        return check_support(self.config, pooled=self.modules)
 
 
 def published() -> list[Published]:
@@ -53,7 +59,7 @@ def published() -> list[Published]:
 
 
 def filled(config: dict[str, Any]) -> dict[str, Any]:
-    """Longrope has a factor for each frequency; the facts name a few, and what lies between is filled in."""
+    """Longrope has a factor for each frequency; the facts have a few, and this interpolates the others."""
     rope = config.get("rope_scaling")
     if not rope or "long_factor" not in rope:
         return config
@@ -75,14 +81,14 @@ def page() -> str:
     """The whole page.
 
     Raises:
-        LookupError: when the code takes a repository otherwise than the facts say that it must.
+        LookupError: when the code's verdict on a repository differs from the facts.
     """
     entries = published()
     if wrong := [entry.repository for entry in entries if entry.verdict.served != entry.served]:
         raise LookupError(f"docs/models.yaml and the code do not agree on {', '.join(wrong)}")
     counts = Counter(entry.served for entry in entries)
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in ("native", "fallback", "encoder", "refused"))
-    return "\n".join([_HEADER, f"{len(entries)} repositories: {told}.\n", *_rows(entries)]) + "\n"
+    listed = ", ".join(f"{counts[kind]} {kind}" for kind in ("native", "fallback", "encoder", "refused"))
+    return "\n".join([_HEADER, f"{len(entries)} repositories: {listed}.\n", *_rows(entries)]) + "\n"
 
 
 def _rows(entries: list[Published]) -> Iterator[str]:
@@ -93,6 +99,6 @@ def _rows(entries: list[Published]) -> Iterator[str]:
 
 
 def _why(entry: Published) -> str:
-    """Short: the list of all that is served stands above."""
+    """Short: the table above lists what is served."""
     reason = entry.verdict.reason.partition(": this server serves")[0].partition(" is not one of ")[0]
     return reason.replace("|", "\\|") if entry.served == "refused" else f"no built-in family: {reason}" * bool(reason)

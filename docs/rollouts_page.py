@@ -1,4 +1,4 @@
-"""The page docs/rollouts.md: the transitions from the operator's own table, and which test holds which promise."""
+"""The page docs/rollouts.md: transitions from the operator's table, guarantees with their tests."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def page() -> str:
     """The whole page.
 
     Raises:
-        LookupError: when a promise names a test that does not exist.
+        LookupError: when a guarantee names a test that does not exist.
     """
     promises: Promises = yaml.load(PROMISES.read_text(), yaml.CSafeLoader)
     return "\n".join([PROSE.read_text().rstrip(), "", *_transitions(), *_promises(promises, _tests())]).rstrip() + "\n"
@@ -31,7 +31,7 @@ def page() -> str:
 
 def _transitions() -> Iterator[str]:
     yield "## Transitions\n"
-    yield "One reconcile takes the first row that applies, and writes it down before the next one.\n"
+    yield "Each reconcile applies the first matching row and writes it to the status before the next one.\n"
     yield "| row | in | what happens |"
     yield "|---|---|---|"
     for row in TABLE:
@@ -49,10 +49,10 @@ def _states(row: Row) -> str:
 
 
 def _promises(promises: Promises, tests: dict[str, str]) -> Iterator[str]:
-    yield "## What holds, and the test that says so\n"
+    yield "## Guarantees and their tests\n"
     for group, rows in promises.items():
         yield f"### {group}\n"
-        yield "| | promise | tests |"
+        yield "| | guarantee | tests |"
         yield "|---|---|---|"
         for subject, promise, names in rows:
             yield f"| {subject} | {promise} | {', '.join(_link(name, tests) for name in names)} |"

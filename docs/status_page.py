@@ -15,18 +15,23 @@ WORDS = ROOT / "docs" / "status.yaml"
 SOURCES = ROOT / "operator" / "slipway_operator"
 
 _HEADER = """\
-# What a ModelDeployment says of itself
+# Status of a ModelDeployment
 
-Generated from `docs/status.yaml` and the operator's source by `python docs/generate.py`; do not edit. The fields of the
-status are in [the CRD's reference](crd.md), the transitions between states in [rollouts](rollouts.md).
+Generated from `docs/status.yaml` and the operator's source by `python docs/generate.py`; do not edit.
+
+Every phase, condition, reason and Event, with its meaning:
+```
+kubectl describe mdep NAME
+```
+[The CRD reference](crd.md) has the fields of the status, [rollouts](rollouts.md) the transitions between states.
 """
 _CAUSES = """\
 ## Causes
 
-Why a revision lacks pods. The message names a pod, has Kubernetes' own words, and says what to do;
-[troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the reason of the
-first false condition that explains something: a cause before all, then why a rollout ended, then what ails the
-autoscaler. Where nothing is wrong it is where the rollout is.
+Why a revision lacks pods. The message names a pod, contains Kubernetes' own message, and says what to do;
+[troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the most specific
+reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a dropped field.
+Without a failure it is the state of the rollout.
 """
 # Where the reason stands among the arguments of the functions that make an Event.
 _MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}
@@ -46,19 +51,19 @@ def page() -> str:
 
 
 def events() -> dict[str, str]:
-    """Reason of each Event that the source tells → its type."""
+    """Reason of each Event that the source creates → its type."""
     texts = (path.read_text() for path in sorted(SOURCES.rglob("*.py")))
     calls = (
         node
         for text in texts
-        if any(f"{name}(" in text for name in _MAKERS)  # most files tell none, and need not be parsed
+        if any(f"{name}(" in text for name in _MAKERS)  # most files create none, and need no parsing
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
     )
-    return dict(sorted(found for call in calls if (found := _told(call))))
+    return dict(sorted(found for call in calls if (found := _created(call))))
 
 
-def _told(call: ast.Call) -> tuple[str, str] | None:
+def _created(call: ast.Call) -> tuple[str, str] | None:
     name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
     place = _MAKERS.get(name)
     reason = call.args[place] if place is not None and len(call.args) > place else None
@@ -68,27 +73,27 @@ def _told(call: ast.Call) -> tuple[str, str] | None:
     return str(reason.value), str(kind or ("Normal" if name == "_normal" else "Warning"))
 
 
-def _same(what: str, written: set[str], told: set[str]) -> None:
-    if written != told:
-        raise LookupError(f"{WORDS.name}: {what} without words: {told - written}; words without: {written - told}")
+def _same(what: str, written: set[str], found: set[str]) -> None:
+    if written != found:
+        raise LookupError(f"{WORDS.name}: {what} without words: {found - written}; words without: {written - found}")
 
 
 def _phases(words: dict[str, Any]) -> Iterator[str]:
-    yield "## Phases\n\n`status.phase` is one word for people, derived from the rest; nothing is decided by it.\n"
+    yield "## Phases\n\n`status.phase` is a one-word summary for people; no decision uses it.\n"
     yield "| phase | when |\n|---|---|"
     yield from (f"| {phase} | {when} |" for phase, when in words["phases"].items())
     states = ", ".join(f"`{state}`" for state in State)
-    yield f"\n`status.rollout.state` is where a rollout is: {states}. Without a rollout there is none.\n"
+    yield f"\n`status.rollout.state` is the state of a rollout: {states}. Without a rollout it is absent.\n"
 
 
 def _conditions(words: dict[str, Any]) -> Iterator[str]:
-    yield "## Conditions\n\nAll are `True` when all is well.\n"
-    yield "| condition | says | reason | meaning |\n|---|---|---|---|"
-    for kind, told in words["conditions"].items():
-        for index, (reason, meaning) in enumerate(told["reasons"].items()):
-            head = f"`{kind}` | {told['says']}" if index == 0 else " | "
+    yield "## Conditions\n\nAll are `True` in the normal state, except NameConflict.\n"
+    yield "| condition | `True` means | reason | meaning |\n|---|---|---|---|"
+    for kind, entry in words["conditions"].items():
+        for index, (reason, meaning) in enumerate(entry["reasons"].items()):
+            head = f"`{kind}` | {entry['says']}" if index == 0 else " | "
             yield f"| {head} | {reason} | {meaning} |"
-        if told.get("causes"):
+        if entry.get("causes"):
             yield "|  |  | *a cause* | One of [those below](#causes). |"
     yield ""
 
@@ -102,6 +107,6 @@ def _causes(words: dict[str, Any]) -> Iterator[str]:
 
 def _events(words: dict[str, Any]) -> Iterator[str]:
     types = events()
-    yield "## Events\n\nOn transitions only; the same one again counts up. `kubectl describe mdep NAME` shows them.\n"
-    yield "| reason | type | tells |\n|---|---|---|"
-    yield from (f"| `{reason}` | {types[reason]} | {tells} |" for reason, tells in words["events"].items())
+    yield "## Events\n\nOn transitions only; a repeated Event increases its count.\n"
+    yield "| reason | type | meaning |\n|---|---|---|"
+    yield from (f"| `{reason}` | {types[reason]} | {meaning} |" for reason, meaning in words["events"].items())

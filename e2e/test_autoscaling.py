@@ -27,7 +27,7 @@ from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
 from slipway_operator.model import quantity
 
 STEP, CANARY, SERIES = "a load step", "a load step in a paused canary", "every series, read with kubectl"
-GATEWAY, OPERATOR, FOREIGN = "a gateway is killed", "the operator is away", "somebody else's metrics API"
+GATEWAY, OPERATOR, FOREIGN = "a gateway is killed", "the operator is away", "another provider's metrics API"
 RESOURCES = "CPU and memory, by metrics-server"
 EXPERIMENTS = (STEP, CANARY, SERIES, GATEWAY, OPERATOR, FOREIGN, RESOURCES)
 

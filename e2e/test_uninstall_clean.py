@@ -52,8 +52,11 @@ def test_uninstall_leaves_the_crd_and_the_running_models(
         "get", "secret", "--namespace", SYSTEM, "--selector", f"name={RELEASE}", "-o", "name"
     )
     assert chat.pod_uids() == pods, "models stopped with the release"
-    assert chat.status["phase"] == "Healthy"
-    # Nobody of ours is there any more: what was made must go by ownership alone.
+    # The last status may say Degraded: the operator may see the gateways leave before it leaves itself.
+    for pod in chat.pods():
+        ready = {one["type"]: one["status"] for one in pod["status"]["conditions"]}["Ready"]
+        assert ready == "True", "models are ready without the release"
+    # No operator runs any more: garbage collection alone deletes what it made.
     delete(chat)
 
 

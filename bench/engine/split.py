@@ -22,9 +22,9 @@ from unittest.mock import patch
 import torch
 
 from bench.engine.peers import KV_DTYPES, KV_TOKENS, SLOTS, cores
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.build import build_generator
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.messages import Start, encode
-from slipway_server.engine.process import generating
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.sampler import Sampler
 from slipway_server.kernels.in_torch import TorchKernels
@@ -133,18 +133,18 @@ def measure(model: Path, quantization: str) -> list[dict[str, Any]]:
     return [*decodes, {"step": "prefill beside others", **_medians(measured[-1][0])}]
 
 
-def _engine(model: Path, quantization: str) -> Engine:
+def _engine(model: Path, quantization: str) -> EngineCore:
     start = Start(
         model=str(model), task="generate", dtype="bfloat16", quantization=quantization, device="cpu",
         context_tokens=1024, slots=SLOTS, step_tokens=0, step_s=0.0, kv_tokens=KV_TOKENS, prefix_cache=False,
         kv_cache_dtype=KV_DTYPES[quantization],
     )  # fmt: skip
     torch.set_num_threads(cores())  # as the engine process does
-    engine, _ = generating(start, cores())
+    engine, _ = build_generator(start, cores())
     return engine
 
 
-def _one_batch(engine: Engine, clocks: Clocks, batch: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def _one_batch(engine: EngineCore, clocks: Clocks, batch: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Steps until all prompts are in, then steps in which all decode."""
     for number in range(batch):
         # The first answers go on until the last prompt is in.
@@ -163,7 +163,7 @@ def _one_batch(engine: Engine, clocks: Clocks, batch: int) -> tuple[list[dict[st
     return prefills, decodes[2:]
 
 
-def _step(engine: Engine, clocks: Clocks) -> tuple[dict[str, float], int]:
+def _step(engine: EngineCore, clocks: Clocks) -> tuple[dict[str, float], int]:
     clocks.clear()
     began = time.perf_counter()
     step = engine.step()

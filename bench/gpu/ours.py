@@ -9,10 +9,10 @@ import torch
 
 from bench.engine.shapes import Shape
 from bench.gpu.roofline import config_of
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
 from slipway_server.kernels.in_triton import TritonKernels
 from slipway_server.models.decoder import Decoder
@@ -64,13 +64,13 @@ def decoder_of(config: dict[str, Any], kernels: Kernels, context_tokens: int) ->
     return Decoder(shape, weights, kernels, context_tokens)
 
 
-def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> Engine:
+def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> EngineCore:
     kernels = TritonKernels(torch.bfloat16, device, context_tokens)
     decoder = decoder_of(config_of(shape), kernels, context_tokens)
     blocks = slots * -(-context_tokens // BLOCK_TOKENS)
-    limits = Limits(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)
+    limits = SchedulerConfig(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)
     runner = DecoderRunner(decoder, slots=slots, context_tokens=context_tokens, blocks=blocks)
-    return Engine(Scheduler(limits), runner)
+    return EngineCore(Scheduler(limits), runner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class Decodes:
     prefill_tokens_per_s: float
 
 
-def decodes(engine: Engine, batch: int, prompt_tokens: int) -> Decodes:
+def decodes(engine: EngineCore, batch: int, prompt_tokens: int) -> Decodes:
     """Prompts of so many tokens for `batch` sequences, then steps in which each of them goes on by one token."""
     names = submit(engine, batch, prompt_tokens, WARM_STEPS + STEPS + batch + 8)
     began, prefilled = time.perf_counter(), 0
     while prefilled < batch * prompt_tokens:
         # Those whose prompts are in decode beside the others already.
-        prefilled = sum(min(prompt_tokens, item.computed) for item in engine.scheduler.running.values())
+        prefilled = sum(min(prompt_tokens, item.num_computed_tokens) for item in engine.scheduler.running.values())
         engine.step()
     prefill_s = time.perf_counter() - began
     for _ in range(WARM_STEPS):
@@ -103,7 +103,7 @@ def decodes(engine: Engine, batch: int, prompt_tokens: int) -> Decodes:
     return Decodes(median(times), model_s, context, batch * prompt_tokens / prefill_s)
 
 
-def submit(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> list[str]:
+def submit(engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int) -> list[str]:
     """Greedy requests that end by length alone, each with a prompt of its own."""
     names = [f"{batch}-{number}" for number in range(batch)]
     for number, name in enumerate(names):
@@ -112,7 +112,7 @@ def submit(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> l
     return names
 
 
-def closed(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> float:
+def closed(engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int) -> float:
     """Output tokens per second of `batch` requests that come at once, to the last token of the last one."""
     submit(engine, batch, prompt_tokens, new_tokens)
     began, tokens = time.perf_counter(), 0
@@ -122,7 +122,7 @@ def closed(engine: Engine, batch: int, prompt_tokens: int, new_tokens: int) -> f
     return tokens / (time.perf_counter() - began)
 
 
-def _replays(engine: Engine, batch: int) -> float:
+def _replays(engine: EngineCore, batch: int) -> float:
     """Seconds of the graph that the last steps replayed, by the device's own clock."""
     steps: Any = engine._runner._logits.__self__  # type: ignore[attr-defined]
     graph = steps._graphs[min(size for size in steps._graphs if size >= batch)]

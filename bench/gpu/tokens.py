@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator, self_test
@@ -42,7 +42,7 @@ def _ours(folder: Path, config: dict[str, Any], device: str, asked: list[tuple[i
     runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=CONTEXT, blocks=blocks)
     self_test(decoder, int(config["vocab_size"]))
     # Steps of few tokens: prompts go in by parts, beside those that decode, and slots are taken one after the other.
-    engine = Engine(Scheduler(Limits(SLOTS, 96, blocks * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
+    engine = EngineCore(Scheduler(SchedulerConfig(SLOTS, 96, blocks * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
     answers: dict[str, list[int]] = {str(number): [] for number in range(len(asked))}
     for number, prompt in enumerate(asked):
         engine.submit(Request(str(number), prompt, SamplingParams(NEW_TOKENS, temperature=0.0)))

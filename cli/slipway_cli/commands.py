@@ -4,17 +4,17 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
 
-from slipway_cli import deployment, history, intents, live, saved, table, tree, view, waiting
+from slipway_cli import deployment, history, intents, lease, live, saved, table, tree, view, waiting
 from slipway_cli.deployment import Deployment, Json
 from slipway_cli.errors import Forbidden, Trouble
 from slipway_cli.history import Record
@@ -34,6 +34,8 @@ from slipway_cli.options import (
 
 if TYPE_CHECKING:
     from slipway_cli.cluster import Cluster
+
+T = TypeVar("T")
 
 RESOURCE = "modeldeployments.slipway.dev"
 DISTRIBUTION = "slipway"
@@ -60,7 +62,7 @@ def cli(context: click.Context, /, **options: Any) -> None:
 
 @cli.command()
 @click.argument("name", required=False)
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List those of all namespaces.")
 @output("table", "json", "yaml")
 @connected
 def get(cluster: "Cluster", name: str | None, all_namespaces: bool, output: str) -> None:
@@ -77,11 +79,11 @@ def get(cluster: "Cluster", name: str | None, all_namespaces: bool, output: str)
 
 @cli.command()
 @name_argument
-@click.option("-w", "--watch", is_flag=True, help="Go on until interrupted; not with -o json or yaml.")
+@click.option("-w", "--watch", is_flag=True, help="Continue until interrupted; not with -o json or yaml.")
 @output("tree", "json", "yaml")
 @connected
 def status(cluster: "Cluster", name: str, watch: bool, output: str) -> None:
-    """Show where a rollout is: revisions, pods and why they are not ready, steps, what is awaited, last events.
+    """Show the state of a rollout: revisions, pods and why they are not ready, steps, what it waits for, last events.
 
     With --watch a terminal shows the tree live; elsewhere each change is a line.
     """
@@ -101,11 +103,11 @@ def status(cluster: "Cluster", name: str, watch: bool, output: str) -> None:
 @cli.command("history")
 @name_argument
 @click.argument("revisions", nargs=-1)
-@click.option("--diff", is_flag=True, help="Compare two revisions in place of listing them.")
+@click.option("--diff", is_flag=True, help="Compare two revisions instead of listing them.")
 @output("table", "json", "yaml")
 @connected
 def history_(cluster: "Cluster", name: str, revisions: tuple[str, ...], diff: bool, output: str) -> None:
-    """List the revisions that are remembered, or compare what makes the pods of two of them differ.
+    """List the kept revisions, or compare the pod inputs of two of them.
 
     `history NAME --diff A B` compares two, `--diff A` one with the stable one, `--diff` alone what changed last. A and
     B are ordinals or hashes from the list.
@@ -126,12 +128,12 @@ def history_(cluster: "Cluster", name: str, revisions: tuple[str, ...], diff: bo
 
 @cli.command()
 @click.argument("name", required=False, shell_complete=deployment_name)
-@click.option("--file", metavar="FILE", help="Ask no cluster: objects as kubectl prints them, - for standard input.")
-@click.option("--png", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Draw a picture, too.")
+@click.option("--file", metavar="FILE", help="Use no cluster: read objects as kubectl prints them, - for stdin.")
+@click.option("--png", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Also draw a picture.")
 @output("text", "json", "yaml")
 @connected
 def analyze(cluster: "Cluster", name: str | None, file: str | None, png: Path | None, output: str) -> None:
-    """Judge the analyses of a rollout again, and show how their evidence came to be.
+    """Judge the analyses of a rollout again, and show their evidence over time.
 
     The judge is the operator's own and sees what the status holds: counts by metric, and their history. A status keeps
     the analyses of the rollout in flight, or of the one that was rejected last; `kubectl get mdep,atmpl -o json` saves
@@ -169,11 +171,11 @@ def analyze(cluster: "Cluster", name: str | None, file: str | None, png: Path | 
     "goal",
     required=True,
     type=State(),
-    help="healthy: the revision that the spec asks for serves everything. paused: a rollout waits. "
+    help="healthy: the spec's revision serves all requests. paused: a rollout waits. "
     "stable=REVISION: this revision, by its hash or spec.model.version, was promoted.",
 )
-@click.option("--timeout", type=Duration(), default="10m", help="How long at most; default is 10m.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing on the way.")
+@click.option("--timeout", type=Duration(), default="10m", help="Longest time to wait; default is 10m.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @connected
 def wait(cluster: "Cluster", name: str, goal: waiting.Goal, timeout: float, quiet: bool) -> None:
     """Wait until a state is reached: for CI.
@@ -196,37 +198,39 @@ def wait(cluster: "Cluster", name: str, goal: waiting.Goal, timeout: float, quie
 
 def steering(command: Callable[..., Any]) -> Callable[..., Any]:
     """What all verbs share that change something."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing, print the kubectl command that would.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; print the equivalent kubectl command.")
     return name_argument(dry_run(output("text", "json", "yaml")(connected(command))))
 
 
 @cli.command()
-@click.option("--full", is_flag=True, help="Skip all steps that are left; readiness is still waited for.")
+@click.option("--full", is_flag=True, help="Skip all remaining steps; still wait for readiness.")
 @steering
 def promote(cluster: "Cluster", name: str, full: bool, **printing: Any) -> None:
-    """End the pause that the rollout is in."""
+    """End the current pause of the rollout."""
     _steer(cluster, name, intents.promote_full if full else intents.promote, **printing)
 
 
 @cli.command()
 @steering
 def abort(cluster: "Cluster", name: str, **printing: Any) -> None:
-    """Reject the revision that is on its way; the stable one takes its traffic."""
+    """Reject the revision in flight; the stable one takes its traffic."""
     _steer(cluster, name, intents.abort, **printing)
 
 
 @cli.command()
 @steering
 def retry(cluster: "Cluster", name: str, **printing: Any) -> None:
-    """Try a rejected revision again."""
+    """Start a new attempt of a rejected revision."""
     _steer(cluster, name, intents.retry, **printing)
 
 
 @cli.command()
-@click.option("--to", metavar="REVISION", help="An ordinal or a hash of `history`; default is what served before.")
+@click.option(
+    "--to", metavar="REVISION", help="Ordinal or hash from `history`; default is the revision that served before."
+)
 @steering
 def undo(cluster: "Cluster", name: str, to: str | None, **printing: Any) -> None:
-    """Go back to a former revision; without steps, until spec.model is changed."""
+    """Roll back to a former revision, without steps, until spec.model changes."""
     records = history.records(cluster.history(name), cluster.deployment(name)["metadata"]["uid"])
     _steer(cluster, name, lambda of: intents.undo(of, records, to), **printing)
 
@@ -234,14 +238,14 @@ def undo(cluster: "Cluster", name: str, to: str | None, **printing: Any) -> None
 @cli.command()
 @steering
 def pause(cluster: "Cluster", name: str, **printing: Any) -> None:
-    """Hold the rollout where it is; healing, scaling and abort stay live."""
+    """Hold the rollout; recovery, scaling and abort still work."""
     _steer(cluster, name, intents.pause, **printing)
 
 
 @cli.command()
 @steering
 def resume(cluster: "Cluster", name: str, **printing: Any) -> None:
-    """Let a rollout that `pause` holds go on."""
+    """Continue a rollout that `pause` holds."""
     _steer(cluster, name, intents.resume, **printing)
 
 
@@ -249,7 +253,7 @@ def resume(cluster: "Cluster", name: str, **printing: Any) -> None:
 
 
 @cli.command()
-@click.option("--client", is_flag=True, help="Ask no cluster.")
+@click.option("--client", is_flag=True, help="Use no cluster.")
 @output("text", "json", "yaml")
 @click.pass_context
 def version(context: click.Context, /, client: bool, output: str) -> None:
@@ -302,16 +306,22 @@ def _look(cluster: "Cluster", name: str) -> view.View:
     """Everything about one ModelDeployment; what the user may not read is named, and the rest is shown."""
     obj, notes = cluster.deployment(name), []
 
-    def readable(what: str, read: Callable[[], Sequence[Json]]) -> Sequence[Json]:
+    def readable(what: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
         except Forbidden as error:
             notes.append(f"{what}: {error}")
-            return []
+            return otherwise
 
-    pods = readable("pods", lambda: cluster.pods(name))
-    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]))
-    return view.build(obj, pods, events, datetime.now(UTC), notes)
+    pods = readable("pods", lambda: cluster.pods(name), [])
+    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), [])
+    outdated = readable("whether an operator runs", lambda: _outdated(cluster, obj), None)
+    return view.build(obj, pods, events, cluster.now(), notes, outdated=outdated)
+
+
+def _outdated(cluster: "Cluster", obj: Json) -> str | None:
+    where = lease.place(obj)
+    return lease.outdated(where, cluster.lease(*where), cluster.now()) if where else None
 
 
 def _history(cluster: "Cluster", name: str) -> tuple[Deployment, list[Record]]:

@@ -59,7 +59,7 @@ def where(command: F) -> F:
         click.option(
             "--request-timeout",
             type=Duration(),
-            help="Longest time for one answer of the API server; default is 10s.",
+            help="Longest time for one response of the API server; default is 10s.",
         ),
     )
     for option in reversed(chosen):

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from . import bodies
 from .backends import Backends
+from .budget import Account
 from .exchange import Call
 from .last_table import LastTable
 from .listener import Door
@@ -188,12 +189,12 @@ class Edge:
         client = envelope.client(request.headers, request.remote or "", self._settings.share_by)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
-            call = replace(self._call(request, record, body, model), client=client, account=account)
+            call = self._call(request, record, body, model, account)
             # Held by the call alone from here on.
             del body
             return await self._proxy.forward(request, call, record, close=self.draining)
 
-    def _call(self, request: web.Request, record: Record, body: bytes, model: str | None) -> Call:
+    def _call(self, request: web.Request, record: Record, body: bytes, model: str | None, account: Account) -> Call:
         asked = envelope.parse(body)
         named, model = model, model or asked.model
         if not model:
@@ -229,6 +230,8 @@ class Edge:
             wants_json=asked.wants_json,
             excused=asked.excused,
             forwarded=forwarded,
+            client=account.client,
+            account=account,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         return self._taken_up(call, last) if last is not None and call.writes_text else call

@@ -27,10 +27,12 @@ class Ejection:
     def follow(self, table: RouteTable) -> None:
         self._outliers.follow({url for urls in table.endpoints.values() for url in urls})
 
-    def saw(self, target: Target, status: int, peers: Sequence[str]) -> None:
-        """What an endpoint answered; 0: nothing. `peers`: ready endpoints of its revision."""
-        if 0 < status < 500:
-            self._outliers.succeeded(target.url)
-        elif self._outliers.failed(target.url, peers, gateway=status in _GATEWAY_FAILURES):
+    def succeeded(self, target: Target) -> None:
+        """An endpoint answered with a status below 500."""
+        self._outliers.succeeded(target.url)
+
+    def failed(self, target: Target, status: int, peers: Sequence[str]) -> None:
+        """An endpoint answered with a status of 5xx, or 0 for no answer. `peers`: ready endpoints of its revision."""
+        if self._outliers.failed(target.url, peers, gateway=status in _GATEWAY_FAILURES):
             self._metrics.ejections.labels(target.model, target.revision).inc()
             log.warning("%s: endpoint %s of revision %s is ejected", target.route, target.url, target.revision)

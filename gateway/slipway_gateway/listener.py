@@ -10,6 +10,7 @@ from aiohttp import http_exceptions, web
 
 from .connections import ADDRESS, Connections, owner_of
 from .settings import Settings
+from .transports import read_in_small_pieces
 from .wire import errors
 
 Refuse = Callable[[errors.Refusal], web.Response]
@@ -179,6 +180,7 @@ def _without_request(refusal: errors.Refusal) -> bytes:
 
 def _bound(transport: asyncio.Transport) -> None:
     """What a client sends without being read, and what it does not read, is held by the other side, not here."""
+    read_in_small_pieces(transport)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
     if opened := transport.get_extra_info("socket"):
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)

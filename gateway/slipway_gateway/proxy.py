@@ -222,7 +222,7 @@ class Proxy:
             return result
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             lease.failed()
-            self._saw(target, 0)
+            self._no_answer(target)
             return Fault("connect", sent=False)
         except TimeoutError:
             lease.failed()
@@ -230,7 +230,7 @@ class Proxy:
         except (aiohttp.ClientError, OSError):
             lease.failed()
             # One that is about to leave is gone for other reasons; and an answer that has begun has its own bounds.
-            listed = target.url in self._saw(target, 0)
+            listed = target.url in self._no_answer(target)
             return Fault("reset", crashed=listed and response is None)
         finally:
             if not done:
@@ -238,11 +238,20 @@ class Proxy:
                 if response is not None:
                     response.close()
 
-    def _saw(self, target: Target, status: int) -> tuple[str, ...]:
-        """What an endpoint answered, 0 for nothing; the endpoints of its revision that take new requests."""
-        ready = self._backends.urls(target.model, target.revision)
-        self._backends.ejection.saw(target, status, ready)
+    def _no_answer(self, target: Target) -> tuple[str, ...]:
+        """An endpoint did not answer; returns the endpoints of its revision that take new requests."""
+        ready = self._ready_urls(target)
+        self._backends.ejection.failed(target, 0, ready)
         return ready
+
+    def _answered(self, target: Target, status: int) -> None:
+        if status < 500:
+            self._backends.ejection.succeeded(target)
+        else:
+            self._backends.ejection.failed(target, status, self._ready_urls(target))
+
+    def _ready_urls(self, target: Target) -> tuple[str, ...]:
+        return self._backends.urls(target.model, target.revision)
 
     async def _post(self, call: Call, target: Target) -> aiohttp.ClientResponse:
         self._prover.sign(call.headers, target.route)
@@ -266,7 +275,7 @@ class Proxy:
             lease.failed(start)
         elif status != 200 and lease.fate:
             lease.fate.refused(self._clock())
-        self._saw(target, status)
+        self._answered(target, status)
         if status in RETRIED_STATUSES:
             return Fault(str(status), answer=answer, crashed=status == 503 and errors.says_crashed(start))
         if status < 500:

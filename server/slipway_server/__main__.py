@@ -2,23 +2,22 @@
 
 import asyncio
 import logging
-import os
 import sys
 import time
 
-from . import machine
+from . import environment, machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
 from .http.probes import Health
-from .http.prompts import Model
-from .http.service import Service
+from .http.prompts import ServedModel
+from .http.service import ModelService
 from .http.tenant import Tenants
 from .models.checkpoint import Checkpoint, CheckpointError, read
-from .settings import Settings, parse
+from .settings import ServerSettings, parse
 from .telemetry import logs
-from .telemetry.metrics import Metrics
+from .telemetry.metrics import ServerMetrics
 from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
 from .text.chat_template import ChatTemplate
@@ -32,7 +31,7 @@ def main() -> None:
     logs.configure(settings.log_level)
     try:
         checkpoint = read(settings.model, task=settings.task)
-        asyncio.run(run(settings, checkpoint, context_of(settings, checkpoint)))
+        asyncio.run(run(settings, checkpoint, context_length(settings, checkpoint)))
     except (CheckpointError, TokenizerError, ModelRefused) as error:
         last_words(str(error))
         sys.exit(DATA_ERROR)
@@ -44,28 +43,30 @@ def main() -> None:
         sys.exit(FAILED)
 
 
-def context_of(settings: Settings, checkpoint: Checkpoint) -> int:
-    longest, asked = checkpoint.context_tokens, settings.max_model_len
-    if asked and asked > longest:
-        raise CheckpointError(f"--max-model-len {asked} is more than the {longest} tokens that the model was made for.")
-    return asked or longest
+def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:
+    longest, requested = checkpoint.context_tokens, settings.max_model_len
+    if requested and requested > longest:
+        raise CheckpointError(
+            f"--max-model-len {requested} is more than the {longest} tokens that the model was made for."
+        )
+    return requested or longest
 
 
-class Lives:
+class EngineLifecycle:
     """What the server knows of its engine from one life of that process to the next."""
 
-    def __init__(self, name: str, health: Health, metrics: Metrics, most: int) -> None:
+    def __init__(self, name: str, health: Health, metrics: ServerMetrics, most: int) -> None:
         """`most`: restarts within a while."""
         self._name, self._health, self._metrics = name, health, metrics
         self._restarts = Restarts(most)
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def ready(self, engine: Ready) -> None:
         self._health.engine_is_ready()
-        seconds = round(time.monotonic() - self._began_s, 2)
+        seconds = round(time.monotonic() - self._started_s, 2)
         self._metrics.loaded(seconds, engine)
-        told = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
-        log.info("ready", extra=told | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
+        fields = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
+        log.info("ready", extra=fields | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
 
     def crashed(self) -> None:
         """At once, while its process may still be ending: no new request is to be sent to it."""
@@ -73,19 +74,19 @@ class Lives:
         self._metrics.crashed()
 
     def restart_in_s(self, _: EngineCrashed) -> float | None:
-        """In a drain nobody waits for it any more."""
+        """During a drain no restart is needed."""
         if self._health.draining:
             return None
-        self._began_s = time.monotonic()
-        return self._restarts.delay_s(self._began_s)
+        self._started_s = time.monotonic()
+        return self._restarts.delay_s(self._started_s)
 
 
-async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -> None:
-    metrics = Metrics(settings.served_model_name)
+async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> None:
+    metrics = ServerMetrics(settings.served_model_name)
     queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
     engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
-    lives = Lives(settings.served_model_name, health, metrics, settings.max_engine_restarts)
+    lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
     start = Start(
         model=str(checkpoint.folder),
         task=checkpoint.task,
@@ -106,15 +107,15 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         allow_slow=settings.allow_slow == "on",
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
-    engine_life = asyncio.create_task(
+    engine_task = asyncio.create_task(
         keep_running(
-            lambda: engine.run(start, machine.cores(), lives.ready, lives.crashed),
-            lives.restart_in_s,
+            lambda: engine.run(start, machine.cores(), lifecycle.ready, lifecycle.crashed),
+            lifecycle.restart_in_s,
             metrics.restarted,
         )
     )
     await asyncio.sleep(0)
-    model = Model(
+    model = ServedModel(
         name=settings.served_model_name,
         version=settings.model_version,
         checkpoint=checkpoint,
@@ -128,8 +129,8 @@ async def run(settings: Settings, checkpoint: Checkpoint, context_tokens: int) -
         trust=settings.trust_tenant_header == "on",
         unproved=metrics.unproved_tenant,
     )
-    service = Service(model, engine, metrics, health, tracing(os.environ, model.name), tenants)
-    await serve(settings, service, engine, engine_life)
+    service = ModelService(model, engine, metrics, health, tracing(environment.variables(), model.name), tenants)
+    await serve(settings, service, engine, engine_task)
 
 
 if __name__ == "__main__":

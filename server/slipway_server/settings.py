@@ -17,7 +17,7 @@ ON_OFF = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     model: Path
     served_model_name: str
     model_version: str
@@ -55,11 +55,11 @@ class Settings:
     log_level: str
 
 
-def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> ServerSettings:
     """Exits with a sentence on stderr when a value makes no sense."""
     options = vars(_parser(os.environ if environment is None else environment).parse_args(arguments))
     model: Path = options["model"]
-    return Settings(
+    return ServerSettings(
         **options
         | {
             "served_model_name": options["served_model_name"] or model.resolve().name,

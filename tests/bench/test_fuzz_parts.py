@@ -33,6 +33,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.finding(26)
 @pytest.mark.integration  # for its time: some 15 s of a core
 @pytest.mark.attack_class(3, 4, 5, 18, 21)
 @pytest.mark.parametrize("part", parts.PARTS, ids=lambda part: part.name)

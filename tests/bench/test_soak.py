@@ -100,6 +100,7 @@ def test_requests_are_the_same_for_a_seed_and_of_every_kind() -> None:
             assert json.loads(ask.body)["model"] == "m"
 
 
+@pytest.mark.finding(26)
 def test_sampling_is_drawn_at_the_edges_of_the_servers_schema() -> None:
     """Safety 26: temperature in {0, .7, 1.5} and top_k in {0, 20} find nothing."""
     assert {1e-45, 5e-324, 2.0} <= set(SAMPLING["temperature"]) and 0.0 not in SAMPLING["top_p"]

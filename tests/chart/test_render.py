@@ -164,6 +164,7 @@ def test_network_policy_lets_the_operator_ask_the_gateways() -> None:
     assert [selector.items() <= operator.items() for selector in selectors] == [True]
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(19, 23)
 def test_policies_stand_by_default_and_around_model_pods_too() -> None:
     """Safety 19: they were off by default, and never of model pods."""

@@ -4,6 +4,7 @@ import io
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from slipway_cli import view
@@ -58,6 +59,7 @@ def test_one_that_serves_in_peace_takes_two_lines() -> None:
     assert drawn(look(idle(ready="2/2"))) == ["demo/chat  Healthy  ready 2/2", "serving"]
 
 
+@pytest.mark.finding("S2")
 def test_one_whose_name_is_anothers() -> None:
     """S2: the loser looked as one that serves in peace."""
     said = {"type": "NameConflict", "status": "True", "reason": "ModelNameTaken", "message": "it belongs to a/chat"}

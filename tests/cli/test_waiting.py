@@ -51,6 +51,7 @@ def test_healthy_is_about_the_revision_that_the_spec_asks_for() -> None:
     assert waiting.is_reached(Goal("healthy"), read(rolled_back))
 
 
+@pytest.mark.finding("S4")
 def test_healthy_with_a_rollback_to_what_the_history_lacks() -> None:
     """Story S4: an object made again from `kubectl get -o yaml` names a revision that is gone."""
     stale_intent = idle()

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from slipway_gateway import samples as gateway_samples
 from slipway_gateway.fate import Outcome
 from slipway_gateway.table import Backend, Route
@@ -161,11 +163,13 @@ def judged(
     return judge(ERRORS_ONLY, Reading(run.counts, 60.0, assigned=run.assigned)).outcome
 
 
+@pytest.mark.finding(27)
 def test_a_key_of_which_a_third_fails_does_not_pass_as_one_event_of_many_requests() -> None:
     """safety 27: events are counted by session, so they are a part of sessions and not of requests."""
     assert judged(1, 2000, 0.3, sound_sessions=0) is not analysis_run.Outcome.PASS
 
 
+@pytest.mark.finding(27)
 def test_sessions_that_share_a_fate_do_not_pass_at_the_limit_that_they_break() -> None:
     """safety 27: 2 % of the sessions fail whole; by requests of six each that would be a third of a percent."""
     assert judged(20, 6, 1.0, sound_sessions=980) is not analysis_run.Outcome.PASS

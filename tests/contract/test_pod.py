@@ -133,6 +133,7 @@ def test_replica_set_is_accepted_strictly(api: Api, namespace: str) -> None:
     assert answer.ok, answer.message
 
 
+@pytest.mark.finding(16)
 @pytest.mark.integration
 @pytest.mark.attack_class(2)
 def test_pod_of_an_analysis_job_passes_pod_security_restricted(api: Api, namespace: str) -> None:

@@ -13,7 +13,7 @@ from slipway_gateway.wire import resume as theirs
 from slipway_gateway.wire.sse import EventAligner
 from slipway_server.engine.request import FinishReason
 from slipway_server.http import resume as ours
-from slipway_server.http.errors import ApiError
+from slipway_server.http.errors import HttpError
 from slipway_server.http.service import Delta
 from slipway_server.http.slipway import typed_events
 from slipway_server.http.sse import CRASHED, _frames
@@ -34,14 +34,14 @@ async def deltas(resumed: tuple[int, ...]) -> AsyncIterator[Delta]:
 
 def served(headers: CIMultiDict[str], body: bytes) -> tuple[dict[str, str], bytes]:
     """All that a server answers: headers and the bytes of the stream."""
-    ask = ours.read(headers, body)
-    assert ask.body == BODY
-    identity = ask.resume.identity if ask.resume else ours.Identity(2**63 + 5)
-    progress = ask.progress(identity, streamed=True)
+    request = ours.parse_request(headers, body)
+    assert request.body == BODY
+    identity = request.resume.identity if request.resume else ours.Identity(2**63 + 5)
+    progress = request.track_progress(identity, streamed=True)
     assert progress
 
     async def run() -> bytes:
-        events = typed_events(deltas(ask.resume.tokens if ask.resume else ()), 3, progress)
+        events = typed_events(deltas(request.resumed_tokens), 3, progress)
         return b"".join([frame async for frame in _frames(events, progress)])
 
     return {ours.STREAM: str(identity)}, at_once(run())
@@ -150,7 +150,7 @@ def test_another_answer_is_noticed() -> None:
     wrong = place.resume[:-1] + ("0" if place.resume[-1] != "0" else "1")
     far = place.resume.rsplit(".", 2)[0] + ".99.00000000"
     for resume in (wrong, far):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(HttpError) as refused:
             served(taking_up(resume), BODY)
         assert (refused.value.status, refused.value.code) == (410, "stream_gone")
 
@@ -160,8 +160,8 @@ def test_another_answer_is_noticed() -> None:
     [("x", "0", b""), ("1-1-" + "a" * 32 + ".1.00000000", "99", b""), ("1-1-" + "a" * 32 + ".1.00000000", "1", b"x")],
 )
 def test_nonsense_is_a_400(resume: str, size: str, tail: bytes) -> None:
-    with pytest.raises(ApiError) as refused:
-        ours.read({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
+    with pytest.raises(HttpError) as refused:
+        ours.parse_request({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
     assert refused.value.status == 400
 
 

@@ -17,8 +17,8 @@ from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire import answers
 from slipway_gateway.wire.envelope import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import ApiError
-from slipway_server.http.service import ENDS, Delta
+from slipway_server.http.errors import HttpError
+from slipway_server.http.service import ERRORS, Delta
 from slipway_server.http.slipway import token_events, typed_error, typed_events
 from slipway_server.http.sse import DONE, _frame
 from tests.contract.documented import TEXT, routes
@@ -106,7 +106,7 @@ def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
 
 
 def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
-    said = {reason: answers.of_whole(make("why").encode()) for reason, make in ENDS.items()}
+    said = {reason: answers.of_whole(make("why").encode()) for reason, make in ERRORS.items()}
     broken = ("errors",)
     assert said == {
         FinishReason.ERROR: broken,
@@ -147,6 +147,6 @@ async def test_streams_of_the_other_generate_say_no_reason(
 
 
 def test_errors_in_streams_are_read() -> None:
-    error = ApiError(500, "why", code="non_finite").body
+    error = HttpError(500, "why", code="non_finite").body
     for event in (error, typed_error(error)):
         assert answers.of_stream(_frame(event) + DONE, complete=True) == ("errors", "non_finite")

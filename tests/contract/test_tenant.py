@@ -115,7 +115,7 @@ class World:
                 self._write(name, tenant_key.release_secret("sys", "keys", content)["data"][keys.KEYS])
             else:
                 self._write(name, tenant_key.namespace_secret(name, content)["data"][keys.NAMESPACE_KEYS])
-        self.now += max(proof.LOOK_AGAIN_S, server.LOOK_AGAIN_S)
+        self.now += max(proof.LOOK_AGAIN_S, server.RELOAD_S)
 
     def _write(self, name: str, data: str) -> None:
         new = self._folder / "new"
@@ -140,6 +140,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(9, 19)
 def test_a_gateways_proof_is_honoured_by_the_servers_of_that_deployment_alone(world: World) -> None:
     """Safety 19: whoever reached a model pod could claim any tenant."""
@@ -169,11 +170,11 @@ def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
 
 def test_a_request_that_goes_on_after_an_hour_is_signed_anew(world: World) -> None:
     headers, chat = world.sent("team/chat"), world.server("team/chat")
-    bound = resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest
+    bound = resume.parse_request(headers, b"{}", "/v1/completions", chat.of(headers)).digest
     world.now += 3600
     assert chat.of(headers) == ""
     world.gateway.sign(headers, "team/chat")
-    assert resume.read(headers, b"{}", "/v1/completions", chat.of(headers)).digest == bound
+    assert resume.parse_request(headers, b"{}", "/v1/completions", chat.of(headers)).digest == bound
 
 
 @pytest.mark.attack_class(19)

@@ -19,7 +19,7 @@ def test_a_report_becomes_a_pin(tmp_path: Path) -> None:
         assert kept == Weights(DIGEST, commit)
         file = tmp_path / FILE
         file.write_text(config_map(RECORD, kept)["data"][FILE])
-        assert pin.read(file) == pin.Pin(DIGEST, commit)
+        assert pin.read(file) == pin.ModelPin(DIGEST, commit)
 
 
 def test_it_is_as_documented() -> None:

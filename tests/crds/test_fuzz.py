@@ -46,6 +46,7 @@ def _check_refusal(answer: Answer) -> None:
     assert named or UNREADABLE.search(answer.message), answer.body
 
 
+@pytest.mark.finding(26)
 def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
     api: Api, namespace: str, live: dict[str, Any]
 ) -> None:
@@ -73,6 +74,7 @@ def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
     assert found.endings["taken"] > 0.1 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
 
 
+@pytest.mark.finding(26)
 def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, namespace: str) -> None:
     """Safety 26."""
 
@@ -90,6 +92,7 @@ def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, nam
     assert found.endings["taken"] > 0.05 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
 
 
+@pytest.mark.finding(26)
 def test_a_status_that_the_api_server_takes_is_planned_from_and_written_over(
     api: Api, namespace: str, live: dict[str, Any]
 ) -> None:

@@ -212,6 +212,7 @@ def test_pieces_of_a_stream_are_put_together() -> None:
     assert of_stream(calls + piece(tool_calls=[call(1, "}")]), complete=True) == ()
 
 
+@pytest.mark.finding(18)
 def test_a_deadline_of_the_client_is_no_error() -> None:
     """safety 18: a `timeout` that cannot be kept counted as an error of the version."""
     late = b'{"error": {"type": "server_error", "code": "deadline_exceeded", "message": "m"}}'

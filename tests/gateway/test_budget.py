@@ -19,7 +19,7 @@ from slipway_gateway.units import Room, Units
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
-pytestmark = pytest.mark.attack_class(15)
+pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
 
 
 class Clock:

@@ -11,7 +11,7 @@ from slipway_gateway.connections import ADDRESS, TOTAL, Connections, owner_of
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
-pytestmark = pytest.mark.attack_class(15)
+pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
 
 ASK = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -14,14 +14,14 @@ from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import spec as spec_room
 from slipway_operator.model import status as status_room
-from slipway_server.http.errors import ApiError
-from slipway_server.http.priority import PRIORITY_LIMIT, limited
+from slipway_server.http.errors import HttpError
+from slipway_server.http.priority import PRIORITY_LIMIT, limit_priority
 from slipway_server.http.shadow import priority_of
 from tests.contract.documented import TEXT
 
 from .harness import echo, gateway, table, upstream
 
-pytestmark = pytest.mark.attack_class(9, 14)
+pytestmark = [pytest.mark.attack_class(9, 14), pytest.mark.finding(14)]
 
 CREDENTIALS = {
     "Authorization": "Bearer canary-secret-1",
@@ -109,6 +109,7 @@ async def test_the_limit_is_said_by_the_gateway_alone() -> None:
         assert server.bodies == [body], "the body stays as it was written"
 
 
+@pytest.mark.finding(15)
 @pytest.mark.parametrize(
     ("limit", "asked", "runs"),
     [("0", -1000, 0), ("0", 7, 7), ("0", None, 0), ("-10", -1000, -10), ("5", 0, 5), (None, -1000, -1000)],
@@ -122,11 +123,12 @@ def test_the_server_holds_clients_to_it(limit: str | None, asked: int | None, ru
 
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])
 def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        limited({PRIORITY_LIMIT: nonsense}, 0)
+    with pytest.raises(HttpError) as refused:
+        limit_priority({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("text", ['{"models": "\\ud800"}', 'models:\n  chat: "\\uD800"\n'])
 def test_a_routes_file_of_half_characters_is_a_problem(text: str) -> None:
     """Safety 26: a UnicodeEncodeError, found by fuzzing."""

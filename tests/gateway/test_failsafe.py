@@ -30,6 +30,7 @@ def fail(one: Watch, revision: str, times: int, now_s: float = 0.0) -> None:
         one.failed(revision, None, now_s)
 
 
+@pytest.mark.finding(18)
 def test_one_client_cuts_nothing_off_while_there_are_others() -> None:
     """safety 18: ten bad requests in a row of one client took the canary away from everybody."""
     one = watch(rule=Rule(failures=10, after_s=0.0))
@@ -270,6 +271,7 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
     assert gauge(one, "expired") is None and not one._told
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
 async def test_reading_renews_nothing() -> None:
     """Safety 19: anybody who could reach the admin port kept a split alive that the operator no longer minds."""
@@ -282,6 +284,7 @@ async def test_reading_renews_nothing() -> None:
         assert gate.backends._renewed_s["default/chat"] == before
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
 def test_only_who_has_a_token_of_the_file_is_the_operator(tmp_path: Path) -> None:
     """Safety 19."""
@@ -297,6 +300,7 @@ def test_only_who_has_a_token_of_the_file_is_the_operator(tmp_path: Path) -> Non
     assert OperatorToken("").proves("")
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
 async def test_a_post_without_the_token_renews_nothing(tmp_path: Path) -> None:
     """Safety 19."""

@@ -24,6 +24,8 @@ from slipway_gateway.telemetry.metrics import Metrics
 
 from .harness import NoSource, echo, gateway, table, until, upstream
 
+pytestmark = pytest.mark.finding(25)
+
 MATCH = (HeaderMatch("x-team", prefix="qa-"),)
 ROUTE = Route(
     "default/chat", "u1", "chat", "2026-01-01T00:00:00Z", 41, "salt",

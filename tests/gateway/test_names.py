@@ -15,6 +15,8 @@ from slipway_gateway.wire import envelope
 
 from .harness import Gateway, echo, gateway, upstream
 
+pytestmark = pytest.mark.finding(14)
+
 CHAT = {"model": "chat", "messages": []}
 
 

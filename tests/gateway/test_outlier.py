@@ -9,6 +9,8 @@ from slipway_gateway.outlier import OutlierDetection, Outliers
 
 from .harness import answering, echo, gateway, refused_url, upstream
 
+pytestmark = pytest.mark.finding(25)
+
 URLS = ("http://a", "http://b", "http://c", "http://d")
 RULE = OutlierDetection(5, 3, 10.0, 25.0, 50)
 

@@ -16,7 +16,7 @@ from .test_proxy import MARKED_HEAD, chunk, marked
 POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
 CRASHED = b'{"error":{"message":"The engine stopped.","type":"server_error","code":"engine_crashed"}}'
 
-pytestmark = pytest.mark.attack_class(18)
+pytestmark = [pytest.mark.attack_class(18), pytest.mark.finding(1)]
 
 
 def crashing(body: bytes = POISON) -> Handler:

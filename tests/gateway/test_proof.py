@@ -13,7 +13,7 @@ from slipway_gateway import proof
 
 from .harness import echo, gateway, upstream
 
-pytestmark = pytest.mark.attack_class(9, 11, 19)
+pytestmark = [pytest.mark.attack_class(9, 11, 19), pytest.mark.finding(19)]
 
 MASTER = b"m" * 32
 TENANT, PROOF = "X-Slipway-Tenant", "X-Slipway-Tenant-Proof"

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from slipway_gateway.service import Service, Services
 
 from .harness import answering, echo, gateway, refused_url, upstream
@@ -83,6 +85,7 @@ async def test_every_request_counts_as_answered_or_refused() -> None:
         assert told["last"] and told["unserved_s"] >= 0
 
 
+@pytest.mark.finding(1, "S1")
 async def test_the_operator_hears_at_once_that_requests_fail() -> None:
     """Seen: `Healthy 2/2` while every request got 503 (safety 1, story S1)."""
     async with gateway() as gate:

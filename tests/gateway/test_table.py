@@ -122,6 +122,7 @@ def test_pod_that_takes_no_requests(change: Any) -> None:
     assert parse_pod(pod(**change)) is None
 
 
+@pytest.mark.finding("S5")
 @pytest.mark.parametrize(
     "owner",
     [
@@ -138,6 +139,7 @@ def test_pod_of_somebody_else_is_no_endpoint(owner: Any) -> None:
     assert parse_pod(pod(ownerReferences=[owner] if owner else [])) is None
 
 
+@pytest.mark.finding("S5")
 def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> None:
     """Story S5: somebody deleted the ReplicaSet and made one of its name."""
     listed = [{"revision": "c", "replicaSetUid": "rs-c"}, {"revision": "s"}]
@@ -155,6 +157,7 @@ def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> 
 # -- the table
 
 
+@pytest.mark.finding("S1")
 @given(st.lists(st.integers(0, 20), max_size=20))
 def test_the_newest_table_is_followed(generations: list[int]) -> None:
     """Story S1: a table with a lower number was not followed, and acknowledged all the same."""
@@ -178,6 +181,7 @@ def test_wiped_status_does_not_stop_a_model() -> None:
     assert followed(published, without) == replace(without, replica_sets={"c": "rs-c"})
 
 
+@pytest.mark.finding(14)
 def test_a_name_is_served_by_its_owner_alone() -> None:
     """Safety 14: the oldest creationTimestamp won, whoever it was."""
     old = Route("z/late-name", "1", "chat", "2025-01-01T00:00:00Z")
@@ -223,6 +227,7 @@ def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
     assert isinstance(parse_owners({"data": {"names.json": text}}), Problem)
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("revisions", [1, "a", [1], ["a"], [{"revision": {}}], {"revision": "a"}])
 def test_revisions_that_are_none_are_a_problem(revisions: Any) -> None:
     """Safety 26: fuzzing found a TypeError here, which ends the gateway's watch."""
@@ -231,6 +236,7 @@ def test_revisions_that_are_none_are_a_problem(revisions: Any) -> None:
     assert isinstance(parse_route(obj), Problem)
 
 
+@pytest.mark.finding(26)
 def test_a_port_without_a_number_is_the_default_one() -> None:
     """Safety 26: a KeyError, found by fuzzing."""
     one = pod()

@@ -9,6 +9,8 @@ from slipway_gateway.split import choose
 from slipway_gateway.units import Units
 from slipway_gateway.wire.envelope import ALONE
 
+pytestmark = pytest.mark.finding(18, 27)
+
 WEIGHTS = {"canary": 5, "stable": 95}
 
 

@@ -130,6 +130,7 @@ def owners(version: int, text: str | None) -> dict[str, Any]:
     return {"metadata": meta, **({"data": {"names.json": text}} if text is not None else {})}
 
 
+@pytest.mark.finding(14)
 @pytest.mark.attack_class(22)
 @pytest.mark.parametrize(
     ("listed", "waits_for"),
@@ -244,6 +245,7 @@ async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: py
         assert "the weights sum to 7" in caplog.text
 
 
+@pytest.mark.finding("S1")
 async def test_the_newest_object_is_followed_whatever_its_generation(tmp_path: Path) -> None:
     """Story S1: the gateway stayed with generation 9 for good after a status was lost and began again at 1."""
     lost = deployment("chat", 0, 8)

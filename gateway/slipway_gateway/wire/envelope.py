@@ -36,6 +36,7 @@ SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
 # A limit below this is expected to cut answers short; one below the other may leave no text at all.
 SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
+_ABSENT = msgspec.Raw()
 _NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
 
@@ -52,13 +53,13 @@ class Envelope(msgspec.Struct):
     # What a client decides of its answer: only whether it is there, and a number of tokens, is looked at.
     max_tokens: Any = None
     max_completion_tokens: Any = None
-    stop: msgspec.Raw = msgspec.Raw()
-    stop_token_ids: msgspec.Raw = msgspec.Raw()
-    logit_bias: msgspec.Raw = msgspec.Raw()
-    allowed_token_ids: msgspec.Raw = msgspec.Raw()
-    bad_words: msgspec.Raw = msgspec.Raw()
-    ignore_eos: msgspec.Raw = msgspec.Raw()
-    min_tokens: msgspec.Raw = msgspec.Raw()
+    stop: msgspec.Raw = _ABSENT
+    stop_token_ids: msgspec.Raw = _ABSENT
+    logit_bias: msgspec.Raw = _ABSENT
+    allowed_token_ids: msgspec.Raw = _ABSENT
+    bad_words: msgspec.Raw = _ABSENT
+    ignore_eos: msgspec.Raw = _ABSENT
+    min_tokens: msgspec.Raw = _ABSENT
 
     @property
     def wants_json(self) -> bool:
@@ -90,7 +91,7 @@ class Envelope(msgspec.Struct):
 
 def _given(*fields: msgspec.Raw) -> bool:
     """Whether any of these fields has a value that does something."""
-    return any(bytes(field).strip() not in _NOTHING for field in fields)
+    return any(field is not _ABSENT and bytes(field).strip() not in _NOTHING for field in fields)
 
 
 class _Format(msgspec.Struct):

@@ -1,5 +1,6 @@
 """Which headers cross the gateway in each direction."""
 
+import functools
 import re
 import uuid
 from collections.abc import Collection, Mapping
@@ -62,12 +63,13 @@ def to_upstream(
         said[PRIORITY_LIMIT] = str(priority_limit)
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
         said[RETURNS] = "1"
-    crossed = _crossing(headers, _OF_REQUEST | CREDENTIALS.difference(forwarded), {})
-    # What is said in our name is said by us.
-    for name in [name for name in crossed if name[:10].lower() == "x-slipway-"]:
-        crossed.popall(name, None)
-    crossed.update(said)
-    return crossed
+    # The gateway alone sends headers of this prefix.
+    return _crossing(headers, _not_to_upstream(tuple(forwarded)), said, dropped_prefix="x-slipway-")
+
+
+@functools.lru_cache(maxsize=64)
+def _not_to_upstream(forwarded: tuple[str, ...]) -> frozenset[str]:
+    return _OF_REQUEST | CREDENTIALS.difference(forwarded)
 
 
 def to_client(
@@ -78,13 +80,17 @@ def to_client(
     return _crossing(headers, dropped, {REQUEST_ID: request_id, REVISION: revision})
 
 
-def _crossing(headers: Mapping[str, str], dropped: frozenset[str], added: dict[str, str]) -> CIMultiDict[str]:
-    named = {token.strip().lower() for token in headers.get("Connection", "").split(",")}
-    kept = CIMultiDict(
-        (name, value)
-        for name, value in headers.items()
-        if name.lower() not in dropped and name.lower() not in named and _encodable(value)
-    )
+def _crossing(
+    headers: Mapping[str, str], dropped: frozenset[str], added: dict[str, str], *, dropped_prefix: str = "\0"
+) -> CIMultiDict[str]:
+    """A copy of `headers` without those in `dropped`, hop-by-hop ones and what cannot be encoded; then `added`."""
+    if connection := headers.get("Connection"):
+        dropped |= {token.strip().lower() for token in connection.split(",")}
+    kept: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.items():
+        lower = name.lower()
+        if lower not in dropped and not lower.startswith(dropped_prefix) and _encodable(value):
+            kept.add(name, value)
     kept.update(added)
     return kept
 

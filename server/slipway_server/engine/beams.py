@@ -1,4 +1,4 @@
-"""Beam search over log probabilities that ordinary requests tell: which sequences to extend next, and when to end.
+"""Beam search over the log probabilities of ordinary requests: which sequences to extend, and when to end.
 
 Pure. The rules are those of transformers' `generate(num_beams=width)`, so that the answers are, too.
 """
@@ -48,17 +48,17 @@ class BeamSearch:
     answers: list[Beam] = field(default_factory=list)  # at most `width`, the best one first
     done: bool = False
 
-    def advance(self, told: Iterable[Logprobs]) -> None:
-        """One token more; `told` has the `alternatives` likeliest tokens after each of `running`, in order."""
+    def advance(self, logprobs: Iterable[Logprobs]) -> None:
+        """Adds a token. `logprobs` has the `alternatives` likeliest tokens after each of `running`, in order."""
         candidates = sorted(
             (
                 self._extended(beam, token, value)
-                for beam, after in zip(self.running, told, strict=True)
+                for beam, after in zip(self.running, logprobs, strict=True)
                 for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
             ),
             key=lambda beam: -beam.total,
         )[: self.rules.alternatives]
-        # Those further down are there in place of what ends. They must not end an answer themselves.
+        # Candidates further down replace those that end. They must not end an answer themselves.
         ended = [beam for beam in candidates[: self.rules.width] if beam.finish]
         self.answers = sorted(self.answers + ended, key=self._score, reverse=True)[: self.rules.width]
         self.running = [beam for beam in candidates if not beam.finish][: self.rules.width]

@@ -1,14 +1,14 @@
-"""How many tokens a step may take, so that those who wait for their next token wait no longer than they should."""
+"""How many tokens a step may take, so that the time between two tokens of an answer stays within its target."""
 
 from dataclasses import dataclass
 
-# Of the older measurements after each new one: a change of load is followed within some tens of steps.
+# Factor of older measurements at each new one: the fit follows a change of load within some tens of steps.
 FADE = 0.95
 
 
 @dataclass(slots=True)
-class Budget:
-    """Fits seconds = a + b * tokens to the last steps and asks which number of tokens takes `target_s`."""
+class TokenBudget:
+    """Fits seconds = a + b * tokens to recent steps and solves for the tokens of a step of `target_s` seconds."""
 
     least: int
     most: int
@@ -16,8 +16,8 @@ class Budget:
     _weight: float = 0.0
     _tokens: float = 0.0
     _seconds: float = 0.0
-    _tokens2: float = 0.0
-    _both: float = 0.0
+    _tokens_squared: float = 0.0
+    _tokens_seconds: float = 0.0
 
     def tokens(self) -> int:
         """For the next step, between `least` and `most`."""
@@ -26,16 +26,17 @@ class Budget:
         if self._weight == 0.0:
             return max(self.least, min(self.most, 4 * self.least))
         mean_tokens, mean_seconds = self._tokens / self._weight, self._seconds / self._weight
-        variance = self._tokens2 / self._weight - mean_tokens**2
-        covariance = self._both / self._weight - mean_tokens * mean_seconds
-        # Steps of one size say nothing of the slope: then time is taken to grow with the tokens alone.
+        variance = self._tokens_squared / self._weight - mean_tokens**2
+        covariance = self._tokens_seconds / self._weight - mean_tokens * mean_seconds
+        # Steps of equal size do not determine the slope: time is then assumed proportional to tokens.
         slope = covariance / variance if variance > 1.0 and covariance > 0.0 else mean_seconds / mean_tokens
         fitting = mean_tokens + (self.target_s - mean_seconds) / max(slope, 1e-9)
         return int(max(self.least, min(self.most, fitting)))
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """What a step took. Steps without a prefill say how long decoding takes and are part of the fit."""
-        values = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
-        names = ("_weight", "_tokens", "_seconds", "_tokens2", "_both")
-        for name, value in zip(names, values, strict=True):
-            setattr(self, name, getattr(self, name) * FADE + value)
+        """Adds a measured step to the fit. Steps without a prefill count, too."""
+        self._weight = self._weight * FADE + 1.0
+        self._tokens = self._tokens * FADE + tokens
+        self._seconds = self._seconds * FADE + seconds
+        self._tokens_squared = self._tokens_squared * FADE + tokens * tokens
+        self._tokens_seconds = self._tokens_seconds * FADE + tokens * seconds

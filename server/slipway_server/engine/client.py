@@ -1,37 +1,36 @@
-"""The HTTP process's end of the engine: starts it, hands over requests, and gives each its own stream of events."""
+"""The HTTP process's client of the engine process: starts it, submits requests, and streams their events."""
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
+from .. import environment
 from ..telemetry.heartbeat import Heartbeat
 from .messages import (
     LENGTH_BYTES,
-    Begun,
-    Encoded,
+    EncodedCommands,
     Failed,
     Profile,
     Profiled,
     Ready,
     Start,
+    Started,
     Step,
     encode,
     from_engine,
     request_bytes,
 )
-from .request import Event, FinishReason, Request
+from .request import FinishReason, Request, RequestOutput
 
 log = logging.getLogger("slipway.engine")
 
-DIED = "The engine process ended while it worked on this request."
-DIED_BEFORE = "The engine process ended while this request waited for it."
+ENGINE_DIED = "The engine process ended while it worked on this request."
+ENGINE_DIED_BEFORE = "The engine process ended while this request waited for it."
 RESTARTING = "The engine process ended and is being started again."
 # A second start finds the model's files in memory and is faster than the first one; what takes much longer hangs.
 RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
@@ -43,23 +42,23 @@ class EngineError(Exception):
 
 
 class EngineCrashed(EngineError):
-    """The engine process was serving and is gone, without a reason of its own."""
+    """The engine process ended while it served, without a reason."""
 
 
 class ModelRefused(EngineError):
-    """The engine process cannot load the model here, and said why."""
+    """The engine process cannot load the model, and gave the reason."""
 
 
 class RequestRefused(ValueError):
-    """The request cannot be handed to the engine, and why."""
+    """The engine cannot take the request; the message says why."""
 
 
 class QueueFull(Exception):
-    """Waiting would help; nothing was started."""
+    """A later attempt may succeed. Nothing was started."""
 
 
-class ProfileRuns(Exception):
-    """There is one profile at a time."""
+class ProfileBusy(Exception):
+    """Only one profile runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,13 @@ class EngineClient:
         self.ready: Ready | None = None
         self.slots = slots
         self._queue, self._on_step = queue, on_step
-        self._streams: dict[str, asyncio.Queue[Event]] = {}
+        self._streams: dict[str, asyncio.Queue[RequestOutput]] = {}
         self._unstarted: dict[str, int] = {}
-        self._commands = Encoded([], [])
+        self._commands = EncodedCommands([], [])
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._profile: asyncio.Future[str] | None = None
-        self._hung_up = False  # its end is then no crash
+        self._stopping = False  # its end is then no crash
         self._load_limit_s: float | None = None  # of the first start the kubelet is judge
 
     @property
@@ -96,16 +95,16 @@ class EngineClient:
     ) -> None:
         """One life of the engine process; when that one has ended it can be called again.
 
-        `on_crash` is called as soon as an engine that served is gone, which is before its process has ended.
+        `on_crash` is called as soon as a serving engine closes its socket, before its process has ended.
 
         Raises:
             EngineCrashed: it served before it ended.
-            ModelRefused: it said why it cannot serve.
+            ModelRefused: it gave a reason why it cannot serve.
             EngineError: it never came to serve.
         """
         self._expect_no_steps()
         loading = asyncio.timeout(self._load_limit_s)
-        reason = DIED
+        reason = ENGINE_DIED
         try:
             async with loading:
                 reader = await self._spawn(start, threads)
@@ -119,41 +118,41 @@ class EngineClient:
                         self._serve(message)
                         on_ready(message)
                     elif isinstance(message, Profiled):
-                        self._tell_profile(message.table)
-                    elif isinstance(message, Begun):
-                        self._begin(message.started)
+                        self._resolve_profile(message.table)
+                    elif isinstance(message, Started):
+                        self._mark_started(message.started)
                     else:
                         self._publish(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
-            # At once: the process may take its time to end, and its next start may have to wait.
+            # Immediately: the process may take long to end, and its restart may have to wait.
             self._expect_no_steps()
-            if served and not self._hung_up:
+            if served and not self._stopping:
                 on_crash()
                 self._end_crashed()
-            self.end_streams(DIED)
-            kind = EngineCrashed if served else EngineError if reason == DIED else ModelRefused
-            raise kind(await self._epitaph(reason)) from None
+            self.end_streams(ENGINE_DIED)
+            kind = EngineCrashed if served else EngineError if reason == ENGINE_DIED else ModelRefused
+            raise kind(await self._exit_reason(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
         finally:
             self.ready = None
-            self.end_streams(DIED)
-            self._tell_profile(EngineError(DIED))
+            self.end_streams(ENGINE_DIED)
+            self._resolve_profile(EngineError(ENGINE_DIED))
             self.stop()
 
     def _expect_no_steps(self) -> None:
-        """As while it loads for the first time: that it does not move is no reason to end the server."""
+        """As during the first load: an engine without steps is then no reason to restart the server."""
         self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
 
     def _serve(self, ready: Ready) -> None:
         self.ready = ready
         self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
 
-    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         """The request's events up to its end, the first one without content when it gets its slot.
 
-        `admitted`: it goes on with what has run before, and is not refused because many others wait.
+        `admitted`: it continues an answer that has run before, and is not refused when the queue is full.
         Closing the iterator early cancels the request within one step.
 
         Raises:
@@ -180,65 +179,65 @@ class EngineClient:
             if not ended:
                 self._send(cancel=request.id)
 
-    async def profile(self, ask: Profile) -> str:
+    async def profile(self, request: Profile) -> str:
         """A table of what the next steps spend their time on.
 
         Raises:
             EngineError: there is no engine now, or none any more.
-            ProfileRuns: somebody else has asked.
+            ProfileBusy: another profile runs.
         """
         if self.ready is None or self._writer is None:
-            raise EngineError(self._unready())
+            raise EngineError(self._not_ready_reason())
         if self._profile:
-            raise ProfileRuns("Another profile is being taken.")
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._profile = told
+            raise ProfileBusy("Another profile is being taken.")
+        table: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._profile = table
         try:
-            self._writer.write(encode(ask))
-            return await told
+            self._writer.write(encode(request))
+            return await table
         finally:
             self._profile = None
 
-    def _tell_profile(self, told: str | EngineError) -> None:
-        # Who asked may be gone.
+    def _resolve_profile(self, table: str | EngineError) -> None:
+        # The caller may have been cancelled.
         if self._profile and not self._profile.done():
-            if isinstance(told, str):
-                self._profile.set_result(told)
+            if isinstance(table, str):
+                self._profile.set_result(table)
             else:
-                self._profile.set_exception(told)
+                self._profile.set_exception(table)
 
     def end_streams(self, reason: str) -> None:
-        """Ends what runs here, and says that it could go on elsewhere."""
+        """Ends all streams as LOST: another server can continue them."""
         for request_id in self._streams:
-            self._put(Event(request_id, finish=FinishReason.LOST, error=reason))
+            self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=reason))
 
     def stop(self) -> None:
         """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
-        self._hung_up = True
+        self._stopping = True
         if self._writer:
             self._writer.close()
         if self._process and self._process.returncode is None:
             self._process.kill()
 
     def _end_crashed(self) -> None:
-        """Who was being computed may be the cause; who only waited is not."""
+        """Requests that were being computed may be the cause. Requests that only waited are not."""
         for request_id in self._streams:
             if request_id in self._unstarted:
-                self._put(Event(request_id, finish=FinishReason.LOST, error=DIED_BEFORE))
+                self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=ENGINE_DIED_BEFORE))
             else:
-                self._put(Event(request_id, finish=FinishReason.CRASHED, error=DIED))
+                self._emit(RequestOutput(request_id, finish=FinishReason.CRASHED, error=ENGINE_DIED))
 
-    def _unready(self) -> str:
+    def _not_ready_reason(self) -> str:
         return RESTARTING if self.served else "The engine is not ready."
 
     @property
     def served(self) -> bool:
-        """Whether there was an engine that served, now or before."""
+        """Whether an engine serves, or has served before."""
         return self._load_limit_s is not None
 
     def _admit(self, request: Request, *, admitted: bool) -> None:
         if self.ready is None:
-            raise EngineError(self._unready())
+            raise EngineError(self._not_ready_reason())
         if not admitted:
             self._check_queue(request)
         self._unstarted[request.id] = request.known_tokens
@@ -251,7 +250,7 @@ class EngineClient:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
 
     def _send(self, *, submit: bytes | None = None, cancel: str | None = None) -> None:
-        """Collects what one turn of the event loop has to say into one message."""
+        """Collects the commands of one iteration of the event loop into one message."""
         if not (self._commands.submit or self._commands.cancel):
             asyncio.get_running_loop().call_soon(self._flush)
         if submit:
@@ -261,42 +260,42 @@ class EngineClient:
 
     def _flush(self) -> None:
         # Each request was encoded when it came, alone: nothing here can fail for one of them.
-        commands, self._commands = self._commands, Encoded([], [])
+        commands, self._commands = self._commands, EncodedCommands([], [])
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))
 
     def _publish(self, step: Step) -> None:
-        self._begin(step.started)
+        self._mark_started(step.started)
         for event in step.events:
-            self._put(event)
+            self._emit(event)
         self._on_step(step)
 
-    def _begin(self, started: list[str]) -> None:
+    def _mark_started(self, started: list[str]) -> None:
         for request_id in started:
             self._unstarted.pop(request_id, None)
-            self._put(Event(request_id))
+            self._emit(RequestOutput(request_id))
 
-    def _put(self, event: Event) -> None:
-        # A stream may be gone: its cancel is on the way while the step that still ran it reports.
+    def _emit(self, event: RequestOutput) -> None:
+        # A stream may have ended: its cancel command and the step's report crossed on the socket.
         if stream := self._streams.get(event.id):
             stream.put_nowait(event)
 
     async def _spawn(self, start: Start, threads: int) -> asyncio.StreamReader:
-        self._hung_up = False
-        ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = (theirs.fileno(), self.heartbeat.fd)
+        self._stopping = False
+        http_end, engine_end = socket.socketpair()
+        with engine_end:
+            descriptors = (engine_end.fileno(), self.heartbeat.fd)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
                 pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=engine_environment(threads, start.kernels),
+                env=environment.for_engine(threads, start.kernels),
             )
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, self._writer = await asyncio.open_connection(sock=http_end)
         self._writer.write(encode(start))
         return reader
 
-    async def _epitaph(self, reason: str) -> str:
+    async def _exit_reason(self, reason: str) -> str:
         assert self._process is not None, "only a started engine can end"
         try:
             async with asyncio.timeout(EXIT_S):
@@ -304,16 +303,7 @@ class EngineClient:
         except TimeoutError:
             self._process.kill()
             status = await self._process.wait()
-        if reason != DIED:
+        if reason != ENGINE_DIED:
             return reason
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"The engine process {how}."
-
-
-def engine_environment(threads: int, kernels: str = "auto") -> dict[str, str]:
-    """The HTTP process shares the cores with the engine: threads that spin while they wait would starve it."""
-    defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
-    package_root = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-    chosen = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths, "SLIPWAY_KERNELS": kernels}
-    return defaults | dict(os.environ) | chosen

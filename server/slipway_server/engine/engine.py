@@ -1,4 +1,4 @@
-"""The step loop's body: schedule, run, publish; one request's trouble stays its own."""
+"""One step of the engine: schedule, run, publish. A failing request does not affect the others."""
 
 import logging
 import time
@@ -8,17 +8,18 @@ from typing import Protocol
 
 import torch
 
-from .border import check
-from .budget import Budget
+from ..kernels import cuda
+from .budget import TokenBudget
 from .messages import Step
-from .request import Event, FinishReason, Request, Sampled, Work
+from .request import FinishReason, Request, RequestOutput, Sampled, Work
 from .scheduler import Scheduler
+from .validation import validate_request
 
 log = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = "The server ran out of memory on this request."
 FAILED = "The engine failed on this request."
-# What torch says in a RuntimeError where a CPU has no memory left; of GPUs it raises OutOfMemoryError.
+# Messages of torch's RuntimeError when a CPU has no memory left. For GPUs it raises OutOfMemoryError.
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
 
 
@@ -30,23 +31,23 @@ class Runner(Protocol):
     def clear(self, blocks: list[int]) -> None: ...
 
     def probe(self) -> None:
-        """Computes one token that nobody asked for. Raises whatever it meets: then no request is to blame."""
+        """Computes one token without a request. It raises when the engine is broken: then no request is at fault."""
         ...
 
 
 class EngineBroken(Exception):
-    """Nothing can be computed any more, whatever is asked: only another process can go on."""
+    """Nothing can be computed any more: only a new process can continue."""
 
 
-Outcome = tuple[list[Work], list[Sampled], list[Event]]
+StepOutcome = tuple[list[Work], list[Sampled], list[RequestOutput]]
 
 
-class Engine:
+class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
         runner: Runner,
-        budget: Budget | None = None,
+        budget: TokenBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
         vocab_size: int = 0,
@@ -54,70 +55,70 @@ class Engine:
     ) -> None:
         """`vocab_size`: token ids that the model has are below it; 0: not known.
 
-        `announce` gets the ids of requests that run for the first time before they run; without it, steps tell them.
+        `announce` gets the ids of requests before they run for the first time. Without it, the step reports them.
         """
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
         self.announce = announce
         self._runner = runner
-        self._budget = budget or Budget(least=limit, most=limit, target_s=0.0)
+        self._budget = budget or TokenBudget(least=limit, most=limit, target_s=0.0)
         self._clock = clock
         self._vocab_size = vocab_size
-        self._told = (0, 0, 0)
-        self._refused: list[Event] = []
+        self._reported = (0, 0, 0)
+        self._refused: list[RequestOutput] = []
         self._errors = 0
 
     def submit(self, request: Request) -> None:
-        """One that can never run is ended by the next step; the HTTP process knows the limits and asks for none."""
+        """The next step ends a request that can never run. The HTTP process checks the limits before."""
         try:
-            check(request, self._vocab_size)
+            validate_request(request, self._vocab_size)
             self.scheduler.submit(request, self._clock())
         except ValueError as error:
-            self._refused.append(Event(request.id, finish=FinishReason.INVALID, error=f"{error}."))
+            self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
 
     def step(self) -> Step:
         """Raises EngineBroken."""
-        began = self._clock()
-        events, self._refused = self._refused + self.scheduler.expire(began), []
-        batch = self.scheduler.schedule(began, self._budget.tokens())
-        started = self._announced(self.scheduler.take_started())
-        # Before anything is written to them by whoever has them now.
-        if spoiled := self.scheduler.take_spoiled():
-            self._runner.clear(spoiled)
+        started_s = self._clock()
+        events, self._refused = self._refused + self.scheduler.expire(started_s), []
+        batch = self.scheduler.schedule(started_s, self._budget.tokens())
+        started = self._announce_started(self.scheduler.take_started())
+        # This batch may write to these blocks already: they are cleared first.
+        if invalid := self.scheduler.block_manager.take_blocks_to_clear():
+            self._runner.clear(invalid)
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         events += failed + self.scheduler.complete(batch, results)
-        tokens, seconds = sum(work.tokens for work in batch), self._clock() - began
+        tokens, seconds = sum(work.tokens for work in batch), self._clock() - started_s
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
 
-    def _announced(self, started: list[str]) -> list[str]:
+    def _announce_started(self, started: list[str]) -> list[str]:
         if self.announce is None or not started:
             return started
         self.announce(started)
         return []
 
-    def _run(self, batch: list[Work]) -> Outcome:
-        """What fails is tried again in halves: a step is repeatable, as its writes to the cache are by position.
+    def _run(self, batch: list[Work]) -> StepOutcome:
+        """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
 
-        A request that fails alone, while the engine computes others, is the one to blame, and the only one that ends.
+        Only a request that fails alone, while the engine can compute others, ends.
         """
         try:
             return batch, list(self._runner.run(batch)), []
         except Exception as error:
             log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
-            _let_go(error)
+            _free_tensors(error)
             if len(batch) == 1:
-                return [], [], [self._blame(batch[0], error)]
+                return [], [], [self._fail_request(batch[0], error)]
         middle = len(batch) // 2
         first, second = self._run(batch[:middle]), self._run(batch[middle:])
         return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
-    def _blame(self, work: Work, error: Exception) -> Event:
-        """Raises EngineBroken when it is not the request's fault."""
+    def _fail_request(self, work: Work, error: Exception) -> RequestOutput:
+        """Ends the request. Raises EngineBroken when the engine cannot compute anything else either."""
         try:
             self._runner.probe()
         except Exception as broken:
@@ -127,14 +128,14 @@ class Engine:
         log.error("the engine failed on a request, which ends", extra={"id": sequence.request.id}, exc_info=error)
         return self.scheduler.fail(sequence, OUT_OF_MEMORY if is_out_of_memory(error) else FAILED)
 
-    def _report(self, started: list[str], events: list[Event], tokens: int, seconds: float) -> Step:
+    def _report(self, started: list[str], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
-        preempted, asked, found = (now - before for now, before in zip(counts, self._told, strict=True))
-        self._told = counts
+        preempted, queried, hits = (now - before for now, before in zip(counts, self._reported, strict=True))
+        self._reported = counts
         errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, asked, found, errors)
+        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, queried, hits, errors)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -143,8 +144,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
 
 
-def _let_go(error: Exception) -> None:
-    """Frees what the failed step still holds: frames keep its tensors alive, and torch keeps memory for others."""
+def _free_tensors(error: Exception) -> None:
+    """Frees the tensors of a failed step, which the frames of its traceback keep alive."""
     traceback.clear_frames(error.__traceback__)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
+    cuda.release_unused_memory()

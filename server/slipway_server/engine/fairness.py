@@ -1,4 +1,4 @@
-"""Who is served next: strict classes of priority, and inside a class the tenant that got least for its weight.
+"""Which tenant is served next: strict priority classes, and within a class the least served tenant by weight.
 
 Weighted virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): each tenant's
 counter grows by what it is served, divided by its weight. Charged when a token is scheduled, so that a long answer
@@ -23,7 +23,7 @@ class Fairness:
     _accounts: dict[str, _Account] = field(default_factory=dict)
 
     def enter(self, tenant: str) -> None:
-        """A request arrives. Who was idle starts level with the least served: being away earns no credit."""
+        """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit."""
         account = self._accounts.setdefault(tenant, _Account())
         if account.active == 0:
             others = [item.served for name, item in self._accounts.items() if item.active and name != tenant]
@@ -37,7 +37,7 @@ class Fairness:
             self._accounts = {name: item for name, item in self._accounts.items() if item.active}
 
     def charge(self, tenant: str, weight: float, *, prompt: int = 0, output: int = 0) -> None:
-        """Tokens that are computed for a request; those that a cache spared cost nothing."""
+        """Charges computed tokens of a request. Cached tokens cost nothing."""
         self._accounts[tenant].served += (PROMPT_COST * prompt + OUTPUT_COST * output) / weight
 
     def served(self, tenant: str) -> float:
@@ -45,5 +45,5 @@ class Fairness:
         return account.served if account else 0.0
 
     def least(self, tenants: Iterable[str]) -> str:
-        """The tenant whose turn it is."""
+        """The tenant that was served least for its weight."""
         return min(tenants, key=lambda name: (self.served(name), name))

@@ -1,14 +1,14 @@
-"""How much of a GPU's memory is left for keys and values. Pure: what is free was measured by the caller."""
+"""How much of a GPU's memory is left for the KV cache. Pure: the caller measures the free memory."""
 
 from dataclasses import dataclass
 
-# Beside what is counted: the libraries' workspaces, captured graphs, and what the allocator cannot use of its pieces.
+# For what is not counted: the libraries' workspaces, captured graphs, and fragmentation.
 SLACK_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """In bytes, once the weights are there."""
+    """In bytes, after the weights were loaded."""
 
     total: int
     free: int

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from .request import Event, Request
+from .request import Request, RequestOutput
 
 LENGTH_BYTES: Final = 4
 
@@ -20,15 +20,15 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     context_tokens: int
     slots: int
     step_tokens: int  # 0: what suits the device
-    step_s: float  # that a step should take at most; 0: whatever it takes
+    step_s: float  # target time of a step; 0: no target
     kv_tokens: int  # 0: what fits into memory
     prefix_cache: bool = True
-    revision: str = ""  # of the model: what is cached belongs to it alone
+    revision: str = ""  # of the model: cached blocks of another revision are not reused
     kv_cache_dtype: str = "auto"  # or int8
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
     kernels: str = "auto"  # or native, torch
-    allow_slow: bool = False  # a GPU may compute without the kernels that it is there for
+    allow_slow: bool = False  # a GPU may compute without its kernels
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
@@ -38,7 +38,7 @@ class Commands(msgspec.Struct, frozen=True, tag=True):
     cancel: list[str] = []
 
 
-class Encoded(msgspec.Struct, frozen=True, tag="Commands"):
+class EncodedCommands(msgspec.Struct, frozen=True, tag="Commands"):
     """As `Commands`, of requests that `request_bytes` has encoded one by one."""
 
     submit: list[msgspec.Raw] = []
@@ -46,7 +46,7 @@ class Encoded(msgspec.Struct, frozen=True, tag="Commands"):
 
 
 class Profile(msgspec.Struct, frozen=True, tag=True):
-    """HTTP to engine: look at so many of the next steps, and no longer than so many seconds."""
+    """HTTP to engine: profile the next steps, up to a number of steps and seconds."""
 
     steps: int
     seconds: float
@@ -62,7 +62,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     device: str
     kernels: str  # native, torch, or transformers: what computes the model
-    vocab_size: int = 0  # token ids that the model has are below it, whatever its tokenizer knows
+    vocab_size: int = 0  # the model's token ids are below it; its tokenizer may have more
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -77,8 +77,8 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     table: str
 
 
-class Begun(msgspec.Struct, frozen=True, tag=True):
-    """Engine to HTTP, before a step: requests that are computed from now on, so that a crash may be their fault."""
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP, before a step: requests that run from now on, so that a crash may be their fault."""
 
     started: list[str]
 
@@ -87,7 +87,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: what one step did, and where the engine stands after it."""
 
     started: list[str]
-    events: list[Event]
+    events: list[RequestOutput]
     running: int
     waiting: int
     kv_usage: float
@@ -101,7 +101,7 @@ class Step(msgspec.Struct, frozen=True, tag=True):
 
 
 ToEngine = Start | Commands | Profile
-FromEngine = Ready | Failed | Begun | Step | Profiled
+FromEngine = Ready | Failed | Started | Step | Profiled
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(Request)
@@ -111,7 +111,7 @@ def request_bytes(request: Request) -> bytes:
     """One request as it crosses the socket.
 
     Raises:
-        ValueError: it has something that cannot cross, or not as what it should be: no other request must suffer.
+        ValueError: it has values that cannot be encoded, or that decode to something else.
     """
     try:
         body = _encoder.encode(request)
@@ -121,7 +121,7 @@ def request_bytes(request: Request) -> bytes:
     return body
 
 
-def encode(message: ToEngine | FromEngine | Encoded) -> bytes:
+def encode(message: ToEngine | FromEngine | EncodedCommands) -> bytes:
     body = _encoder.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 

@@ -1,4 +1,4 @@
-"""What the engine's next steps spend their time on, as a table: by Python function, or by torch operation."""
+"""Profiles of the engine's next steps as a table: by Python function, or by torch operation."""
 
 import cProfile
 import io
@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity
 
+from ..kernels.cuda import num_devices
 from .messages import Profile
 
 ROWS = 60
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class Profiler:
-    """At most one profile at a time; it ends after its steps or its time, whatever is first."""
+    """At most one profile at a time. It ends after its steps or its time, whichever comes first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,7 +27,7 @@ class Profiler:
         self._running: _ByFunction | _ByOperation | None = None
 
     def begin(self, ask: Profile) -> None:
-        """One that comes while another runs takes its place."""
+        """It replaces a profile that is running."""
         self._running = _ByOperation() if ask.operations else _ByFunction()
         self._steps, self._end_s = ask.steps, self._clock() + ask.seconds
 
@@ -65,7 +66,7 @@ class _ByOperation:
     """Each step under torch's profiler alone: what waits between steps is no part of it."""
 
     def __init__(self) -> None:
-        cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        cuda = [ProfilerActivity.CUDA] if num_devices() else []
         self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
         self._steps = 0
         # The first start takes seconds, in which no step could be looked at.
@@ -80,5 +81,5 @@ class _ByOperation:
     def table(self) -> str:
         if not self._steps:
             return "No step ran.\n"
-        sort = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        sort = "self_cuda_time_total" if num_devices() else "self_cpu_time_total"
         return f"{self._steps} steps\n{self._profile.key_averages().table(sort_by=sort, row_limit=ROWS)}\n"

@@ -1,4 +1,4 @@
-"""What is asked of the engine and how it ends: pure data."""
+"""Requests, sequences and their results: pure data."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,11 +8,11 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
-    NON_FINITE = "non_finite"  # the model computed no numbers: a matter of its weights, not of this server
-    DEADLINE = "deadline"  # its time was over before its end
-    INVALID = "invalid"  # what was asked for cannot be done: the client's to change
-    LOST = "lost"  # this server cannot go on; another one could
-    CRASHED = "crashed"  # the engine process ended while it computed this: perhaps because of it
+    NON_FINITE = "non_finite"  # the model computed NaN or infinity: a fault of its weights, not of this server
+    DEADLINE = "deadline"  # its timeout passed before it was complete
+    INVALID = "invalid"  # its parameters contradict each other: the client has to change them
+    LOST = "lost"  # this server cannot continue; another one can
+    CRASHED = "crashed"  # the engine process ended while it computed this request, perhaps because of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
-    min_tokens: int = 0  # before which no stop token is chosen
+    min_tokens: int = 0  # no stop token is chosen before
     stop_token_ids: tuple[int, ...] = ()
-    logprobs: int = -1  # alternatives told for each token; -1: not even the token's own
+    logprobs: int = -1  # alternatives for each token, beside its own log probability; -1: none at all
     prompt_logprobs: int = -1
 
     @property
@@ -66,56 +66,56 @@ class Request:
     prompt: tuple[int, ...]
     sampling: SamplingParams | None = None  # None: the answer is an embedding of the prompt
     priority: int = 0  # lower runs earlier
-    resumed: tuple[int, ...] = ()  # tokens of the answer that are there already: the first one sampled comes after them
-    tenant: str = ""  # between whom the engine is fair, and whose prompts share a cache
+    resumed: tuple[int, ...] = ()  # output tokens that are already known: sampling continues after them
+    tenant: str = ""  # the engine is fair between tenants, and only requests of one tenant share cached prefixes
     weight: float = 1.0  # of the tenant
     timeout_s: float | None = None  # from its arrival to its end
 
     @property
     def known_tokens(self) -> int:
-        """What goes through the model before the first new token."""
+        """Tokens that are computed before the first new token is sampled."""
         return len(self.prompt) + len(self.resumed)
 
     @property
     def kv_tokens(self) -> int:
-        """The most tokens that this request can ever keep in the KV cache; the last one of an answer is not put in."""
+        """The most tokens that this request can hold in the KV cache. The last output token is never written to it."""
         return len(self.prompt) + self.sampling.max_tokens - 1 if self.sampling else 0
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request that was admitted, and how far it has come."""
+    """An admitted request and its progress."""
 
     request: Request
     arrival: int = 0
     deadline_s: float = float("inf")
-    slot: int = -1  # -1: it waits, for the first time or again
-    rank: int = 0  # class of priority that it was admitted with: its own, or a higher one after a long wait
-    computed: int = 0  # tokens whose keys and values are in the cache
-    charged: int = 0  # tokens that its tenant has paid for
-    cached: int = 0  # prompt tokens that the prefix cache spared, at its first admission
-    blocks: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(
-        default_factory=list
-    )  # of its full blocks, as far as they were asked for: text only grows
-    named: int = 0  # of its blocks: those that have a digest as their name, or share the block that has
+    slot: int = -1  # -1: it waits, for the first time or after a preemption
+    rank: int = 0  # priority class at its admission: its own, or a higher one after a long wait
+    num_computed_tokens: int = 0  # tokens whose keys and values are in the cache
+    num_charged_tokens: int = 0  # tokens that its tenant was charged for
+    block_table: list[int] = field(default_factory=list)
+    allocation: int = 0  # number of the block manager's allocation that `block_table` belongs to
+    block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks
+    num_cached_blocks: int = 0  # its first blocks that are in the prefix cache
     output: list[int] = field(default_factory=list)
     started: bool = False
-    told: int = 0  # prompt tokens after the first one whose probabilities were told: once, whatever starts over
+    num_prompt_logprobs: int = 0  # prompt tokens whose log probabilities were returned; a preemption keeps them
 
     def __post_init__(self) -> None:
         self.output = self.output or list(self.request.resumed)
 
     @property
     def decoding(self) -> bool:
-        """All but its last token went through the model."""
-        return 0 < self.computed == self.length - 1
+        """All but its last token are computed."""
+        return 0 < self.num_computed_tokens == self.length - 1
 
     @property
-    def tells_prompt(self) -> bool:
-        """Whether there are prompt tokens left to tell with their probabilities: these must go through the model."""
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether log probabilities of prompt tokens are missing: these tokens must be computed, cached or not."""
         sampling = self.request.sampling
-        return sampling is not None and sampling.prompt_logprobs >= 0 and self.told < len(self.request.prompt) - 1
+        if sampling is None or sampling.prompt_logprobs < 0:
+            return False
+        return self.num_prompt_logprobs < len(self.request.prompt) - 1
 
     @property
     def length(self) -> int:
@@ -130,7 +130,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One sequence's share of a step: the tokens [start, end), and whether its next token is sampled after them."""
+    """A sequence's share of a batch: the tokens [start, end), and whether its next token is sampled after them."""
 
     sequence: Sequence
     start: int
@@ -142,17 +142,18 @@ class Work:
         return self.end - self.start
 
     @property
-    def prompt_rows(self) -> range:
-        """Positions after which a prompt token is to be told with its probability."""
+    def prompt_logprob_positions(self) -> range:
+        """Positions whose logits give the log probability of the prompt token after them."""
         sequence = self.sequence
-        if not sequence.tells_prompt:
+        if not sequence.needs_prompt_logprobs:
             return range(0)
-        return range(max(self.start, sequence.told), min(self.end, len(sequence.request.prompt) - 1))
+        return range(max(self.start, sequence.num_prompt_logprobs), min(self.end, len(sequence.request.prompt) - 1))
 
 
-# Token ids with their log probabilities, the chosen one first, then the likeliest; and the chosen one's rank from 1.
 @dataclass(frozen=True, slots=True)
 class Logprobs:
+    """Token ids with their log probabilities: the chosen one, then the likeliest; and the chosen one's rank from 1."""
+
     tokens: tuple[int, ...]
     values: tuple[float, ...]
     rank: int
@@ -160,21 +161,21 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a step computed for one work: a token, an embedding, or neither: then the numbers were not finite.
+    """What a step computed for one work: a token or an embedding; neither when the numbers were not finite.
 
-    `stuck`: the request's own rules allow no token at all.
+    `no_token_allowed`: the request's own rules forbid every token.
     """
 
     token: int | None = None
     embedding: bytes | None = None
     logprobs: Logprobs | None = None
-    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt token after each of `Work.prompt_rows`
-    stuck: bool = False
+    prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt token after each of `Work.prompt_logprob_positions`
+    no_token_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """What a step did for one request: a token, an embedding (float32 bytes), an end, or several of these."""
+class RequestOutput:
+    """A step's result for one request: a token, an embedding (float32 bytes), its end, or several of these."""
 
     id: str
     token: int | None = None
@@ -186,5 +187,5 @@ class Event:
 
     @property
     def starts(self) -> bool:
-        """Nothing but that it runs from now on."""
+        """It only says that the request was scheduled for the first time."""
         return (self.token, self.embedding, self.finish, self.prompt_logprobs) == (None, None, None, ())

@@ -1,4 +1,4 @@
-"""Logits to token ids, each row by its own request's rules, whatever else is in the batch."""
+"""Logits to token ids: each row by its own request's parameters, independent of the rest of the batch."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
@@ -40,26 +40,26 @@ class Sampler:
         params = [params_of(sequence) for sequence in sequences]
         # While a GPU still computes the logits: whatever is asked of them waits for it. A CPU is done, and its caches
         # hold one row's noise only.
-        ahead = dict(self._noises(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
+        noises = dict(self._draw_noise(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
         chosen, all_finite = self._largest(logits)
         finite = all_finite.tolist()
         edited = _edit(logits, sequences, params)
-        stuck = [False] * len(finite)
+        forbidden_all = [False] * len(finite)
         if edited is not logits:
             best, chosen = edited.max(dim=-1)
-            stuck = (best == -torch.inf).tolist()
+            forbidden_all = (best == -torch.inf).tolist()
         for row, (sequence, p) in enumerate(zip(sequences, params, strict=True)):
-            if not p.greedy and finite[row] and not stuck[row]:
-                noise = ahead[row] if row in ahead else _noise(p.seed, len(sequence.output), logits.shape[-1])
+            if not p.greedy and finite[row] and not forbidden_all[row]:
+                noise = noises[row] if row in noises else _noise(p.seed, len(sequence.output), logits.shape[-1])
                 chosen[row] = _draw(edited[row], p, noise)
         tokens = chosen.tolist()
-        told = _told_of_rows(logits, tokens, params)
+        logprobs = _logprobs_of_rows(logits, tokens, params)
         return [
-            Sampled(token, None, told.get(row)) if ok and not none else Sampled(stuck=ok)
-            for row, (token, ok, none) in enumerate(zip(tokens, finite, stuck, strict=True))
+            Sampled(token, None, logprobs.get(row)) if ok and not none else Sampled(no_token_allowed=ok)
+            for row, (token, ok, none) in enumerate(zip(tokens, finite, forbidden_all, strict=True))
         ]
 
-    def _noises(
+    def _draw_noise(
         self, sequences: Rows[Sequence], params: Rows[SamplingParams], size: int
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Of each row that draws. NumPy's generators work without the interpreter's lock."""
@@ -89,7 +89,7 @@ def _edit(logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[Sampling
 
 
 def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
-    """In place: bias and penalties, in vLLM's order; what is forbidden at last, so that no number brings it back."""
+    """In place: bias and penalties in vLLM's order, then forbidden tokens, so that no bias can allow them again."""
     forbidden = _forbidden(len(row), sequence, p, row.device)
     for token, bias in p.logit_bias:
         row[token] += _bounded(bias)
@@ -108,7 +108,7 @@ def _forbidden(size: int, sequence: Sequence, p: SamplingParams, device: torch.d
             tokens.append(last)
     if len(sequence.output) < p.min_tokens:
         tokens += p.stop_token_ids
-    tokens = [token for token in tokens if token < size]  # what the model cannot say needs no rule
+    tokens = [token for token in tokens if token < size]  # the model cannot generate the others
     if not tokens and not p.allowed_token_ids:
         return None
     forbidden = torch.full((size,), bool(p.allowed_token_ids), device=device)
@@ -151,7 +151,7 @@ def _temperature(p: SamplingParams) -> float:
 def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, likeliest first, and their probabilities: of the top_k, the head that holds top_p, above min_p.
 
-    Only a part of the vocabulary is sorted, as long as that part holds all that is asked for.
+    Only a part of the vocabulary is sorted, as long as that part contains all candidates.
     """
     scaled = row / _temperature(p)
     total = torch.logsumexp(scaled, dim=-1)
@@ -166,9 +166,9 @@ def _candidates(row: torch.Tensor, p: SamplingParams) -> tuple[torch.Tensor, tor
     if p.top_k:
         weights = weights / weights.sum()
     before = weights.cumsum(dim=-1) - weights
-    kept = (before <= p.top_p * (weights.sum() if p.top_k else 1.0)) & (weights >= p.min_p * weights[0])
-    kept[0] = True  # whatever roundings and parameters say: there is always one to draw
-    return tokens[kept], weights[kept]
+    selected = (before <= p.top_p * (weights.sum() if p.top_k else 1.0)) & (weights >= p.min_p * weights[0])
+    selected[0] = True  # despite rounding: at least one candidate remains
+    return tokens[selected], weights[selected]
 
 
 def _reaches(weights: torch.Tensor, p: SamplingParams) -> bool:
@@ -185,7 +185,7 @@ def _noise(seed: int, position: int, size: int) -> torch.Tensor:
     return torch.from_numpy(numpy.maximum(noise, numpy.float32(1e-30)))
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- log probabilities ------------------------------------------------------------------------------------------------
 
 
 def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tuple[Logprobs, ...]:
@@ -201,18 +201,18 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
     return tuple(Logprobs((token, *others), tuple(row), rank) for token, others, row, rank in rows)
 
 
-def _told_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams]) -> dict[int, Logprobs]:
-    """Rows that were asked for as many alternatives go together."""
-    told: dict[int, Logprobs] = {}
+def _logprobs_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams]) -> dict[int, Logprobs]:
+    """Rows with the same number of alternatives are computed together."""
+    logprobs: dict[int, Logprobs] = {}
     for count in {p.logprobs for p in params} - {-1}:
         rows = [row for row, p in enumerate(params) if p.logprobs == count]
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        told |= zip(rows, log_probabilities(chosen, [tokens[row] for row in rows], count), strict=True)
-    return told
+        logprobs |= zip(rows, log_probabilities(chosen, [tokens[row] for row in rows], count), strict=True)
+    return logprobs
 
 
 def prompt_logprobs(logits: torch.Tensor, work: Work) -> tuple[Logprobs, ...]:
-    """Of the prompt's token after each of `work.prompt_rows`, whose logits these are, in order."""
-    rows = work.prompt_rows
+    """Of the prompt's token after each of `work.prompt_logprob_positions`, whose logits these are, in order."""
+    rows = work.prompt_logprob_positions
     following = list(work.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
     return log_probabilities(logits, following, params_of(work.sequence).prompt_logprobs)

@@ -1,20 +1,21 @@
-"""Continuous batching: which sequences run in the next step, with how many tokens, and when they end.
+"""Continuous batching: which sequences run in the next step, with how many tokens, and when they finish.
 
-Pure: no tensors, no clock, no I/O. Each step decodes first, then shares what is left of its tokens between prefills.
+Pure: no tensors, no clock, no I/O. Each step decodes first and gives the rest of its tokens to prefills.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .blocks import Blocks, Digests, Roots
+from .block_hash import BlockHasher
+from .block_manager import BlockManager
 from .fairness import Fairness
-from .request import Event, FinishReason, Request, Sampled, Sequence, Work
+from .request import FinishReason, Request, RequestOutput, Sampled, Sequence, Work
 
-AGEING_S = 30.0  # of waiting raise a request by one class of priority: the lowest class is served at last
+AGEING_S = 30.0  # waiting this long raises a request by one priority class: the lowest class never starves
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
-# Prompt tokens of a step that are told with their probabilities: each one needs a row of logits of its own.
-TOLD_TOKENS = 256
+# Prompt tokens of a step whose log probabilities are computed: each one needs its own row of logits.
+MAX_PROMPT_LOGPROBS = 256
 TOO_LATE = "The request's time was over."
 NOT_FINITE = "The model computed numbers that are not finite."
 NO_TOKEN = (
@@ -24,7 +25,7 @@ NO_TOKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerConfig:
     slots: int
     step_tokens: int
     kv_tokens: int
@@ -36,23 +37,26 @@ class Limits:
 class Scheduler:
     """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
-    def __init__(self, limits: Limits, *, scope: str = "", digest_key: bytes | None = None) -> None:
-        """`scope` names what cached blocks are of: revision, dtype and adapter of the model."""
+    def __init__(self, limits: SchedulerConfig, *, scope: str = "", hash_key: bytes | None = None) -> None:
+        """`scope`: revision, dtype and adapter of the model. Cached blocks of another scope are never reused."""
         self.limits = limits
         self.running: dict[str, Sequence] = {}
-        self.blocks = Blocks(limits.kv_tokens // limits.block_tokens)
+        self.block_manager = BlockManager(
+            limits.kv_tokens // limits.block_tokens,
+            BlockHasher(limits.block_tokens, scope=scope, key=hash_key),
+            block_tokens=limits.block_tokens,
+            prefix_cache=limits.prefix_cache,
+        )
         self.fairness = Fairness()
         self.preemptions = 0
         self.prefix_queries = self.prefix_hits = 0  # tokens
-        self._digests = Digests(limits.block_tokens, digest_key)
-        self._roots = Roots(self._digests, scope)
         self._waiting: dict[str, Sequence] = {}
         self._since: dict[str, float] = {}
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: list[str] = []
 
-    # --- what comes in ------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -64,10 +68,10 @@ class Scheduler:
 
     @property
     def kv_usage(self) -> float:
-        return self.blocks.held / self.blocks.count if self.blocks.count else 0.0
+        return self.block_manager.usage
 
     def can_ever_run(self, request: Request) -> bool:
-        return self._blocks_for(request.kv_tokens) <= self.blocks.count
+        return self.block_manager.blocks_for(request.kv_tokens) <= self.block_manager.num_blocks
 
     def submit(self, request: Request, now_s: float = 0.0) -> None:
         """Raises ValueError for a request that could never run: the HTTP process refuses those before."""
@@ -80,75 +84,71 @@ class Scheduler:
         self.fairness.enter(request.tenant)
 
     def cancel(self, request_id: str) -> bool:
-        """Ends a request wherever it is; False when it has ended already, which is no mistake of the caller's."""
+        """Ends a waiting or running request. False when it has already finished, which is not an error."""
         sequence = self.running.get(request_id) or self._waiting.get(request_id)
         if sequence:
-            self._leave(sequence)
+            self._finish(sequence)
         return sequence is not None
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def expire(self, now_s: float) -> list[Event]:
-        """Ends what would come too late, before any more is computed for it."""
-        late = [item for item in self._everyone() if item.deadline_s <= now_s]
+    def expire(self, now_s: float) -> list[RequestOutput]:
+        """Ends requests whose deadline has passed, before a step computes more for them."""
+        late = [item for item in self._all_sequences() if item.deadline_s <= now_s]
         for sequence in late:
-            self._leave(sequence)
-        return [Event(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
+            self._finish(sequence)
+        return [RequestOutput(item.request.id, finish=FinishReason.DEADLINE, error=TOO_LATE) for item in late]
 
     def schedule(self, now_s: float = 0.0, step_tokens: int | None = None) -> list[Work]:
-        """The next step's work, of at most `step_tokens` tokens; every block that it writes to is there."""
+        """The batch of the next step, of at most `step_tokens` tokens. All blocks that it writes to are allocated."""
         budget = self.limits.step_tokens if step_tokens is None else step_tokens
         self._admit(now_s)
         batch = self._decodes()
         batch += self._prefills(budget - len(batch), alone=not batch)
         while not batch and len(self.running) > 1:
-            # Prefills that hold all blocks between them, and none has enough: one starts over.
-            self._preempt_someone()
+            # Prefills hold all blocks together, and none of them has enough: one is preempted.
+            self._preempt_victim()
             batch = self._prefills(budget, alone=True)
         return batch
 
-    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[Event]:
-        """Takes in what the step computed: a result for each work that samples or tells of its prompt, in order."""
-        outcomes = iter(results)
+    def complete(self, batch: Iterable[Work], results: Iterable[Sampled]) -> list[RequestOutput]:
+        """Applies a step's results: one for each work that samples or has prompt log probabilities, in order."""
+        remaining = iter(results)
         events = []
         for work in batch:
-            work.sequence.computed = work.end
-            self._name_blocks(work.sequence)
-            if work.samples or work.prompt_rows:
-                event = self._advance(work, next(outcomes))
+            work.sequence.num_computed_tokens = work.end
+            self.block_manager.cache_full_blocks(work.sequence)
+            if work.samples or work.prompt_logprob_positions:
+                event = self._advance(work, next(remaining))
                 events.append(event)
                 if event.finish:
-                    self._leave(work.sequence)
+                    self._finish(work.sequence)
         return events
 
-    def fail(self, sequence: Sequence, reason: str) -> Event:
-        """Ends one whose step failed: what that step wrote may be anything."""
-        self.blocks.suspect(sequence.blocks[sequence.computed // self.limits.block_tokens :])
-        self._leave(sequence)
-        return Event(sequence.request.id, finish=FinishReason.ERROR, error=reason)
+    def fail(self, sequence: Sequence, reason: str) -> RequestOutput:
+        """Ends a sequence whose step failed. The blocks that this step wrote to are invalid."""
+        self.block_manager.invalidate(sequence, from_token=sequence.num_computed_tokens)
+        self._finish(sequence)
+        return RequestOutput(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
     def take_started(self) -> list[str]:
-        """Requests that run for the first time since the last call."""
+        """Requests that were scheduled for the first time since the last call."""
         started, self._started = self._started, []
         return started
 
-    def take_spoiled(self) -> list[int]:
-        """Blocks that nobody holds, with numbers that may not be finite: to be cleared before the next step."""
-        return self.blocks.take_spoiled()
-
     def check(self) -> None:
-        """Raises AssertionError when the books do not balance."""
-        self.blocks.check([item.blocks for item in self._everyone()])
+        """Raises AssertionError when the bookkeeping is inconsistent."""
+        self.block_manager.check(self._all_sequences())
         slots = [item.slot for item in self.running.values()] + self._free_slots
-        assert sorted(slots) == list(range(self.limits.slots)), "a slot is lost or held twice"
+        assert sorted(slots) == list(range(self.limits.slots)), "a slot is lost or used twice"
 
-    # --- who runs -----------------------------------------------------------------------------------------------------
+    # --- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self, now_s: float) -> None:
-        """In turn while there is room; who is next and does not fit is not overtaken by smaller ones of its class."""
+        """In order while there is room. When the next request does not fit, smaller ones do not overtake it."""
         while self._waiting:
             sequence = self._next(now_s)
-            if not self._free_slots and not self._make_way(sequence):
+            if not self._free_slots and not self._preempt_for_slot(sequence):
                 return
             if not self._start(sequence, now_s):
                 return
@@ -164,117 +164,98 @@ class Scheduler:
         return sequence.request.priority - int(waited_s / AGEING_S)
 
     def _start(self, sequence: Sequence, now_s: float) -> bool:
-        """Gives it a slot and the blocks of its prompt's known beginning, when the rest of its prompt fits too."""
-        known, request = self._known_beginning(sequence), sequence.request
-        if not self._fits(sequence, known, without=[]) and not self._make_room(sequence, known):
+        """Allocates blocks and a slot; False when its prompt does not fit."""
+        prefix = self.block_manager.match_prefix(sequence)
+        victims = self._victims_for(sequence, prefix)
+        if victims is None:
             return False
-        self.blocks.hold(known)
-        sequence.blocks, sequence.named = known, len(known)
-        sequence.computed = len(known) * self.limits.block_tokens
-        sequence.charged = max(sequence.charged, sequence.computed)
+        # Before the victims free their blocks: its prefix must not be evicted.
+        self.block_manager.allocate(sequence, prefix)
+        for victim in victims:
+            self._preempt(victim)
+        sequence.num_charged_tokens = max(sequence.num_charged_tokens, sequence.num_computed_tokens)
         sequence.slot, sequence.rank = self._free_slots.pop(), self._class_of(sequence, now_s)
-        del self._waiting[request.id]
-        self.running[request.id] = sequence
+        del self._waiting[sequence.request.id]
+        self.running[sequence.request.id] = sequence
         self._count_start(sequence)
         return True
 
     def _count_start(self, sequence: Sequence) -> None:
         if sequence.started:
             return
-        sequence.started, sequence.cached = True, min(sequence.computed, len(sequence.request.prompt))
+        sequence.started = True
         self._started.append(sequence.request.id)
         if sequence.request.sampling:
             self.prefix_queries += sequence.request.known_tokens
-            self.prefix_hits += sequence.computed
+            self.prefix_hits += sequence.num_computed_tokens
 
-    def _known_beginning(self, sequence: Sequence) -> list[int]:
-        """Blocks that hold it already. Its last token is computed in any case: something must be sampled from."""
-        request = sequence.request
-        if not self.limits.prefix_cache or request.sampling is None or sequence.tells_prompt:
-            return []
-        return self.blocks.find(self._digests_of(sequence, (sequence.length - 1) // self.limits.block_tokens))
+    def _fits(self, sequence: Sequence, prefix: list[int], *, preempted: list[Sequence]) -> bool:
+        """Whether there are blocks for its tokens and those of all running sequences but the preempted ones."""
+        running = (item for item in self.running.values() if item.request.sampling and item not in preempted)
+        reserved = sum(self.block_manager.num_missing_blocks(item, item.length) for item in running)
+        return self.block_manager.can_allocate(sequence, prefix, reserved=reserved, preempted=preempted)
 
-    def _digests_of(self, sequence: Sequence, count: int) -> list[bytes]:
-        """Of its first full blocks. Each is computed once in a request's life, however often it is looked for."""
-        known, size = sequence.digests, self.limits.block_tokens
-        if len(known) < count:
-            parent = known[-1] if known else self._roots.of(sequence.request.tenant)
-            known += self._digests.chain(parent, sequence.tokens(len(known) * size, count * size))
-        return known[:count]
-
-    def _fits(self, sequence: Sequence, known: list[int], *, without: list[Sequence]) -> bool:
-        """Whether there are blocks for what is known of it and of all that run, if those of `without` did not."""
-        missing = self._blocks_for(sequence.length) - len(known) if sequence.request.sampling else 0
-        freed = self.blocks.freed_without(item.blocks for item in without)
-        idle = self.blocks.idle(known) + sum(block in freed for block in known)
-        return missing <= self.blocks.available + len(freed) - idle - self._owed(without)
-
-    def _owed(self, without: list[Sequence]) -> int:
-        """Blocks that running sequences still need for what is known of them."""
-        running = (item for item in self.running.values() if item.request.sampling and item not in without)
-        return sum(max(0, self._blocks_for(item.length) - len(item.blocks)) for item in running)
-
-    def _make_way(self, newcomer: Sequence) -> bool:
-        """A slot for a request of a higher class than one that runs. Having waited long gives no right to it."""
+    def _preempt_for_slot(self, newcomer: Sequence) -> bool:
+        """Only for a request of a higher class than a running one. A long wait does not raise it for this."""
         victim = self._victim()
         if victim is None or victim.rank <= newcomer.request.priority:
             return False
         self._preempt(victim)
         return True
 
-    def _make_room(self, newcomer: Sequence, known: list[int]) -> bool:
-        """Blocks for a request of a higher class than some that run: as many of these start over as it takes, none when
-        all of them were not enough."""
+    def _victims_for(self, newcomer: Sequence, prefix: list[int]) -> list[Sequence] | None:
+        """The fewest running sequences of a lower class to preempt so that it fits; None when all are too few."""
+        if self._fits(newcomer, prefix, preempted=[]):
+            return []
         lower = [item for item in self.running.values() if item.rank > newcomer.request.priority]
-        if not lower or not self._fits(newcomer, known, without=lower):
-            return False
+        if not lower or not self._fits(newcomer, prefix, preempted=lower):
+            return None
         lower.sort(key=self._loss, reverse=True)
-        # The more of them start over, the more room there is.
-        count = bisect_left(range(len(lower)), True, key=lambda n: self._fits(newcomer, known, without=lower[:n]))
-        self.blocks.hold(known)  # what it begins with must not be forgotten meanwhile
-        for victim in lower[:count]:
-            self._preempt(victim)
-        self.blocks.release(known)
-        return True
+        # The more of them are preempted, the more blocks are free: a binary search finds the fewest.
+        count = bisect_left(range(len(lower)), True, key=lambda n: self._fits(newcomer, prefix, preempted=lower[:n]))
+        return lower[:count]
 
-    # --- with how many tokens -----------------------------------------------------------------------------------------
+    # --- batch --------------------------------------------------------------------------------------------------------
 
     def _decodes(self) -> list[Work]:
-        """One token for each that has its prompt behind it. Where a block is missing, one of them starts over."""
+        """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted."""
         decoding = [item for item in self.running.values() if item.decoding]
         for sequence in decoding:
-            while sequence.slot >= 0 and not self._extend(sequence, sequence.length):
-                self._preempt_someone()
+            while sequence.slot >= 0 and not self.block_manager.can_append(sequence, sequence.length):
+                self._preempt_victim()
+            if sequence.slot >= 0:
+                self.block_manager.append(sequence, sequence.length)
         return [self._work(sequence, 1) for sequence in decoding if sequence.slot >= 0]
 
     def _prefills(self, budget: int, *, alone: bool) -> list[Work]:
-        """Several share what is left of the step."""
+        """Several of them share the rest of the step."""
         waiting = [s for s in self.running.values() if not s.decoding]
         return self._chunks(waiting, budget) if self.limits.chunked else self._wholes(waiting, budget, alone=alone)
 
     def _chunks(self, prefills: list[Sequence], budget: int) -> list[Work]:
-        """Shortest rest first, but a share for the one that began first: a long prompt is slow, and never stuck."""
+        """Fewest remaining tokens first, and a share for the oldest prefill: a long prompt never starves."""
         if not prefills:
             return []
         oldest = min(prefills, key=lambda item: (item.rank, item.arrival))
-        order = sorted(prefills, key=lambda item: (item.rank, item.length - item.computed, item.arrival))
-        kept_back = min(int(budget * OLDEST_SHARE), oldest.length - oldest.computed)
+        order = sorted(prefills, key=lambda item: (item.rank, item.length - item.num_computed_tokens, item.arrival))
+        reserved = min(int(budget * OLDEST_SHARE), oldest.length - oldest.num_computed_tokens)
         batch: list[Work] = []
-        told = TOLD_TOKENS
+        prompt_logprobs = MAX_PROMPT_LOGPROBS
         for sequence in order:
-            kept_back = 0 if sequence is oldest else kept_back
-            tokens = min(sequence.length - sequence.computed, budget - kept_back, self._room(sequence))
-            if sequence.tells_prompt:
-                tokens = min(tokens, told)
-                told -= max(0, tokens)
+            reserved = 0 if sequence is oldest else reserved
+            space = self.block_manager.num_appendable_tokens(sequence)
+            tokens = min(sequence.length - sequence.num_computed_tokens, budget - reserved, space)
+            if sequence.needs_prompt_logprobs:
+                tokens = min(tokens, prompt_logprobs)
+                prompt_logprobs -= max(0, tokens)
             if tokens > 0:
-                self._extend(sequence, sequence.computed + tokens)
+                self.block_manager.append(sequence, sequence.num_computed_tokens + tokens)
                 batch.append(self._work(sequence, tokens))
                 budget -= tokens
         return batch
 
     def _wholes(self, prefills: list[Sequence], budget: int, *, alone: bool) -> list[Work]:
-        """In order of arrival; one that is larger than a step has a step of its own."""
+        """In order of arrival. A prompt that is larger than a step gets a step alone."""
         batch: list[Work] = []
         for sequence in sorted(prefills, key=lambda item: (item.rank, item.arrival)):
             if sequence.length > budget and (batch or not alone):
@@ -284,107 +265,80 @@ class Scheduler:
         return batch
 
     def _work(self, sequence: Sequence, tokens: int) -> Work:
-        end = sequence.computed + tokens
-        work = Work(sequence, sequence.computed, end, samples=end == sequence.length)
+        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + tokens
+        work = Work(sequence, start, end, samples=end == sequence.length)
         self._charge(work)
         return work
 
     def _charge(self, work: Work) -> None:
-        """A tenant pays once for each token: what is computed again after a preemption was not its fault."""
+        """A tenant is charged once for each token: it does not pay for recomputation after a preemption."""
         sequence, prompt = work.sequence, len(work.sequence.request.prompt)
-        fresh = range(max(work.start, sequence.charged), work.end)
+        fresh = range(max(work.start, sequence.num_charged_tokens), work.end)
         if not fresh:
             return
-        sequence.charged = work.end
+        sequence.num_charged_tokens = work.end
         of_prompt = max(0, min(prompt, fresh.stop) - fresh.start)
         request = sequence.request
         self.fairness.charge(request.tenant, request.weight, prompt=of_prompt, output=len(fresh) - of_prompt)
 
-    # --- blocks -------------------------------------------------------------------------------------------------------
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.limits.block_tokens)
-
-    def _room(self, sequence: Sequence) -> int:
-        """Tokens that its blocks and the available ones take beyond those computed."""
-        return (len(sequence.blocks) + self.blocks.available) * self.limits.block_tokens - sequence.computed
-
-    def _extend(self, sequence: Sequence, tokens: int) -> bool:
-        """Blocks for so many tokens in all; False when there are not enough."""
-        missing = self._blocks_for(tokens) - len(sequence.blocks)
-        if missing > self.blocks.available:
-            return False
-        sequence.blocks.extend(self.blocks.take() for _ in range(missing))
-        return True
-
-    def _name_blocks(self, sequence: Sequence) -> None:
-        """Full blocks can be shared from now on."""
-        full = sequence.computed // self.limits.block_tokens
-        if not self.limits.prefix_cache or sequence.request.sampling is None or full <= sequence.named:
-            return
-        digests = self._digests_of(sequence, full)
-        for index in range(sequence.named, full):
-            self.blocks.name(sequence.blocks[index], digests[index])
-        sequence.named = full
-
-    # --- who leaves ---------------------------------------------------------------------------------------------------
+    # --- preemption and end -------------------------------------------------------------------------------------------
 
     def _victim(self) -> Sequence | None:
-        """The lowest class first, then the tenant that was served most, then who loses least."""
+        """Of the lowest class, then of the tenant that was served most, then the one that loses least."""
         return max(self.running.values(), key=self._loss, default=None)
 
     def _loss(self, sequence: Sequence) -> tuple[int, float, int, int]:
         served = self.fairness.served(sequence.request.tenant)
-        return sequence.rank, served, -sequence.computed, sequence.arrival
+        return sequence.rank, served, -sequence.num_computed_tokens, sequence.arrival
 
-    def _preempt_someone(self) -> None:
+    def _preempt_victim(self) -> None:
         victim = self._victim()
-        assert victim is not None, "there is one that runs"
+        assert victim is not None, "no sequence runs"
         self._preempt(victim)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of its class. What it computed stays known as long as nobody needs the blocks."""
+        """Back to the head of its class. Its full blocks stay in the prefix cache until they are evicted."""
         self.preemptions += 1
-        self._retire(sequence)
-        sequence.computed = 0
+        self._stop_running(sequence)
+        sequence.num_computed_tokens = 0
         self._waiting[sequence.request.id] = sequence
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _finish(self, sequence: Sequence) -> None:
         if sequence.slot >= 0:
-            self._retire(sequence)
+            self._stop_running(sequence)
         else:
             del self._waiting[sequence.request.id]
         self._since.pop(sequence.request.id, None)
         self.fairness.leave(sequence.request.tenant)
 
-    def _retire(self, sequence: Sequence) -> None:
+    def _stop_running(self, sequence: Sequence) -> None:
         del self.running[sequence.request.id]
         self._free_slots.append(sequence.slot)
-        self.blocks.release(sequence.blocks)
-        sequence.slot, sequence.blocks, sequence.named = -1, [], 0
+        self.block_manager.free(sequence)
+        sequence.slot = -1
 
-    def _everyone(self) -> Iterator[Sequence]:
+    def _all_sequences(self) -> Iterator[Sequence]:
         yield from self.running.values()
         yield from self._waiting.values()
 
-    def _advance(self, work: Work, result: Sampled) -> Event:
+    def _advance(self, work: Work, result: Sampled) -> RequestOutput:
         request, sampling = work.sequence.request, work.sequence.request.sampling
-        work.sequence.told += len(result.prompt_logprobs)
+        work.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
         if sampling is None:
             if result.embedding is None:
-                return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
-            return Event(request.id, embedding=result.embedding, finish=FinishReason.STOP)
+                return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
+            return RequestOutput(request.id, embedding=result.embedding, finish=FinishReason.STOP)
         if not work.samples:
-            return Event(request.id, prompt_logprobs=result.prompt_logprobs)
+            return RequestOutput(request.id, prompt_logprobs=result.prompt_logprobs)
         if result.token is None:
-            if result.stuck:
-                return Event(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
-            # What is wrong may be in its blocks, and must not spread.
-            self.blocks.suspect(work.sequence.blocks)
-            return Event(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
+            if result.no_token_allowed:
+                return RequestOutput(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
+            # Its blocks may hold the non-finite numbers, which must not reach other sequences.
+            self.block_manager.invalidate(work.sequence)
+            return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
         work.sequence.output.append(result.token)
         finish = sampling.finish_after(result.token, len(work.sequence.output))
-        return Event(
+        return RequestOutput(
             request.id,
             token=result.token,
             finish=finish,

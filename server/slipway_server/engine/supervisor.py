@@ -1,4 +1,4 @@
-"""Keeps an engine process running: after a crash it is started again; given up is what crashes too often."""
+"""Restarts the engine process after a crash, with a backoff, and gives up when it crashes too often."""
 
 import asyncio
 import logging

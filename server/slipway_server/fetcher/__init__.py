@@ -3,21 +3,21 @@
 import argparse
 import json
 import logging
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .. import environment
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry import logs
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, Parser, last_words, leave
 from . import folder, guard, hub, marker, pin, web
 from .folder import FetchError, UnusableError
-from .guard import Rules
+from .guard import EgressRules
 from .marker import Marker
-from .pin import Pin, Report
+from .pin import ModelPin, Report
 
 log = logging.getLogger("slipway.fetcher")
 
@@ -37,10 +37,10 @@ class Found:
 
 def main() -> None:
     options = _parse()
-    logs.configure(os.environ.get("SLIPWAY_LOG_LEVEL", "INFO"))
+    logs.configure(environment.log_level())
     shown = guard.shown(options.uri)
     try:
-        rules = Rules.of(options.allow_host, [*options.allow_network, *guard.networks_of_environment()])
+        rules = EgressRules.of(options.allow_host, [*options.allow_network, *environment.allowed_networks()])
         report = fetch(
             options.uri, options.revision, options.dest,
             max_bytes=options.max_bytes, pin_file=options.pin_file, rules=rules,
@@ -66,7 +66,7 @@ def fetch(
     max_bytes: int,
     pvc_mount: Path = PVC_MOUNT,
     pin_file: Path | None = None,
-    rules: Rules | None = None,
+    rules: EgressRules | None = None,
 ) -> Report:
     """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision.
 
@@ -84,7 +84,7 @@ def fetch(
         return _report(done, kept)
     with folder.writing(dest):
         dest.mkdir(parents=True, exist_ok=True)
-    found = _find(uri, revision, dest, max_bytes, pvc_mount, kept, rules or Rules())
+    found = _find(uri, revision, dest, max_bytes, pvc_mount, kept, rules or EgressRules())
     _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
     files = folder.digests(found.path)
     digest = pin.digest_of(files)
@@ -100,7 +100,7 @@ def fetch(
 
 
 def _find(
-    uri: str, revision: str, dest: Path, max_bytes: int, pvc_mount: Path, kept: Pin | None, rules: Rules
+    uri: str, revision: str, dest: Path, max_bytes: int, pvc_mount: Path, kept: ModelPin | None, rules: EgressRules
 ) -> Found:
     parts = urlsplit(uri)
     match parts.scheme:
@@ -143,7 +143,7 @@ def _look_at_code(config: dict[str, object], source: str) -> None:
     log.warning("config.json of %s names code of its own (auto_map), which is never run: %s", source, text)
 
 
-def _report(done: Marker, kept: Pin | None) -> Report:
+def _report(done: Marker, kept: ModelPin | None) -> Report:
     size = sum(int(file["size"]) for file in done.files.values())
     return Report(done.digest, done.commit, len(done.files), size, kept is not None)
 
@@ -159,14 +159,13 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--dest", required=True, type=Path, metavar="DIR", help="where the marker and downloads go")
     parser.add_argument("--max-bytes", type=int, default=2**40, help="write no more than this (default: 1 TiB)")
-    pin_file = os.environ.get("SLIPWAY_PIN_FILE")
     parser.add_argument(
-        "--pin-file", type=Path, default=Path(pin_file) if pin_file else None, metavar="FILE",
+        "--pin-file", type=Path, default=environment.pin_file(), metavar="FILE",
         help="commit and digest that the model must have, where the file exists (default: $SLIPWAY_PIN_FILE)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-network", action="append", default=[], metavar="CIDR",
-        help=f"private addresses that redirects may lead to; also ${guard.ALLOW_NETWORKS}, with commas",
+        help=f"private addresses that redirects may lead to; also ${environment.ALLOW_NETWORKS}, with commas",
     )  # fmt: skip
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="HOST",

@@ -1,4 +1,4 @@
-"""What an address is: public, private, this machine, or one that nothing connects to; pure.
+"""The kind of an address: public, private, loopback, or blocked; pure.
 
 The tables are explicit: `ipaddress` knows no metadata services, and its own properties change between Python versions.
 """
@@ -11,8 +11,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Kind(Enum):
-    """Who may be behind an address."""
+class AddressKind(Enum):
+    """The kind of an address."""
 
     PUBLIC = "public"
     PRIVATE = "private"  # of an organisation or a cluster
@@ -21,18 +21,18 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The kind of an address, and what it is in words."""
+class AddressCheck:
+    """The kind of an address, and its description."""
 
-    kind: Kind
+    kind: AddressKind
     what: str
 
 
-def judge(text: str) -> Verdict:
+def judge(text: str) -> AddressCheck:
     """Classify an address; an IPv4 address inside an IPv6 one counts as itself.
 
     Raises:
-        ValueError: for what is no address.
+        ValueError: for a text that is not an address.
     """
     address = ipaddress.ip_address(text)
     inner = _embedded(address)
@@ -52,29 +52,29 @@ def _embedded(address: Address) -> ipaddress.IPv4Address | None:
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
 
 
-def _of(address: Address) -> Verdict:
+def _of(address: Address) -> AddressCheck:
     for network, verdict in _TABLE:
         if address.version == network.version and address in network:
             return verdict
     if isinstance(address, ipaddress.IPv4Address) or address in _GLOBAL_UNICAST:
-        return Verdict(Kind.PUBLIC, "a public address")
-    return Verdict(Kind.BLOCKED, "a reserved address")
+        return AddressCheck(AddressKind.PUBLIC, "a public address")
+    return AddressCheck(AddressKind.BLOCKED, "a reserved address")
 
 
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 # IPv4 mapped, IPv4 translated (SIIT), and the well-known prefix of NAT64.
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 
-_METADATA = Verdict(Kind.BLOCKED, "a metadata service of a cloud")
-_LINK_LOCAL = Verdict(Kind.BLOCKED, "a link-local address")
-_LOOPBACK = Verdict(Kind.LOOPBACK, "a loopback address")
-_PRIVATE = Verdict(Kind.PRIVATE, "a private address")
-_RESERVED = Verdict(Kind.BLOCKED, "a reserved address")
-_MULTICAST = Verdict(Kind.BLOCKED, "a multicast address")
-_TUNNEL = Verdict(Kind.BLOCKED, "an address of a tunnel or translator")
+_METADATA = AddressCheck(AddressKind.BLOCKED, "a metadata service of a cloud")
+_LINK_LOCAL = AddressCheck(AddressKind.BLOCKED, "a link-local address")
+_LOOPBACK = AddressCheck(AddressKind.LOOPBACK, "a loopback address")
+_PRIVATE = AddressCheck(AddressKind.PRIVATE, "a private address")
+_RESERVED = AddressCheck(AddressKind.BLOCKED, "a reserved address")
+_MULTICAST = AddressCheck(AddressKind.BLOCKED, "a multicast address")
+_TUNNEL = AddressCheck(AddressKind.BLOCKED, "an address of a tunnel or translator")
 
 # The first network that has the address counts.
-_WORDS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
+_WORDS: tuple[tuple[AddressCheck, tuple[str, ...]], ...] = (
     (_METADATA, ("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32")),
     (_METADATA, ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128")),
     (_LOOPBACK, ("127.0.0.0/8", "::1/128")),
@@ -85,6 +85,6 @@ _WORDS: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
     (_TUNNEL, ("::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16")),
     (_PRIVATE, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")),
 )
-_TABLE: tuple[tuple[Network, Verdict], ...] = tuple(
+_TABLE: tuple[tuple[Network, AddressCheck], ...] = tuple(
     (ipaddress.ip_network(text), verdict) for verdict, texts in _WORDS for text in texts
 )

@@ -48,7 +48,7 @@ def is_pickle(name: str) -> bool:
 
 
 def left_out(names: Iterable[str], source: str) -> list[str]:
-    """Names of the files that stay where they are; pickles are said in the log.
+    """Names of the files that stay in place; pickles are logged.
 
     Raises:
         UnusableError: when the weights are pickles alone.
@@ -75,7 +75,7 @@ def refuse_pickles_only(names: list[str], source: str) -> None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """root/name; refuses names that lead out of the root, and those that no tool writes."""
+    """root/name; refuses names that lead out of the root, and unusual ones."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
         raise UnusableError(f"The file name {name[:MAX_PART_BYTES]!r} leads out of the model folder.")
@@ -113,10 +113,10 @@ def check_count(count: int, source: str) -> None:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Say that a disk is too small before it is filled.
+    """Refuse a download that does not fit before the disk is full.
 
     Raises:
-        DiskFullError: with what is needed and what is there.
+        DiskFullError: with the needed and the free space.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -125,7 +125,7 @@ def check_room(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of the disk as sentences; those of the line stay what they are."""
+    """Errors of the disk as sentences; errors of the network stay unchanged."""
     try:
         yield
     except OSError as error:
@@ -143,7 +143,7 @@ def _disk_full(what: str) -> DiskFullError:
 def digests(folder: Path) -> dict[str, dict[str, object]]:
     """Size and sha256 of every kept file, by its name below the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and is_kept(path.name))
-    progress = Progress("checked", sum(path.stat().st_size for path in files))
+    progress = DownloadProgress("checked", sum(path.stat().st_size for path in files))
     found: dict[str, dict[str, object]] = {}
     for path in files:
         name = path.relative_to(folder).as_posix()
@@ -151,7 +151,7 @@ def digests(folder: Path) -> dict[str, dict[str, object]]:
     return found
 
 
-def sha256_of(path: Path, progress: "Progress | None" = None) -> str:
+def sha256_of(path: Path, progress: "DownloadProgress | None" = None) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -170,7 +170,7 @@ def blob_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-class Progress:
+class DownloadProgress:
     """A line in the log every few seconds; several threads may add."""
 
     def __init__(self, verb: str, total_bytes: int) -> None:

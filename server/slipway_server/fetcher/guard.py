@@ -1,4 +1,4 @@
-"""The one way out of the fetcher: which URLs it asks, and which addresses it connects to.
+"""The fetcher's egress: which URLs it requests, and which addresses it connects to.
 
 The address is checked when it is connected to, not when a name is looked up: so neither a name that changes its
 address nor an unusual spelling leads elsewhere. Redirects are checked before they are followed.
@@ -6,7 +6,6 @@ address nor an unusual spelling leads elsewhere. Redirects are checked before th
 
 import http.client
 import ipaddress
-import os
 import socket
 import urllib.request
 from collections.abc import Iterable
@@ -15,10 +14,10 @@ from functools import partial
 from typing import IO, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
-from .addresses import Kind, Network, is_in, judge
+from ..environment import ALLOW_NETWORKS
+from .addresses import AddressKind, Network, is_in, judge
 from .folder import FetchError
 
-ALLOW_NETWORKS = "SLIPWAY_FETCHER_ALLOW_NETWORKS"
 PORTS = {"https": 443, "http": 80}
 # Sent again after a redirect only where it leads to the same scheme, host and port.
 CREDENTIALS = ("Authorization", "Cookie", "Proxy-authorization")
@@ -29,7 +28,7 @@ class RefusedError(FetchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EgressRules:
     """Where connections may lead.
 
     Public addresses always; private ones where the user wrote the host, or a setting has the network; loopback where a
@@ -41,7 +40,7 @@ class Rules:
     networks: tuple[Network, ...] = field(default=())  # private ones that every host may have
 
     @classmethod
-    def of(cls, hosts: Iterable[str] = (), networks: Iterable[str] = ()) -> "Rules":
+    def of(cls, hosts: Iterable[str] = (), networks: Iterable[str] = ()) -> "EgressRules":
         """From settings.
 
         Raises:
@@ -53,10 +52,10 @@ class Rules:
             raise FetchError(f"A network that the fetcher may reach is written like 10.0.0.0/8: {error}.") from None
         return cls(hosts=frozenset(host.lower() for host in hosts), networks=found)
 
-    def with_written(self, *urls: str) -> "Rules":
+    def with_written(self, *urls: str) -> "EgressRules":
         """The same, for URLs that the user wrote."""
         hosts = {urlsplit(url).hostname or "" for url in urls} - {""}
-        return Rules(self.written | hosts, self.hosts, self.networks)
+        return EgressRules(self.written | hosts, self.hosts, self.networks)
 
 
 def shown(url: str) -> str:
@@ -69,8 +68,8 @@ def shown(url: str) -> str:
         return "a URL that cannot be read"
 
 
-def check_url(rules: Rules, url: str, *, insecure: bool) -> SplitResult:
-    """Refuse what is no https:// URL of a host; http:// only where `insecure`.
+def check_url(rules: EgressRules, url: str, *, insecure: bool) -> SplitResult:
+    """Refuse everything but an https:// URL of a host; http:// only where `insecure`.
 
     Raises:
         RefusedError: with the reason.
@@ -94,25 +93,27 @@ def check_url(rules: Rules, url: str, *, insecure: bool) -> SplitResult:
     return parts
 
 
-def check_address(rules: Rules, host: str, address: str) -> None:
+def check_address(rules: EgressRules, host: str, address: str) -> None:
     """Refuse an address of a host.
 
     Raises:
-        RefusedError: with the host, the address and what it is.
+        RefusedError: with the host, the address and its kind.
     """
     verdict, host = judge(address), host.lower()
     allowed = {
-        Kind.PUBLIC: True,
-        Kind.PRIVATE: host in rules.written or host in rules.hosts or is_in(address, rules.networks),
-        Kind.LOOPBACK: host in rules.hosts,
-        Kind.BLOCKED: False,
+        AddressKind.PUBLIC: True,
+        AddressKind.PRIVATE: host in rules.written or host in rules.hosts or is_in(address, rules.networks),
+        AddressKind.LOOPBACK: host in rules.hosts,
+        AddressKind.BLOCKED: False,
     }[verdict.kind]
     if not allowed:
-        advice = f": list its network in {ALLOW_NETWORKS} if it is meant" if verdict.kind is Kind.PRIVATE else ""
+        advice = f": list its network in {ALLOW_NETWORKS} if it is meant" if verdict.kind is AddressKind.PRIVATE else ""
         raise RefusedError(f"{host} leads to {address}, {verdict.what}, where models are not fetched from{advice}.")
 
 
-def connect(rules: Rules, address: tuple[str, int], timeout: Any = None, source_address: Any = None) -> socket.socket:
+def connect(
+    rules: EgressRules, address: tuple[str, int], timeout: Any = None, source_address: Any = None
+) -> socket.socket:
     """As `socket.create_connection`, to addresses that the rules allow."""
     host, port = address
     failure: OSError = OSError(f"{host} has no address")
@@ -133,7 +134,7 @@ def connect(rules: Rules, address: tuple[str, int], timeout: Any = None, source_
     raise failure
 
 
-def opener(rules: Rules) -> urllib.request.OpenerDirector:
+def opener(rules: EgressRules) -> urllib.request.OpenerDirector:
     """Knows http, https, redirects and the proxies of the environment, and nothing else: no file:, ftp: or data:."""
     proxies = {scheme: url for scheme, url in urllib.request.getproxies().items() if scheme in PORTS}
     rules = rules.with_written(*(url if "://" in url else f"http://{url}" for url in proxies.values()))
@@ -151,25 +152,20 @@ def opener(rules: Rules) -> urllib.request.OpenerDirector:
     return director
 
 
-def networks_of_environment() -> list[str]:
-    """Of SLIPWAY_FETCHER_ALLOW_NETWORKS: networks with commas between them."""
-    return [text.strip() for text in os.environ.get(ALLOW_NETWORKS, "").split(",") if text.strip()]
-
-
 class _HttpConnection(http.client.HTTPConnection):
-    def __init__(self, rules: Rules, host: str, **options: Any) -> None:
+    def __init__(self, rules: EgressRules, host: str, **options: Any) -> None:
         super().__init__(host, **options)
         self._create_connection = partial(connect, rules)
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
-    def __init__(self, rules: Rules, host: str, **options: Any) -> None:
+    def __init__(self, rules: EgressRules, host: str, **options: Any) -> None:
         super().__init__(host, **options)
         self._create_connection = partial(connect, rules)
 
 
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EgressRules) -> None:
         super().__init__()
         self._rules = rules
 
@@ -178,7 +174,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EgressRules) -> None:
         super().__init__()
         self._rules = rules
 
@@ -189,7 +185,7 @@ class _Https(urllib.request.HTTPSHandler):
 class _Redirects(urllib.request.HTTPRedirectHandler):
     max_redirections: ClassVar[int] = 5
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EgressRules) -> None:
         self._rules = rules
 
     def redirect_request(

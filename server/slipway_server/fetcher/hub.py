@@ -6,7 +6,6 @@ fetched as any other file is, by the same guard. HF_TOKEN goes to the hub itself
 
 import json
 import logging
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from .. import environment
 from . import folder, guard
 from .folder import FetchError
 from .transfer import AnsweredError, Listed, Transfer
@@ -42,7 +42,7 @@ class Repository:
 
 
 def download(
-    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.Rules, pinned: str = ""
+    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, pinned: str = ""
 ) -> tuple[Path, str, list[str]]:
     """The folder, the commit, and the names of files that were left out.
 
@@ -55,7 +55,7 @@ def download(
     source = f"hf://{repository}"
     if not _NAME.fullmatch(repository):
         raise FetchError(f"{source[:256]!r} is not a repository name: write hf://org/model.")
-    endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+    endpoint = (environment.hub_endpoint() or ENDPOINT).rstrip("/")
     transfer = Transfer(rules, endpoint, _authorization(endpoint))
     try:
         found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes)
@@ -69,7 +69,7 @@ def download(
 
 
 def _authorization(endpoint: str) -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN", "").strip()
+    token = environment.hub_token()
     if not token:
         return {}
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -80,7 +80,7 @@ def _authorization(endpoint: str) -> dict[str, str]:
 
 
 def _resolve(transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int) -> Repository:
-    """Ask the hub once: what comes later goes by the commit."""
+    """Ask the hub once: later requests use the commit."""
     source, asked = f"hf://{repository}", quote(revision or "main", safe="")
     body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{asked}?blobs=true", LIST_LIMIT_BYTES)
     try:
@@ -113,7 +113,7 @@ def _file(base: str, name: str, item: dict[str, Any], source: str) -> Listed:
 
 
 def _get(transfer: Transfer, found: Repository, dest: Path) -> Path:
-    """Files of another commit that an interrupted run left are told by their checksums, or lie elsewhere."""
+    """Files of another commit that an interrupted run left have other checksums, or another folder."""
     target, partial = dest / "model", dest / f"{found.commit}.partial"
     for other in dest.glob("*.partial"):
         if other != partial and other.is_dir():

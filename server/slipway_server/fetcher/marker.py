@@ -1,4 +1,4 @@
-"""The marker that says a model is whole: written last and at once, so that a half-fetched model never has one."""
+"""The marker of a complete model: written last and atomically, so that a partly fetched model never has one."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from . import folder
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What was fetched; see docs/contracts.md."""
+    """The fetched model; see docs/contracts.md."""
 
     uri: str
     revision: str

@@ -19,7 +19,7 @@ LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class ModelPin:
     """What the operator kept."""
 
     digest: str  # sha256:…
@@ -28,7 +28,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a pod says that it loads: the fetcher's last words when it succeeded."""
+    """The model that a pod loads: the fetcher's termination message when it succeeded."""
 
     digest: str
     commit: str
@@ -41,7 +41,7 @@ class Report:
         return json.dumps({"weights": asdict(self)})
 
 
-def read(path: Path | None) -> Pin | None:
+def read(path: Path | None) -> ModelPin | None:
     """The pin in a file; None where there is none yet.
 
     Raises:
@@ -51,9 +51,9 @@ def read(path: Path | None) -> Pin | None:
         return None
     try:
         content = json.loads(path.read_bytes()[:LIMIT_BYTES])
-        pin = Pin(str(content["digest"]), str(content.get("commit") or ""))
+        pin = ModelPin(str(content["digest"]), str(content.get("commit") or ""))
     except (ValueError, KeyError, TypeError, AttributeError):
-        pin = Pin("")
+        pin = ModelPin("")
     if not _DIGEST.fullmatch(pin.digest) or (pin.commit and not _COMMIT.fullmatch(pin.commit)):
         raise UnusableError(f"The pin of the revision, {path.name}, is not what the operator writes.")
     return pin
@@ -78,8 +78,8 @@ def sha256_pin(revision: str) -> str | None:
     return revision.lower().removeprefix("sha256:")
 
 
-def check(found: str, pin: Pin | None, source: str) -> None:
-    """Hold what was fetched to the pin.
+def check(found: str, pin: ModelPin | None, source: str) -> None:
+    """Compare the fetched model with the pin.
 
     Raises:
         UnusableError: with both digests.

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar
 
 from . import folder, guard
-from .folder import CHUNK_BYTES, FetchError, Progress, UnusableError
+from .folder import CHUNK_BYTES, DownloadProgress, FetchError, UnusableError
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class AnsweredError(FetchError):
 class Transfer:
     """Requests by the rules of the guard; `headers` go to the origin of `url` alone."""
 
-    def __init__(self, rules: guard.Rules, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """`url` is one that the user wrote.
+    def __init__(self, rules: guard.EgressRules, url: str, headers: Mapping[str, str] | None = None) -> None:
+        """`url`: from the user.
 
         Raises:
             RefusedError: for a URL that the fetcher does not go to.
@@ -61,8 +61,8 @@ class Transfer:
         """A short answer."""
         return _tried(url, lambda: self._whole(url, limit_bytes))
 
-    def get(self, url: str, path: Path, max_bytes: int, progress: Progress | None = None) -> None:
-        """Bring a file to `path`; what is there of it is continued.
+    def get(self, url: str, path: Path, max_bytes: int, progress: DownloadProgress | None = None) -> None:
+        """Download a file to `path`; a partial file is continued.
 
         Raises:
             FetchError: when it cannot be had, or the disk is full.
@@ -72,12 +72,12 @@ class Transfer:
         _tried(url, lambda: self._append(url, state, max_bytes, progress), state)
 
     def get_all(self, files: Mapping[str, Listed], target: Path, source: str) -> None:
-        """Bring listed files to a folder, a few at a time, and compare them with what the list says of them."""
+        """Download listed files to a folder, a few at a time, and compare them with the list."""
         for first, second in _twins(files):
             raise UnusableError(f"{source} lists {first!r} and {second!r}, which are one file.")
         total = sum(file.size for file in files.values())
         folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
-        progress = Progress("fetched", total)
+        progress = DownloadProgress("fetched", total)
         with ThreadPoolExecutor(PARALLEL) as pool:
             jobs = [pool.submit(self._get_listed, target, name, files[name], progress, source) for name in files]
             try:
@@ -87,7 +87,7 @@ class Transfer:
                 for job in jobs:
                     job.cancel()
 
-    def _get_listed(self, target: Path, name: str, file: Listed, progress: Progress, source: str) -> None:
+    def _get_listed(self, target: Path, name: str, file: Listed, progress: DownloadProgress, source: str) -> None:
         path = folder.inside(target, name)
         with folder.writing(target):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Transfer:
         folder.check_size(len(body), limit_bytes, guard.shown(url))
         return body
 
-    def _append(self, url: str, state: "_Partial", max_bytes: int, progress: Progress | None) -> None:
+    def _append(self, url: str, state: "_Partial", max_bytes: int, progress: DownloadProgress | None) -> None:
         with closing(self._open(url, state.asked())) as answer:
             size = state.begin(answer)
             length = answer.headers.get("Content-Length")
@@ -133,11 +133,11 @@ class Transfer:
 
 
 class _Partial:
-    """A file that is partly there, and how its rest is asked for."""
+    """A partial file, and the request for its rest."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._version: str | None = None  # of what was begun in this process
+        self._version: str | None = None  # of the file that this process has begun to download
 
     def asked(self) -> dict[str, str]:
         have = self.path.stat().st_size if self.path.exists() else 0
@@ -147,7 +147,7 @@ class _Partial:
         return {"Range": f"bytes={have}-", **same}
 
     def begin(self, answer: http.client.HTTPResponse) -> int:
-        """Bytes that are kept of what is there: none unless the answer begins where they end."""
+        """Bytes of the partial file to keep: none unless the response begins where they end."""
         have = self.path.stat().st_size if self.path.exists() else 0
         begins = (answer.headers.get("Content-Range") or f"bytes {have}-").removeprefix("bytes ").partition("-")[0]
         tag = answer.headers.get("ETag") or ""
@@ -177,7 +177,7 @@ def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = Non
             return attempt()
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416 and state:  # what is there is no beginning of what the server has
+            if error.code == 416 and state:  # the partial file is not the beginning of the server's file
                 state.drop()
             elif error.code not in TRANSIENT:
                 raise AnsweredError(f"{source} answered {_status(error.code)}.", error.code) from None

@@ -18,7 +18,7 @@ MANIFEST = "slipway-manifest.json"
 MANIFEST_LIMIT_BYTES = 4 * 2**20
 
 
-def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.Rules) -> tuple[Path, list[str]]:
+def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules) -> tuple[Path, list[str]]:
     """The folder, and the names of files that were left out.
 
     Raises:
@@ -41,7 +41,7 @@ def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.R
 
 def _get_archive(transfer: Transfer, uri: str, pinned: str | None, dest: Path, max_bytes: int) -> list[str]:
     packed, partial = dest / "archive.partial", dest / "model.partial"
-    if not pinned:  # nothing would tell that the beginning is of another archive
+    if not pinned:  # the beginning could be of another archive
         packed.unlink(missing_ok=True)
     transfer.get(uri, packed, max_bytes)
     _check_digest(packed, pinned, uri)

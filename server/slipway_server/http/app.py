@@ -11,14 +11,14 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..engine.client import EngineClient, EngineError
-from ..settings import Settings
+from ..settings import ServerSettings
 from .debug import profiles
-from .errors import ApiError
+from .errors import HttpError
 from .openai import OpenAI
 from .openapi import document
 from .probes import Health, ProbeServer
-from .replay import Bounds, Replays
-from .service import Service
+from .replay import ReplayLimits, ReplayStore
+from .service import ModelService
 from .slipway import Slipway
 from .sse import OUTCOME
 
@@ -28,13 +28,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOP_BEAT_S = 1.0
 IDLE_S = 75.0  # for a connection without a request, or with the beginning of one; longer than a gateway keeps its own
-FAREWELL_S = 2.0  # for error events to reach clients after the engine died
+ERROR_EVENTS_S = 2.0  # for error events to reach clients after the engine died
 
 
 class Guard:
-    """Counts each API request once, by how it ended, and turns every exception into an answer."""
+    """Counts each API request once by its outcome, and turns every exception into a response."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ModelService) -> None:
         self._service = service
         self.in_flight = 0
         self.idle = asyncio.Event()
@@ -47,7 +47,7 @@ class Guard:
         self.in_flight += 1
         self.idle.clear()
         self._service.metrics.arrived()
-        request[OUTCOME] = "cancelled"  # what it is when nothing below is reached
+        request[OUTCOME] = "cancelled"  # the outcome when nothing below is reached
         resource, status = request.match_info.route.resource, 0
         route = resource.canonical if resource else "*"
         with self._service.tracing.request(request.headers, request.method, route) as ended:
@@ -68,16 +68,16 @@ class Guard:
         try:
             _check_encoding(http)
             response = await handler(http)
-        except ApiError as error:
+        except HttpError as error:
             return _refuse(http, error)
         except web.HTTPException as error:
-            return _refuse(http, ApiError(error.status, _sentence(http, error)))
+            return _refuse(http, HttpError(error.status, _sentence(http, error)))
         except ConnectionError:
-            raise  # the client is gone: still "cancelled"
+            raise  # the client disconnected: still "cancelled"
         except Exception:
             log.exception("a request failed", extra={"path": http.path})
             return _refuse(
-                http, ApiError(500, "The server failed on this request.", code="internal_error", outcome="error")
+                http, HttpError(500, "The server failed on this request.", code="internal_error", outcome="error")
             )
         if http.get(OUTCOME) == "cancelled":
             http[OUTCOME] = "completed"
@@ -88,10 +88,10 @@ def _check_encoding(http: web.Request) -> None:
     """Bodies are taken as they are: what decompresses to more than its limit must not be read first."""
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise ApiError(415, "Send the body without Content-Encoding.", param="Content-Encoding")
+        raise HttpError(415, "Send the body without Content-Encoding.", param="Content-Encoding")
 
 
-def _refuse(http: web.Request, error: ApiError) -> web.Response:
+def _refuse(http: web.Request, error: HttpError) -> web.Response:
     http[OUTCOME] = error.outcome
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return web.Response(status=error.status, body=error.encode(), headers=headers, content_type="application/json")
@@ -105,7 +105,7 @@ def _sentence(http: web.Request, error: web.HTTPException) -> str:
     return error.reason
 
 
-def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.Application, Guard]:
+def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> tuple[web.Application, Guard]:
     async def probe(http: web.Request) -> web.Response:
         status, body = service.health.answer(http.path)
         return web.Response(status=status, body=body, content_type="application/json")
@@ -118,25 +118,28 @@ def build(service: Service, replays: Replays, max_body_bytes: int) -> tuple[web.
 
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    own = [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
-    own.append(web.get("/openapi.json", openapi))
-    app.add_routes(_whole([*own, *OpenAI(service, replays).routes(), *Slipway(service, replays).routes()]))
+    routes = [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
+    routes.append(web.get("/openapi.json", openapi))
+    app.add_routes(_complete_routes([*routes, *OpenAI(service, replays).routes(), *Slipway(service, replays).routes()]))
     return app, guard
 
 
-def _whole(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
-    """These, and one for whatever else comes: all of them meet expectations, aiohttp's own routes do not."""
+def _complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
+    """These routes and a fallback for everything else. All handle Expect headers, unlike aiohttp's own fallback."""
 
-    async def nowhere(http: web.Request) -> web.StreamResponse:
+    async def not_found(http: web.Request) -> web.StreamResponse:
         raise web.HTTPNotFound
 
     async def wrong_method(http: web.Request) -> web.StreamResponse:
         raise web.HTTPMethodNotAllowed(http.method, ())
 
     paths = dict.fromkeys(route.path for route in routes)
-    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", "/{path:.*}", nowhere)]
+    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", "/{path:.*}", not_found)]
     expecting = {"expect_handler": _expect}
-    return [web.RouteDef(one.method, one.path, one.handler, {**one.kwargs, **expecting}) for one in [*routes, *rest]]
+    return [
+        web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, **expecting})
+        for route in [*routes, *rest]
+    ]
 
 
 async def _expect(http: web.Request) -> web.StreamResponse | None:
@@ -145,18 +148,20 @@ async def _expect(http: web.Request) -> web.StreamResponse | None:
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         http.writer.output_size = 0
         return None
-    error = ApiError(417, "The only expectation that is met is 100-continue.", param="Expect")
+    error = HttpError(417, "The only expectation that is met is 100-continue.", param="Expect")
     answer = _refuse(http, error)
     answer.force_close()
     return answer
 
 
-async def serve(settings: Settings, service: Service, engine: EngineClient, engine_life: asyncio.Task[None]) -> None:
+async def serve(
+    settings: ServerSettings, service: ModelService, engine: EngineClient, engine_life: asyncio.Task[None]
+) -> None:
     """Until SIGTERM and the end of the drain; raises EngineError when the engine ends first."""
-    bounds = Bounds(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
-    replays = Replays(bounds, service.metrics)
+    limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
+    replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
-    # aiohttp does not cancel handlers of clients that went away unless it is told to.
+    # By default aiohttp does not cancel handlers of clients that disconnected.
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -181,7 +186,7 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
             replays.close()
             await _drain(settings, service.health, engine, guard, engine_life)
         if engine_life.done():
-            await _wait(guard.idle, FAREWELL_S)
+            await _wait(guard.idle, ERROR_EVENTS_S)
             await engine_life
     finally:
         beat.cancel()
@@ -195,9 +200,9 @@ async def serve(settings: Settings, service: Service, engine: EngineClient, engi
 
 
 async def _drain(
-    settings: Settings, health: Health, engine: EngineClient, guard: Guard, engine_life: asyncio.Task[None]
+    settings: ServerSettings, health: Health, engine: EngineClient, guard: Guard, engine_life: asyncio.Task[None]
 ) -> None:
-    """New requests are refused, running ones go on; what is left at the end of the time ends with an error event."""
+    """Refuses new requests and lets running ones finish. At the timeout the rest ends with an error event."""
     health.draining = True
     log.info("draining", extra={"in_flight": guard.in_flight, "timeout_s": settings.drain_timeout_s})
     idle = asyncio.create_task(guard.idle.wait())
@@ -205,7 +210,7 @@ async def _drain(
     idle.cancel()
     if guard.in_flight:
         engine.end_streams("The server is shutting down and the time for its last requests is over.")
-        await _wait(guard.idle, FAREWELL_S)
+        await _wait(guard.idle, ERROR_EVENTS_S)
     log.info("drained", extra={"cut_off": guard.in_flight})
 
 

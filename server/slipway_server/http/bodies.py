@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from .errors import ApiError, invalid
+from .errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
 
 BODY_S = 120.0  # for a whole body
@@ -68,7 +68,7 @@ S = TypeVar("S", bound=Struct)
 
 
 async def body_of(http: web.Request) -> bytes:
-    """The body, which must come without long pauses. Raises ApiError 408 when it does not."""
+    """The body, which must come without long pauses. Raises HttpError 408 when it does not."""
     pieces, size = [], 0
     limit = http.client_max_size
     try:
@@ -81,7 +81,7 @@ async def body_of(http: web.Request) -> bytes:
                 if size > limit:
                     raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
     except TimeoutError:
-        raise ApiError(408, "The body of the request did not come in time.", code="body_timeout") from None
+        raise HttpError(408, "The body of the request did not come in time.", code="body_timeout") from None
     except web.RequestPayloadError:
         raise invalid("The body of the request is not encoded as its headers say.") from None
     return b"".join(pieces)
@@ -136,12 +136,12 @@ def _refuse_unsupported(fields: dict[str, Any], kind: type[Struct]) -> None:
             raise unsupported(name, f"{name} is not supported by this server.")
 
 
-def unsupported(param: str, message: str) -> ApiError:
-    return ApiError(400, message, param=param, code="unsupported_parameter")
+def unsupported(param: str, message: str) -> HttpError:
+    return HttpError(400, message, param=param, code="unsupported_parameter")
 
 
-def _naming(message: str) -> ApiError:
-    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients want the name of the field beside it."""
+def _naming(message: str) -> HttpError:
+    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients also need the name of the field."""
     quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
     path = re.search(r"`\$\.?([^`\[.]*)", message)
     param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None

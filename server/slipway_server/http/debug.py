@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from ..engine.client import EngineClient, EngineError, ProfileRuns
+from ..engine.client import EngineClient, EngineError, ProfileBusy
 from ..engine.messages import Profile
 
 MAX_STEPS, MAX_SECONDS = 200, 60.0
@@ -19,23 +19,23 @@ def profiles(engine: EngineClient, loop: asyncio.AbstractEventLoop) -> Profiles:
 
     def answer(query: str) -> tuple[int, str]:
         try:
-            ask = read(query)
+            request = parse_query(query)
         except ValueError as error:
             return 400, f"{error}\n"
-        told = asyncio.run_coroutine_threadsafe(engine.profile(ask), loop)
+        table = asyncio.run_coroutine_threadsafe(engine.profile(request), loop)
         try:
-            return 200, told.result(ask.seconds + ANSWER_S)
+            return 200, table.result(request.seconds + ANSWER_S)
         except (EngineError, TimeoutError) as error:
             return 503, f"{str(error) or 'The engine does not answer.'}\n"
-        except ProfileRuns as error:
+        except ProfileBusy as error:
             return 409, f"{error}\n"
         finally:
-            told.cancel()
+            table.cancel()
 
     return answer
 
 
-def read(query: str) -> Profile:
+def parse_query(query: str) -> Profile:
     """Raises ValueError with a sentence for a person."""
     given = dict(parse_qsl(query, keep_blank_values=True))
     steps, seconds, kind = given.pop("steps", "20"), given.pop("seconds", "10"), given.pop("kind", "python")

@@ -5,10 +5,10 @@ import msgspec
 MAX_MESSAGE_CHARACTERS = 500  # an error may quote what a client sent
 
 
-class ApiError(Exception):
+class HttpError(Exception):
     """An answer that is not a success. `outcome` is its label in slipway_server_requests_total.
 
-    `elsewhere`: another server could go on with it.
+    `elsewhere`: another server could continue it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ApiError(Exception):
 
 
 def _printable(text: str) -> str:
-    """What can be sent, whatever a client put into a path or a name."""
+    """A text that can be encoded, whatever a client put into a path or a name."""
     short = text if len(text) <= MAX_MESSAGE_CHARACTERS else text[:MAX_MESSAGE_CHARACTERS] + "…"
     return short.encode("utf-8", "replace").decode()
 
@@ -46,48 +46,48 @@ def _kind(status: int) -> str:
     return {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "server_error")
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    return ApiError(400, message, param=param, code=code)
+def invalid(message: str, param: str | None = None, code: str | None = None) -> HttpError:
+    return HttpError(400, message, param=param, code=code)
 
 
-def too_long(message: str, param: str) -> ApiError:
-    return ApiError(400, message, param=param, code="context_length_exceeded")
+def too_long(message: str, param: str) -> HttpError:
+    return HttpError(400, message, param=param, code="context_length_exceeded")
 
 
-def queue_full(message: str) -> ApiError:
-    return ApiError(429, message, code="queue_full", retry_after_s=1, outcome="refused")
+def queue_full(message: str) -> HttpError:
+    return HttpError(429, message, code="queue_full", retry_after_s=1, outcome="refused")
 
 
-def unavailable(code: str, message: str) -> ApiError:
-    return ApiError(503, message, code=code, retry_after_s=2, outcome=code)
+def unavailable(code: str, message: str) -> HttpError:
+    return HttpError(503, message, code=code, retry_after_s=2, outcome=code)
 
 
-def failed(message: str) -> ApiError:
-    return ApiError(500, message, code="internal_error", outcome="error")
+def failed(message: str) -> HttpError:
+    return HttpError(500, message, code="internal_error", outcome="error")
 
 
-def non_finite(message: str) -> ApiError:
-    return ApiError(500, message, code="non_finite", outcome="error")
+def non_finite(message: str) -> HttpError:
+    return HttpError(500, message, code="non_finite", outcome="error")
 
 
-def lost(message: str) -> ApiError:
-    return ApiError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
+def lost(message: str) -> HttpError:
+    return HttpError(503, message, code="server_lost", retry_after_s=2, outcome="error", elsewhere=True)
 
 
-def engine_crashed(message: str) -> ApiError:
+def engine_crashed(message: str) -> HttpError:
     """In flight when the engine process crashed: perhaps because of it. A gateway counts these, and sends what was in
     flight at two crashes nowhere else."""
-    return ApiError(503, message, code="engine_crashed", retry_after_s=2, outcome="error", elsewhere=True)
+    return HttpError(503, message, code="engine_crashed", retry_after_s=2, outcome="error", elsewhere=True)
 
 
-def impossible(message: str) -> ApiError:
+def contradictory(message: str) -> HttpError:
     """Of what only the engine sees: the request contradicts itself, or the model."""
     return invalid(message, code="invalid_value")
 
 
-def taken_over() -> ApiError:
-    return ApiError(409, "This stream goes on at another connection.", code="taken_over", outcome="cancelled")
+def taken_over() -> HttpError:
+    return HttpError(409, "This stream goes on at another connection.", code="taken_over", outcome="cancelled")
 
 
-def too_late(message: str) -> ApiError:
-    return ApiError(504, message, code="deadline_exceeded", outcome="error")
+def too_late(message: str) -> HttpError:
+    return HttpError(504, message, code="deadline_exceeded", outcome="error")

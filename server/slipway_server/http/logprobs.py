@@ -7,7 +7,7 @@ from ..engine.request import Logprobs
 from ..text.tokenizer import Tokenizer
 
 
-def of_chat(told: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
+def format_chat_logprobs(items: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
     """`choices[].logprobs` of a chat completion."""
 
     def entry(token: int, value: float) -> dict[str, Any]:
@@ -17,14 +17,14 @@ def of_chat(told: Iterable[Logprobs], tokenizer: Tokenizer) -> dict[str, Any]:
         "content": [
             entry(item.tokens[0], item.values[0])
             | {"top_logprobs": [entry(*pair) for pair in zip(item.tokens[1:], item.values[1:], strict=True)]}
-            for item in told
+            for item in items
         ],
         "refusal": None,
     }
 
 
-def of_completion(
-    told: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int, *, offset: int = 0, first: int | None = None
+def format_completion_logprobs(
+    items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int, *, offset: int = 0, first: int | None = None
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a completion.
 
@@ -42,13 +42,15 @@ def of_completion(
 
     if first is not None:
         add(first, None, None)
-    for item in told:
+    for item in items:
         pairs = zip(item.tokens[1 : alternatives + 1], item.values[1 : alternatives + 1], strict=True)
         add(item.tokens[0], item.values[0], {tokenizer.text_of(token): value for token, value in pairs})
     return found
 
 
-def of_prompt(told: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int) -> list[dict[str, Any] | None]:
+def format_prompt_logprobs(
+    items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int
+) -> list[dict[str, Any] | None]:
     """vLLM's `prompt_logprobs`: nothing for the first token, then each one and the likeliest in its place, by id."""
 
     def entry(token: int, value: float, rank: int) -> tuple[str, dict[str, Any]]:
@@ -58,4 +60,4 @@ def of_prompt(told: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int)
         ranks = (item.rank, *range(1, alternatives + 1))
         return dict(map(entry, item.tokens[: alternatives + 1], item.values, ranks))
 
-    return [None, *map(entries, told)]
+    return [None, *map(entries, items)]

@@ -38,18 +38,18 @@ class Message(Struct, kw_only=True):
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-def conversation(messages: list[dict[str, Any]], *, developer: str = "developer") -> list[dict[str, Any]]:
+def template_messages(messages: list[dict[str, Any]], *, developer: str = "developer") -> list[dict[str, Any]]:
     """Checked messages for a template: texts in place of parts, and arguments of calls as objects.
 
-    `developer`: the role that the template has for a developer's messages. Raises ApiError for what is no text.
+    `developer`: the template's role for a developer's messages. Raises HttpError for content that is not text.
     """
     return [_for_template(message, at, developer) for at, message in enumerate(messages)]
 
 
 def _for_template(message: dict[str, Any], at: int, developer: str) -> dict[str, Any]:
-    # Templates ask whether a field is there: one without a value is not.
+    # Templates test whether a field is defined: one without a value must not be.
     given = {name: value for name, value in message.items() if value is not None}
-    _check_place(given, at)
+    _check_role(given, at)
     given["content"] = _text_of(given.get("content"), at)
     if given["role"] == "developer":
         given["role"] = developer
@@ -58,7 +58,7 @@ def _for_template(message: dict[str, Any], at: int, developer: str) -> dict[str,
     return given
 
 
-def _check_place(message: dict[str, Any], at: int) -> None:
+def _check_role(message: dict[str, Any], at: int) -> None:
     if message.get("tool_calls") and message["role"] != "assistant":
         raise invalid(f"messages[{at}] has tool_calls: only an assistant's messages have them.", "messages")
     if "tool_call_id" in message and message["role"] != "tool":

@@ -10,20 +10,20 @@ from typing import Any
 from aiohttp import web
 
 from .bodies import body_of, checked, decoded, parse, prompts_of
-from .errors import ApiError, invalid
+from .errors import HttpError, invalid
 from .fields import MAX_PROMPTS
 from .prompts import Prompt
-from .replay import Replays
-from .resume import Asked, Identity, Progress, asked
+from .replay import ReplayStore
+from .resume import Identity, IncomingRequest, StreamProgress, read_request
 from .schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
-from .service import Delta, Generation, Service
+from .service import Delta, Generation, ModelService
 from .shadow import priority_of
-from .shapes import ChatShape, Choice, CompletionShape, Indexed, best
+from .shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
 from .sse import json_response, stream_events
 
 
 class OpenAI:
-    def __init__(self, service: Service, replays: Replays) -> None:
+    def __init__(self, service: ModelService, replays: ReplayStore) -> None:
         self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
@@ -36,29 +36,29 @@ class OpenAI:
         ]
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        fields = decoded(ask.body)
+        incoming = await read_request(http, self._service.tenants)
+        fields = decoded(incoming.body)
         body = checked(fields, ChatRequest)
         body.check()
         check_model(self._service, body.model)
         prompt = await self._service.chat(body, fields["messages"])
-        return await self._answer(http, ask, body, [prompt])
+        return await self._answer(http, incoming, body, [prompt])
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        body = parse(ask.body, CompletionRequest)
+        incoming = await read_request(http, self._service.tenants)
+        body = parse(incoming.body, CompletionRequest)
         body.check()
         check_model(self._service, body.model)
-        given = prompts_of(body.prompt, "prompt")
-        check_answers(len(given) * body.candidates)
-        prompts = await self._service.prompts(given, param="prompt", special_tokens=body.add_special_tokens)
-        return await self._answer(http, ask, body, prompts)
+        inputs = prompts_of(body.prompt, "prompt")
+        check_answers(len(inputs) * body.candidates)
+        prompts = await self._service.prompts(inputs, param="prompt", special_tokens=body.add_special_tokens)
+        return await self._answer(http, incoming, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
         body = parse(await body_of(http), EmbeddingRequest)
         check_model(self._service, body.model)
-        given = prompts_of(body.input, "input")
-        texts = await self._service.prompts(given, param="input", special_tokens=body.add_special_tokens)
+        inputs = prompts_of(body.input, "input")
+        texts = await self._service.prompts(inputs, param="input", special_tokens=body.add_special_tokens)
         prompts = [prompt.tokens for prompt in texts]
         vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
         as_text = body.encoding_format == "base64"
@@ -93,15 +93,19 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, ask: Asked, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
+        self, http: web.Request, incoming: IncomingRequest, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
     ) -> web.StreamResponse:
-        wanted = len(prompts) * body.candidates
-        check_answers(wanted)
+        num_answers = len(prompts) * body.candidates
+        check_answers(num_answers)
         priority = priority_of(http.headers, body.priority)
-        generation = await self._service.generation(body, priority=priority, tenant=ask.tenant)
-        identity = ask.identity(body)
-        # An answer without tokens has nothing to be taken up after.
-        progress = ask.progress(identity, streamed=bool(body.stream) and body.limit != 0, prompts=wanted)
+        identity = incoming.stream_identity(body.seed)
+        generation = await self._service.prepare_generation(
+            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+        )
+        # An answer without tokens has no position to resume after.
+        progress = incoming.track_progress(
+            identity, streamed=bool(body.stream) and body.limit != 0, prompts=num_answers
+        )
         model = self._service.model
         shape = (
             ChatShape(model, identity, prompts, body)
@@ -110,9 +114,9 @@ class OpenAI:
         )
         texts = [prompt.tokens for prompt in prompts]
         if body.use_beam_search:
-            answers = beams_all(self._service, texts, generation, body)
+            answers = search_beams(self._service, texts, generation, body)
         elif progress:
-            answers = self._kept(texts[0], generation, ask, identity, progress)
+            answers = self._resumable(texts[0], generation, incoming, identity, progress)
         else:
             answers = generate_all(self._service, texts, generation, body)
         async with aclosing(answers) as deltas:
@@ -120,57 +124,62 @@ class OpenAI:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
                 chunks = shape.chunks(deltas, with_usage=with_usage, progress=progress)
                 return await stream_events(http, chunks, progress=progress)
-            choices = [Choice() for _ in range(wanted)]
+            choices = [Choice() for _ in range(num_answers)]
             async for index, delta in deltas:
                 choices[index].add(delta)
-        return json_response(shape.whole(chosen(choices, body), sum(choice.tokens for choice in choices)))
+        return json_response(shape.whole(select_choices(choices, body), sum(choice.tokens for choice in choices)))
 
-    async def _kept(
-        self, prompt: tuple[int, ...], generation: Generation, ask: Asked, identity: Identity, progress: Progress
-    ) -> AsyncGenerator[Indexed, None]:
-        """The deltas of one answer that its client may come back for."""
+    async def _resumable(
+        self,
+        prompt: tuple[int, ...],
+        generation: Generation,
+        incoming: IncomingRequest,
+        identity: Identity,
+        progress: StreamProgress,
+    ) -> AsyncGenerator[IndexedDelta, None]:
+        """The deltas of one answer that its client can resume."""
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            # A client is in the middle of a resumed answer: it does not wait behind those that have not begun.
-            asked = replace(generation, priority=generation.priority - bool(resumed))
-            return self._service.generate(prompt, asked, resumed=resumed)
+            # A client that resumes an answer has some of it: it does not wait behind answers that have not begun.
+            raised = replace(generation, priority=generation.priority - bool(resumed))
+            return self._service.generate(prompt, raised, resumed=resumed)
 
         sampling = generation.sampling
-        tells = isinstance(sampling, FullSampling) and sampling.told_logprobs >= 0
-        known = ask.told if tells else ask.resumed
-        answer = self._replays.answer(ask, identity, source, progress=progress, known=known)
+        with_logprobs = isinstance(sampling, FullSampling) and sampling.token_logprobs >= 0
+        known = incoming.delivered_tokens if with_logprobs else incoming.resumed_tokens
+        answer = self._replays.answer(incoming, identity, source, progress=progress, known=known)
         async with aclosing(answer) as deltas:
             async for delta in deltas:
                 yield 0, delta
 
 
-def chosen(choices: list[Choice], body: FullSampling) -> list[Choice]:
-    """Of each prompt's candidates those that were asked for."""
+def select_choices(choices: list[Choice], body: FullSampling) -> list[Choice]:
+    """The requested number of each prompt's candidates."""
     if body.candidates == body.choices:
         return choices
     groups = (choices[start : start + body.candidates] for start in range(0, len(choices), body.candidates))
-    return [choice for group in groups for choice in best(group, wanted=body.choices)]
+    return [choice for group in groups for choice in best(group, count=body.choices)]
 
 
 async def generate_all(
-    service: Service, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
-) -> AsyncGenerator[Indexed, None]:
+    service: ModelService, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
+) -> AsyncGenerator[IndexedDelta, None]:
     """The deltas of all choices of all prompts as they come. One failure ends all, as does closing the iterator."""
-    turns = service.turns()
-    merged: asyncio.Queue[Indexed | Exception] = asyncio.Queue()
+    slots = service.slots()
+    merged: asyncio.Queue[IndexedDelta | Exception] = asyncio.Queue()
 
-    async def follow(index: int, prompt: tuple[int, ...]) -> None:
+    async def generate_one(index: int, prompt: tuple[int, ...]) -> None:
         choice = index % sampling.candidates
         answer = service.generate(prompt, generation, choice=choice)
         try:
-            async with turns, aclosing(answer) as deltas:
+            async with slots, aclosing(answer) as deltas:
                 async for delta in deltas:
                     merged.put_nowait((index, delta))
         except Exception as error:
             merged.put_nowait(error)
 
-    wanted = [prompt for prompt in prompts for _ in range(sampling.candidates)]
-    tasks = [asyncio.create_task(follow(index, prompt)) for index, prompt in enumerate(wanted)]
+    num_answers = [prompt for prompt in prompts for _ in range(sampling.candidates)]
+    tasks = [asyncio.create_task(generate_one(index, prompt)) for index, prompt in enumerate(num_answers)]
     left = len(tasks)
     try:
         while left:
@@ -185,9 +194,9 @@ async def generate_all(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def beams_all(
-    service: Service, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
-) -> AsyncGenerator[Indexed, None]:
+async def search_beams(
+    service: ModelService, prompts: list[tuple[int, ...]], generation: Generation, sampling: FullSampling
+) -> AsyncGenerator[IndexedDelta, None]:
     """The answers of a beam search for each prompt, each as one delta; one search after the other."""
     for number, prompt in enumerate(prompts):
         answers = await service.beams(prompt, generation)
@@ -195,13 +204,13 @@ async def beams_all(
             yield number * sampling.choices + index, Delta(text, len(beam.tokens), beam.tokens[-1], beam.finish)
 
 
-def check_answers(wanted: int) -> None:
-    if wanted > MAX_PROMPTS:
-        raise invalid(f"{wanted} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
+def check_answers(num_answers: int) -> None:
+    if num_answers > MAX_PROMPTS:
+        raise invalid(f"{num_answers} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
 
 
-def check_model(service: Service, name: str) -> None:
+def check_model(service: ModelService, name: str) -> None:
     service.check_open()
     if name != service.model.name:
         message = f"The model {name!r} does not exist here; this server has {service.model.name!r}."
-        raise ApiError(404, message, param="model", code="model_not_found")
+        raise HttpError(404, message, param="model", code="model_not_found")

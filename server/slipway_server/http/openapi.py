@@ -1,4 +1,4 @@
-"""The API as an OpenAPI document, made of the same types that requests are checked by."""
+"""The API as an OpenAPI document, generated from the types that validate requests."""
 
 from functools import lru_cache
 from typing import Any
@@ -51,7 +51,7 @@ class ErrorBody(Struct):
 
 
 class ErrorAnswer(Struct):
-    """What every refusal and failure looks like, as in OpenAI's API."""
+    """The body of every error, as in OpenAI's API."""
 
     error: ErrorBody
 
@@ -81,17 +81,17 @@ def document() -> bytes:
 
 
 def _post(path: str, kind: type[Struct], of: dict[Any, Any]) -> dict[str, Any]:
-    told = _json("The answer.")
+    answer = _json("The answer.")
     if "stream" in kind.__struct_fields__:
-        told["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        answer["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     body = {"required": True, "content": {"application/json": {"schema": of[kind]}}}
     refusals = REFUSALS | (RESUMED if "stream" in kind.__struct_fields__ else {})
-    return _parameters(path) | {"requestBody": body, "responses": {"200": told} | _errors(refusals, of[ErrorAnswer])}
+    return _parameters(path) | {"requestBody": body, "responses": {"200": answer} | _errors(refusals, of[ErrorAnswer])}
 
 
 def _get(path: str, error: dict[str, Any]) -> dict[str, Any]:
-    known = {status: REFUSALS[status] for status in (404, 503)}
-    return _parameters(path) | {"responses": {"200": _json("What is served here.")} | _errors(known, error)}
+    refusals = {status: REFUSALS[status] for status in (404, 503)}
+    return _parameters(path) | {"responses": {"200": _json("What is served here.")} | _errors(refusals, error)}
 
 
 def _parameters(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How urgent a client's request may be, as the gateway says. What the two say to each other is in docs/contracts.md."""
+"""The gateway's limit on a request's priority. The protocol is described in docs/contracts.md."""
 
 from collections.abc import Mapping
 
@@ -7,15 +7,15 @@ from .errors import invalid
 PRIORITY_LIMIT = "X-Slipway-Priority-Limit"
 
 
-def limited(headers: Mapping[str, str], asked: int) -> int:
-    """The class that was asked for, of which lower ones run earlier, held to the gateway's limit where it says one.
+def limit_priority(headers: Mapping[str, str], requested: int) -> int:
+    """The requested priority class, clamped to the gateway's limit where there is one. Lower classes run earlier.
 
     Raises:
         ApiError: the limit is no number (400).
     """
     given = headers.get(PRIORITY_LIMIT)
     if given is None:
-        return asked
+        return requested
     if len(given) > 5 or not given.removeprefix("-").isdecimal() or not given.isascii():
         raise invalid(f"{PRIORITY_LIMIT} must be a number from -1000 to 1000; leave it to the gateway.")
-    return max(asked, int(given))
+    return max(requested, int(given))

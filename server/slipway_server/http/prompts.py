@@ -11,8 +11,8 @@ from ..text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
 from ..text.pool import TextBusy, TextPool, TextTimeout
 from ..text.tokenizer import Tokenizer
 from .bodies import unsupported
-from .errors import ApiError, invalid, queue_full, too_long
-from .messages import conversation
+from .errors import HttpError, invalid, queue_full, too_long
+from .messages import template_messages
 from .schemas import ChatRequest
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     name: str
     version: str
     checkpoint: Checkpoint
@@ -38,7 +38,7 @@ class Model:
 
     @property
     def embedding_rows(self) -> int:
-        """Token ids that the model knows, as its config.json says; a tokenizer may know more."""
+        """The size of the model's vocabulary by config.json. A tokenizer may have more tokens."""
         config = self.checkpoint.config
         text = config.get("text_config")
         rows = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
@@ -46,29 +46,29 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PromptLimits:
     """`room_tokens`: for a prompt and its answer. `vocabulary`: token ids are below."""
 
-    room_tokens: int
+    max_context_tokens: int
     vocabulary: int
 
 
 class Prompts:
-    """Raises ApiError for what is no prompt of this model's, by the name of the field."""
+    """Raises HttpError, with the name of the field, for prompts that this model cannot take."""
 
-    def __init__(self, model: Model, pool: TextPool | None = None) -> None:
+    def __init__(self, model: ServedModel, pool: TextPool | None = None) -> None:
         self._model, self._pool = model, pool or TextPool()
 
-    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: Limits) -> Prompt:
+    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits) -> Prompt:
         """`messages` as they came: `body.messages` has only what every message has."""
         template = self._model.template
         if template.problem:
-            raise ApiError(400, template.problem, param="messages", code="no_chat_template")
+            raise HttpError(400, template.problem, param="messages", code="no_chat_template")
         variables = self._variables(body)
         developer = "developer" if template.mentions("developer") else "system"
         render = partial(
             template.render,
-            conversation(messages, developer=developer),
+            template_messages(messages, developer=developer),
             tools=body.tools,
             documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
@@ -81,14 +81,14 @@ class Prompts:
             return Prompt(text, self._model.tokenizer.encode_now(text, special_tokens=body.add_special_tokens))
 
         try:
-            prompt = await self._beside(work, "messages")
+            prompt = await self._run_in_pool(work, "messages")
         except ChatTemplateError as error:
             raise invalid(str(error), "messages") from None
         self._check(prompt.tokens, "messages", limits)
         return prompt
 
     def _variables(self, body: ChatRequest) -> dict[str, Any]:
-        """For the template. What it does not ask for would be passed over in silence."""
+        """The template's variables. Refuses those that the template does not use, which would be ignored silently."""
         template, given = self._model.template, dict(body.chat_template_kwargs or {})
         for name in given:
             if name in OWN_VARIABLES or not template.names(name, tools=bool(body.tools)):
@@ -101,17 +101,17 @@ class Prompts:
                 raise unsupported(name, f"{name} is not supported: the chat template of {self._model.name} has none.")
         return given
 
-    async def all_of(
-        self, given: Sequence[str | Sequence[int]], limits: Limits, *, param: str, special_tokens: bool = True
+    async def encode_all(
+        self, given: Sequence[str | Sequence[int]], limits: PromptLimits, *, param: str, special_tokens: bool = True
     ) -> list[Prompt]:
         """Prompts that fit into the context, each with the text as the client wrote it."""
 
         def work() -> list[Prompt]:
             return [self._prompt(item, limits, param, special_tokens) for item in given]
 
-        return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._beside(work, param)
+        return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._run_in_pool(work, param)
 
-    async def spellings(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
+    async def encode_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it is written at a beginning and after a space."""
 
         def work() -> tuple[tuple[int, ...], ...]:
@@ -119,9 +119,9 @@ class Prompts:
             tokens = (self._model.tokenizer.encode_now(variant, special_tokens=False) for variant in variants)
             return tuple(dict.fromkeys(spelling for spelling in tokens if spelling))
 
-        return await self._beside(work, "bad_words") if words else ()
+        return await self._run_in_pool(work, "bad_words") if words else ()
 
-    def _prompt(self, given: str | Sequence[int], limits: Limits, param: str, special_tokens: bool) -> Prompt:
+    def _prompt(self, given: str | Sequence[int], limits: PromptLimits, param: str, special_tokens: bool) -> Prompt:
         tokenizer = self._model.tokenizer
         if isinstance(given, str):
             prompt = Prompt(given, tokenizer.encode_now(given, special_tokens=special_tokens))
@@ -130,27 +130,27 @@ class Prompts:
         self._check(given, param, limits)
         return Prompt(tokenizer.decode(list(given)), tuple(given))
 
-    def _check(self, tokens: Sequence[int], param: str, limits: Limits) -> None:
+    def _check(self, tokens: Sequence[int], param: str, limits: PromptLimits) -> None:
         if not tokens:
             raise invalid("The prompt is empty.", param)
         check_tokens(tokens, param, limits.vocabulary)
-        if len(tokens) + (self._model.checkpoint.task == "generate") > limits.room_tokens:
+        if len(tokens) + (self._model.checkpoint.task == "generate") > limits.max_context_tokens:
             raise too_long(
-                f"The prompt has {len(tokens)} tokens; this server's {limits.room_tokens} tokens of context "
+                f"The prompt has {len(tokens)} tokens; this server's {limits.max_context_tokens} tokens of context "
                 "must hold it and the answer.",
                 param,
             )
 
-    async def _beside(self, work: Callable[[], T], param: str) -> T:
+    async def _run_in_pool(self, work: Callable[[], T], param: str) -> T:
         try:
             return await self._pool.run(work)
         except TextBusy as error:
             raise queue_full(str(error)) from None
         except TextTimeout:
-            raise ApiError(400, "Its tokens took too long to be made.", param=param, code="prompt_timeout") from None
+            raise HttpError(400, "Its tokens took too long to be made.", param=param, code="prompt_timeout") from None
 
 
 def check_tokens(tokens: Sequence[int], param: str, vocabulary: int) -> None:
-    """A model has no row for other ids: what it would read there is nobody's, or another's."""
+    """Raises HttpError for ids outside the vocabulary: the model has no embedding for them."""
     if (highest := max(tokens, default=0)) >= vocabulary:
         raise invalid(f"Token ids must be below {vocabulary}; {highest} is not.", param)

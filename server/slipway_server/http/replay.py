@@ -1,8 +1,8 @@
-"""Answers that their clients may come back for: kept as far as they are known, for a while and within bounds.
+"""Replay buffers: answers that a client can resume after it lost its connection, kept for a while and within limits.
 
-A tape is written by a task of its own and read by one connection at a time. When its reader is gone, the slot is free
-within one step as ever, and the tokens stay: who comes back is told them from here, and the engine goes on behind them
-after one prefill. A client that said that it comes back (`Asked.returns`) keeps its slot, too, as long as its tape.
+A replay buffer is written by a task of its own and read by one connection at a time. When the reader disconnects, the
+slot of the request is free within one step, and the tokens stay: a client that resumes gets them from the buffer, and
+the engine continues after one prefill. A request with `returns` keeps its slot as long as its buffer is kept.
 """
 
 import asyncio
@@ -10,259 +10,267 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from ..telemetry.metrics import Metrics
-from .errors import ApiError, taken_over
-from .resume import Asked, Identity, Progress
+from ..telemetry.metrics import ServerMetrics
+from .errors import HttpError, taken_over
+from .resume import Identity, IncomingRequest, StreamProgress
 from .service import Delta
 
-# What CPython takes: a delta with its token and a short text; one alternative of a log probability; a tape.
-DELTA_BYTES, LOGPROB_BYTES, TAPE_BYTES = 240, 72, 2048
-TURN_DELTAS = 256  # that are told at once before others get a turn
-AGAIN = (429, 503)  # refusals that are over some time: what is known stays useful
+# Measured in CPython: a delta with its token and a short text; one alternative of a log probability; an empty buffer.
+DELTA_BYTES, LOGPROB_BYTES, BUFFER_BYTES = 240, 72, 2048
+DELTAS_PER_YIELD = 256  # that a reader sends before it yields to the event loop
+TRANSIENT_STATUSES = (429, 503)  # the same request may succeed later: the buffer stays useful
 
 Source = Callable[[tuple[int, ...]], AsyncGenerator[Delta, None]]
-"""An answer's deltas; those of the given tokens, of which it begins, come first and cost one prefill."""
-Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+"""The deltas of an answer that begins with the given tokens. Theirs come first and cost one prefill."""
+CallLater = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of all tapes together, but for `window_s`: how long one waits for its client; 0: none does."""
+class ReplayLimits:
+    """Of all buffers together; `window_s` is how long each of them waits for its client. 0 disables replay."""
 
     window_s: float = 60.0
     size_bytes: int = 64 << 20
     streams: int = 256
 
 
-class Tape:
-    """One answer as far as it is known.
+class ReplayBuffer:
+    """The deltas of one answer.
 
-    Whoever sits down last reads it, from its beginning; the reader before is told that it was taken over.
+    The newest reader reads it from its beginning. An older reader gets a `taken_over` error.
     """
 
-    def __init__(self, name: str, digest: bytes, start: tuple[int, ...]) -> None:
-        """`digest`: of the request. `start`: tokens that were known before, and told by another server."""
-        self.name, self.digest, self.since = name, digest, len(start)
-        self.kept, self.size_bytes, self.seat = False, TAPE_BYTES, 0
+    def __init__(self, name: str, digest: bytes, prefix: tuple[int, ...]) -> None:
+        """`digest`: of the request. `prefix`: tokens that were known before; another server sent them."""
+        self.name, self.digest, self.first_position = name, digest, len(prefix)
+        self.retained, self.size_bytes, self.reader = False, BUFFER_BYTES, 0
         self.writer: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self._start, self._dropped = start, 0
+        self._prefix, self._num_dropped = prefix, 0
         self._deltas: list[Delta] = []
         self._failure: Exception | None = None
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def position(self) -> int:
-        """Deltas that are known: one for each token."""
-        return self._dropped + len(self._deltas)
+        """The number of deltas so far: one for each token."""
+        return self._num_dropped + len(self._deltas)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """To go on from; only of one that is whole."""
-        return tuple(delta.token for delta in self._deltas) or self._start
+        """The tokens to continue after. Only valid while no delta was dropped."""
+        return tuple(delta.token for delta in self._deltas) or self._prefix
 
     @property
-    def ended(self) -> bool:
+    def finished(self) -> bool:
         return bool(self._deltas) and self._deltas[-1].finish is not None
 
     @property
-    def spoiled(self) -> bool:
-        """It broke for a reason that is the same for whoever asks again, or has nothing to tell."""
+    def resumable(self) -> bool:
+        """It has deltas, and no failure that a new attempt would meet again."""
         failure = self._failure
-        lasting = failure is not None and not (isinstance(failure, ApiError) and failure.status in AGAIN)
-        return lasting or not self.position
+        transient = failure is None or (isinstance(failure, HttpError) and failure.status in TRANSIENT_STATUSES)
+        return transient and self.position > 0
 
-    def begin(self) -> int:
-        """Where its deltas go on being written: what stopped it before does not count any more."""
+    def start_writing(self) -> int:
+        """The position that a new writer appends at. An earlier failure does not count any more."""
         self._failure = None
         return self.position
 
-    def add(self, delta: Delta) -> None:
+    def append(self, delta: Delta) -> None:
         self._deltas.append(delta)
         self.size_bytes += _size_of(delta)
-        self._moved.set()
+        self._changed.set()
 
     def fail(self, failure: Exception) -> None:
         self._failure = failure
-        self._moved.set()
+        self._changed.set()
 
-    def stop(self) -> None:
-        """Nothing more is computed for it."""
+    def stop_writing(self) -> None:
         if self.writer:
             self.writer.cancel()
             self.writer = None
 
-    def sit(self) -> int:
-        """A reader's number: the reader before learns that it is not the last any more."""
-        self.seat += 1
-        self._moved.set()
-        return self.seat
+    def attach_reader(self) -> int:
+        """The number of a new reader, which replaces the one before."""
+        self.reader += 1
+        self._changed.set()
+        return self.reader
 
-    async def read(self, seat: int) -> AsyncGenerator[Delta, None]:
-        """Deltas from the first to the last. Raises what their writer met; ApiError 409 when it was taken over."""
-        at = 0
+    async def read(self, reader: int) -> AsyncGenerator[Delta, None]:
+        """All deltas in order. Raises the writer's failure, and HttpError 409 when another reader was attached."""
+        index = 0
         while True:
-            if seat != self.seat:
+            if reader != self.reader:
                 raise taken_over()
-            if at < self.position:
-                delta = self._deltas[at - self._dropped]
-                at += 1
-                self._pass(at)
+            if index < self.position:
+                delta = self._deltas[index - self._num_dropped]
+                index += 1
+                self._drop_before(index)
                 yield delta
                 if delta.finish:
                     return
-                if at % TURN_DELTAS == 0:
+                if index % DELTAS_PER_YIELD == 0:
                     await asyncio.sleep(0)
             elif self._failure:
                 raise self._failure
             else:
-                self._moved.clear()
-                await self._moved.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
-    def _pass(self, at: int) -> None:
-        """What nobody will ask for again is not remembered."""
-        if not self.kept:
-            del self._deltas[: at - self._dropped]
-            self._dropped = at
+    def _drop_before(self, index: int) -> None:
+        """Frees deltas that were read, unless a client can resume the stream."""
+        if not self.retained:
+            del self._deltas[: index - self._num_dropped]
+            self._num_dropped = index
 
 
 def _size_of(delta: Delta) -> int:
-    told = ([delta.logprobs] if delta.logprobs else []) + list(delta.prompt_logprobs)
-    return DELTA_BYTES + 4 * len(delta.text) + sum(LOGPROB_BYTES * (2 + len(item.tokens)) for item in told)
+    logprobs = ([delta.logprobs] if delta.logprobs else []) + list(delta.prompt_logprobs)
+    return DELTA_BYTES + 4 * len(delta.text) + sum(LOGPROB_BYTES * (2 + len(item.tokens)) for item in logprobs)
 
 
-class Replays:
-    """The tapes of one server."""
+class ReplayStore:
+    """The replay buffers of one server."""
 
-    def __init__(self, bounds: Bounds, metrics: Metrics, later: Later | None = None) -> None:
-        self._bounds, self._metrics = bounds, metrics
-        self._later = later or asyncio.get_running_loop().call_later
-        self._open = bounds.window_s > 0
-        self._tapes: dict[str, Tape] = {}
-        self._left: dict[str, Tape] = {}  # those without a reader, the one that waits longest first
+    def __init__(self, limits: ReplayLimits, metrics: ServerMetrics, call_later: CallLater | None = None) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._call_later = call_later or asyncio.get_running_loop().call_later
+        self._open = limits.window_s > 0
+        self._buffers: dict[str, ReplayBuffer] = {}
+        self._detached: dict[str, ReplayBuffer] = {}  # without a reader; the longest detached one first
         self._size_bytes = 0
-        metrics.replay_holds(lambda: len(self._left), lambda: self._size_bytes)
+        metrics.observe_replay(lambda: len(self._detached), lambda: self._size_bytes)
 
     async def answer(
-        self, ask: Asked, identity: Identity, source: Source, *, progress: Progress | None, known: tuple[int, ...]
+        self,
+        request: IncomingRequest,
+        identity: Identity,
+        source: Source,
+        *,
+        progress: StreamProgress | None,
+        known: tuple[int, ...],
     ) -> AsyncGenerator[Delta, None]:
-        """The deltas of an answer, from a tape where there can be one.
+        """The deltas of an answer, from a replay buffer where there is one.
 
-        `known`: tokens of the answer that the request brought along. Without `progress` nobody can come back for it.
+        `known`: tokens of the answer that came with the request. Without `progress` the stream cannot be resumed.
         """
         if progress is None:
             async with aclosing(source(known)) as deltas:
                 async for delta in deltas:
                     yield delta
             return
-        tape = self._find(ask, identity) or self._new(ask, identity, known)
-        seat, done = tape.sit(), False
-        if not tape.ended and tape.writer is None:
-            tape.writer = asyncio.create_task(self._write(tape, source, tape.begin()))
+        buffer = self._find(request, identity) or self._create(request, identity, known)
+        reader, complete = buffer.attach_reader(), False
+        if not buffer.finished and buffer.writer is None:
+            buffer.writer = asyncio.create_task(self._write(buffer, source, buffer.start_writing()))
         try:
-            async with aclosing(tape.read(seat)) as told:
-                async for delta in told:
+            async with aclosing(buffer.read(reader)) as deltas:
+                async for delta in deltas:
                     yield delta
-            done = True
+            complete = True
         finally:
-            if tape.seat == seat:
-                # Of one that was told to its end the last bytes may be lost on the way, to a client that comes back.
-                self._leave(tape, keep=ask.returns if done else not progress.wrong, runs=ask.returns)
+            if buffer.reader == reader:
+                # The last bytes of a complete stream may be lost on the way: a client that returns may want them.
+                keep = request.returns if complete else not progress.mismatched
+                self._detach(buffer, keep=keep, running=request.returns)
 
     def close(self) -> None:
-        """The server ends: nobody will come back to it."""
+        """The server shuts down: no client can resume here any more."""
         self._open = False
-        for tape in list(self._left.values()):
-            self._end(tape, "drained")
+        for buffer in list(self._detached.values()):
+            self._discard(buffer, "drained")
 
-    # -- who comes
+    # -- lookup
 
-    def _find(self, ask: Asked, identity: Identity) -> Tape | None:
-        """The tape of a stream that the same request takes up where it can be told from here on."""
-        tape, resume = self._tapes.get(str(identity)), ask.resume
+    def _find(self, request: IncomingRequest, identity: Identity) -> ReplayBuffer | None:
+        """The buffer of the stream that this request resumes, when it holds all that the client lacks."""
+        buffer, resume = self._buffers.get(str(identity)), request.resume
         if resume is None:
             return None
-        if tape is None or tape.digest != ask.digest:
+        if buffer is None or buffer.digest != request.digest:
             self._metrics.replay_resumed("told" if resume.tokens else "repeated", 0)
             return None
-        # Another server told more of it meanwhile, or told what came before without what this client wants to know.
-        if len(resume.tokens) > tape.position or resume.position < tape.since:
-            tape.sit()
-            self._end(tape, "stale")
+        # Another server got further meanwhile, or this buffer begins after the client's position.
+        if len(resume.tokens) > buffer.position or resume.position < buffer.first_position:
+            buffer.attach_reader()
+            self._discard(buffer, "stale")
             self._metrics.replay_resumed("told" if resume.tokens else "repeated", 0)
             return None
-        how = "ended" if tape.ended else "running" if tape.writer else "stopped"
-        self._metrics.replay_resumed(how, max(0, tape.position - resume.position))
-        self._forget_leaving(tape, "taken_up")
-        return tape
+        state = "ended" if buffer.finished else "running" if buffer.writer else "stopped"
+        self._metrics.replay_resumed(state, max(0, buffer.position - resume.position))
+        self._remove_from_detached(buffer, "taken_up")
+        return buffer
 
-    def _new(self, ask: Asked, identity: Identity, known: tuple[int, ...]) -> Tape:
-        tape = Tape(str(identity), ask.digest, known)
-        # Two requests under one name: only the first is known by it.
-        if self._open and tape.name not in self._tapes:
-            tape.kept = True
-            self._tapes[tape.name] = tape
-            self._grow(tape, TAPE_BYTES)
-        return tape
+    def _create(self, request: IncomingRequest, identity: Identity, known: tuple[int, ...]) -> ReplayBuffer:
+        buffer = ReplayBuffer(str(identity), request.digest, known)
+        # Of two requests with the same name only the first one can be resumed.
+        if self._open and buffer.name not in self._buffers:
+            buffer.retained = True
+            self._buffers[buffer.name] = buffer
+            self._add_size(buffer, BUFFER_BYTES)
+        return buffer
 
-    # -- what is told
+    # -- writing
 
-    async def _write(self, tape: Tape, source: Source, behind: int) -> None:
-        """`behind`: deltas that are on the tape already."""
+    async def _write(self, buffer: ReplayBuffer, source: Source, num_written: int) -> None:
+        """Appends the source's deltas after the first `num_written`, which the buffer has already."""
         try:
-            async with aclosing(source(tape.tokens)) as deltas:
+            async with aclosing(source(buffer.tokens)) as deltas:
                 async for delta in deltas:
-                    if behind:
-                        behind -= 1
+                    if num_written:
+                        num_written -= 1
                         continue
-                    before = tape.size_bytes
-                    tape.add(delta)
-                    self._grow(tape, tape.size_bytes - before)
-        except Exception as failure:  # a reader's to raise, now or when it comes
-            tape.fail(failure)
-        # Cancelled, it is another task's already.
-        tape.writer = None
+                    before = buffer.size_bytes
+                    buffer.append(delta)
+                    self._add_size(buffer, buffer.size_bytes - before)
+        except Exception as failure:  # its reader raises it, now or when one is attached
+            buffer.fail(failure)
+        # Not after a cancellation: then another task may be its writer already.
+        buffer.writer = None
 
-    def _grow(self, tape: Tape, size_bytes: int) -> None:
-        if not tape.kept:
+    def _add_size(self, buffer: ReplayBuffer, size_bytes: int) -> None:
+        if not buffer.retained:
             return
         self._size_bytes += size_bytes
-        while self._size_bytes > self._bounds.size_bytes:
-            if self._left:
-                self._end(next(iter(self._left.values())), "evicted")
+        while self._size_bytes > self._limits.size_bytes:
+            if self._detached:
+                self._discard(next(iter(self._detached.values())), "evicted")
             else:
-                self._unkeep(tape)
+                self._release(buffer)
                 break
 
-    # -- who goes
+    # -- readers that leave
 
-    def _leave(self, tape: Tape, *, keep: bool, runs: bool) -> None:
-        if not (keep and tape.kept and self._open) or tape.spoiled:
-            self._end(tape)
+    def _detach(self, buffer: ReplayBuffer, *, keep: bool, running: bool) -> None:
+        """Its reader left. `keep` it for a client that resumes; `running`: the engine continues meanwhile."""
+        if not (keep and buffer.retained and self._open and buffer.resumable):
+            self._discard(buffer)
             return
-        if not runs:
-            tape.stop()
-        self._left[tape.name] = tape
-        tape.timer = self._later(self._bounds.window_s, lambda: self._end(tape, "expired"))
-        if len(self._left) > self._bounds.streams:
-            self._end(next(iter(self._left.values())), "evicted")
+        if not running:
+            buffer.stop_writing()
+        self._detached[buffer.name] = buffer
+        buffer.timer = self._call_later(self._limits.window_s, lambda: self._discard(buffer, "expired"))
+        if len(self._detached) > self._limits.streams:
+            self._discard(next(iter(self._detached.values())), "evicted")
 
-    def _end(self, tape: Tape, how: str = "") -> None:
-        """`how` it ended, of one without a reader."""
-        tape.stop()
-        self._forget_leaving(tape, how)
-        self._unkeep(tape)
+    def _discard(self, buffer: ReplayBuffer, reason: str = "") -> None:
+        """`reason`: for the metrics, of a detached buffer."""
+        buffer.stop_writing()
+        self._remove_from_detached(buffer, reason)
+        self._release(buffer)
 
-    def _forget_leaving(self, tape: Tape, how: str) -> None:
-        """It has a timer as long as it has no reader."""
-        if tape.timer:
-            tape.timer.cancel()
-            tape.timer = None
-            del self._left[tape.name]
-            self._metrics.replay_ended(how)
+    def _remove_from_detached(self, buffer: ReplayBuffer, reason: str) -> None:
+        """It is not detached any more. A buffer has a timer as long as it is detached."""
+        if buffer.timer:
+            buffer.timer.cancel()
+            buffer.timer = None
+            del self._detached[buffer.name]
+            self._metrics.replay_ended(reason)
 
-    def _unkeep(self, tape: Tape) -> None:
-        if tape.kept:
-            tape.kept = False
-            del self._tapes[tape.name]
-            self._size_bytes -= tape.size_bytes
+    def _release(self, buffer: ReplayBuffer) -> None:
+        """No request can resume it any more."""
+        if buffer.retained:
+            buffer.retained = False
+            del self._buffers[buffer.name]
+            self._size_bytes -= buffer.size_bytes

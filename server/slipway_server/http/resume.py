@@ -1,9 +1,10 @@
-"""Streams that can go on elsewhere: how far one has come, said beside each event, and how another server takes it up.
+"""Resumable streams: each event carries its position, and another server can continue the stream from there.
 
-What the gateway and the server say to each other about it stands in docs/contracts.md.
+The protocol between the gateway and the server is described in docs/contracts.md.
 """
 
 import re
+import secrets
 import time
 import uuid
 from collections.abc import Mapping
@@ -14,8 +15,7 @@ from zlib import crc32
 from aiohttp import web
 
 from .bodies import body_of
-from .errors import ApiError, invalid
-from .schemas import Sampling
+from .errors import HttpError, invalid
 from .tenant import Tenants
 
 RESUMABLE = "X-Slipway-Resumable"
@@ -32,7 +32,7 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What must stay the same when another server goes on: the draw's seed, and what clients see in each chunk."""
+    """What stays the same when another server continues: the sampling seed, and the fields that each chunk repeats."""
 
     seed: int
     created: int = field(default_factory=lambda: int(time.time()))  # Unix seconds
@@ -44,9 +44,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a stream is taken up: its events up to `position` are with the client.
+    """Where a stream is resumed: its client has the events up to `position`.
 
-    `tokens` are those behind these events. Without them the same tokens are generated once more, unsent.
+    `tokens` are the output tokens that are known. Without them the same tokens are generated again, and not sent.
     """
 
     identity: Identity
@@ -56,10 +56,10 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request's body, and what its headers say about resuming and whose it is.
+class IncomingRequest:
+    """A request's body, and what its headers say about resuming and its tenant.
 
-    `returns`: its client comes back when it loses its connection, and wants its slot kept meanwhile.
+    `returns`: its client resumes when it loses its connection, and wants its slot kept until then.
     """
 
     body: bytes
@@ -70,43 +70,42 @@ class Asked:
     returns: bool = False
 
     @property
-    def resumed(self) -> tuple[int, ...]:
-        """Tokens of the answer that are there already."""
+    def resumed_tokens(self) -> tuple[int, ...]:
+        """Output tokens that are already known."""
         return self.resume.tokens if self.resume else ()
 
     @property
-    def told(self) -> tuple[int, ...]:
-        """Of these, the ones whose events the client has: what goes with the others must be computed anew."""
+    def delivered_tokens(self) -> tuple[int, ...]:
+        """Those of `resumed_tokens` whose events the client has. Log probabilities of the others are computed again."""
         return self.resume.tokens[: self.resume.position] if self.resume else ()
 
     @property
     def digest(self) -> bytes:
-        """Of what decides over the answer, but for the seed: equal for one who asks the same again, and nobody else."""
+        """Of all that determines the answer but the seed: equal for the same request of the same tenant only."""
         return blake2b(b"\0".join((self.path.encode(), self.tenant.encode(), self.body)), digest_size=16).digest()
 
-    def identity(self, sampling: Sampling) -> Identity:
-        """Of the stream, new or taken up; from here on the sampling has its seed."""
+    def stream_identity(self, seed: int | None) -> Identity:
+        """The resumed stream's identity, or a new one with the client's seed or a random one."""
         if self.resume:
-            sampling.seed = self.resume.identity.seed
             return self.resume.identity
-        return Identity(sampling.settle_seed())
+        return Identity(secrets.randbits(63) if seed is None else seed)
 
-    def progress(self, identity: Identity, *, streamed: bool, prompts: int = 1) -> "Progress | None":
-        """Of a stream that can go on elsewhere: one prompt has one order of events, several have none."""
+    def track_progress(self, identity: Identity, *, streamed: bool, prompts: int = 1) -> "StreamProgress | None":
+        """For a stream that can be resumed. Events of several prompts come in no fixed order, so that these cannot."""
         if self.resume and not (streamed and prompts == 1):
             raise invalid("Only a stream that answers one prompt can be taken up again.", "stream")
-        return Progress(identity, self.resume) if streamed and prompts == 1 and self.resumable else None
+        return StreamProgress(identity, self.resume) if streamed and prompts == 1 and self.resumable else None
 
 
-async def asked(http: web.Request, tenants: Tenants) -> Asked:
+async def read_request(http: web.Request, tenants: Tenants) -> IncomingRequest:
     body = await body_of(http)
-    return read(http.headers, body, http.path, tenants.of(http.headers))
+    return parse_request(http.headers, body, http.path, tenants.of(http.headers))
 
 
-def read(headers: Mapping[str, str], body: bytes, path: str = "", tenant: str = "") -> Asked:
+def parse_request(headers: Mapping[str, str], body: bytes, path: str = "", tenant: str = "") -> IncomingRequest:
     where, returns = headers.get(RESUME), RETURNS in headers
     if where is None:
-        return Asked(body, RESUMABLE in headers, tenant=tenant, path=path, returns=returns)
+        return IncomingRequest(body, RESUMABLE in headers, tenant=tenant, path=path, returns=returns)
     found = _RESUME.fullmatch(where)
     size = headers.get(RESUME_BYTES, "0")
     if not found or not _SIZE.fullmatch(size) or int(size) > len(body):
@@ -114,7 +113,7 @@ def read(headers: Mapping[str, str], body: bytes, path: str = "", tenant: str = 
     seed, created, name, position, check = found.groups()
     cut = len(body) - int(size)
     resume = Resume(Identity(int(seed, 16), int(created, 16), name), int(position), int(check, 16), _tokens(body[cut:]))
-    return Asked(body[:cut], True, resume, tenant, path, returns)
+    return IncomingRequest(body[:cut], True, resume, tenant, path, returns)
 
 
 def _tokens(text: bytes) -> tuple[int, ...]:
@@ -126,60 +125,60 @@ def _tokens(text: bytes) -> tuple[int, ...]:
     return tokens
 
 
-class Progress:
-    """How far a stream has come. A position is the number of tokens behind an event; the last event has one more."""
+class StreamProgress:
+    """How far a stream has come. An event's position is the number of tokens so far; the last event has one more."""
 
     def __init__(self, identity: Identity, resume: Resume | None = None) -> None:
         self.identity = identity
         self.position = 0
-        self.wrong = False  # what came is not the stream that was to be taken up
+        self.mismatched = False  # the tokens are not those of the stream that is resumed
         self._check = 0
-        self._unsaid: list[int] = []
+        self._pending_tokens: list[int] = []
         # An opening event has position 0: nothing was sent before it.
         self._sent, self._expected = (resume.position, resume.check) if resume else (-1, 0)
         self._known = len(resume.tokens) if resume else 0
 
-    def saw(self, token: int) -> None:
+    def add_token(self, token: int) -> None:
         self._check = crc32(token.to_bytes(4, "little"), self._check)
-        self._move()
+        self._advance()
         if self.position > self._known:
-            self._unsaid.append(token)
+            self._pending_tokens.append(token)
 
-    def ended(self) -> None:
-        """Before an event that comes after the last token's."""
-        self._move()
+    def add_end(self) -> None:
+        """Call it before an event that comes after the last token's."""
+        self._advance()
 
     @property
-    def repeats(self) -> bool:
-        """Whether tokens that its client has are computed once more: those that nobody told."""
+    def recomputes(self) -> bool:
+        """Whether tokens that its client has must be generated again, because the request did not carry them."""
         return self._known < self._sent
 
     @property
-    def fresh(self) -> bool:
-        """Whether the event at this position is one that the client does not have."""
+    def is_new(self) -> bool:
+        """Whether the client lacks the event at this position."""
         return self.position > self._sent
 
-    def mark(self) -> bytes:
-        """The line beside the next event: its position, a checksum of all tokens, and the tokens since the last."""
-        tokens = ",".join(map(str, self._unsaid))
-        self._unsaid.clear()
+    def comment(self) -> bytes:
+        """The comment before the next event: its position, a checksum of all tokens, and the tokens since the last."""
+        tokens = ",".join(map(str, self._pending_tokens))
+        self._pending_tokens.clear()
         return f": {self.position}.{self._check:08x} {tokens}\n".encode()
 
     def finish(self) -> None:
-        self._refuse(wrong=self.position < self._sent)
+        self._check_match(mismatched=self.position < self._sent)
 
-    def _move(self) -> None:
+    def _advance(self) -> None:
         self.position += 1
-        self._refuse(wrong=self.position == self._sent and self._check != self._expected)
+        self._check_match(mismatched=self.position == self._sent and self._check != self._expected)
 
-    def _refuse(self, *, wrong: bool) -> None:
-        if wrong:
-            self.wrong = True
-            raise gone()
+    def _check_match(self, *, mismatched: bool) -> None:
+        if mismatched:
+            self.mismatched = True
+            raise stream_gone()
 
 
-def gone() -> ApiError:
-    return ApiError(
+def stream_gone() -> HttpError:
+    return HttpError(
         410,
         "This stream cannot be taken up again: the same request does not lead to the same answer here. Ask anew.",
         code="stream_gone",

@@ -1,6 +1,5 @@
-"""The bodies that clients send, for all protocols: this is what is checked, and what GET /openapi.json shows."""
+"""The request bodies of all protocols: they validate requests and make the schema of GET /openapi.json."""
 
-import secrets
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -74,22 +73,17 @@ class Sampling(Struct, kw_only=True):
         return self.max_tokens
 
     @property
-    def stops(self) -> tuple[str, ...]:
+    def stop_strings(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def settle_seed(self) -> int:
-        """The client's seed, or one that is drawn once and kept: whoever goes on with the answer needs it."""
-        if self.seed is None:
-            self.seed = secrets.randbits(63)
-        return self.seed
-
-    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
+        """`stop_token_ids`: the model's own. `seed`: the client's, or the one that was drawn for the stream."""
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=self.top_p or 1.0,
             top_k=max(0, self.top_k or 0),
-            seed=self.settle_seed(),
+            seed=seed,
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
             stop_token_ids=() if self.ignore_eos else stop_token_ids,
@@ -123,22 +117,22 @@ class FullSampling(Sampling, kw_only=True):
 
     @property
     def candidates(self) -> int:
-        """Answers to generate for each prompt, of which `choices` are told."""
+        """Answers to generate for each prompt. `choices` of them are returned."""
         return self.choices
 
     @property
     def beams(self) -> int:
-        """Sequences that a beam search keeps, of which `choices` are told."""
+        """The number of beams. `choices` of the answers are returned."""
         return self.choices
 
     @property
-    def told_logprobs(self) -> int:
-        """Alternatives to tell for each token; -1: nothing."""
+    def token_logprobs(self) -> int:
+        """Alternatives to return for each token; -1: no log probabilities."""
         return -1
 
     @property
-    def told_prompt_logprobs(self) -> int:
-        """Alternatives to tell for each token of the prompt; -1: nothing."""
+    def prompt_token_logprobs(self) -> int:
+        """Alternatives to return for each token of the prompt; -1: no log probabilities."""
         return -1 if self.prompt_logprobs is None else self.prompt_logprobs
 
     def check(self) -> None:
@@ -171,11 +165,11 @@ class FullSampling(Sampling, kw_only=True):
             value = getattr(self, name, None)
             if value and value not in nothing:
                 raise invalid(f"{name} does not go with beam search.", name)
-        if self.told_logprobs >= 0 or self.told_prompt_logprobs >= 0:
+        if self.token_logprobs >= 0 or self.prompt_token_logprobs >= 0:
             raise invalid("Log probabilities are not told of a beam search.", "logprobs")
 
-    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-        params = Sampling.params(self, max_tokens, stop_token_ids)
+    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
+        params = Sampling.params(self, max_tokens, stop_token_ids, seed)
         return replace(
             params,
             min_p=self.min_p or 0.0,
@@ -185,8 +179,8 @@ class FullSampling(Sampling, kw_only=True):
             min_tokens=self.min_tokens or 0,
             stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
             # Candidates are compared by what their tokens' probabilities were.
-            logprobs=max(self.told_logprobs, 0 if self.candidates > self.choices else -1),
-            prompt_logprobs=self.told_prompt_logprobs,
+            logprobs=max(self.token_logprobs, 0 if self.candidates > self.choices else -1),
+            prompt_logprobs=self.prompt_token_logprobs,
         )
 
 
@@ -212,7 +206,7 @@ class ChatRequest(FullSampling, kw_only=True):
         return self.max_completion_tokens or self.max_tokens
 
     @property
-    def told_logprobs(self) -> int:
+    def token_logprobs(self) -> int:
         return self.top_logprobs or 0 if self.logprobs else -1
 
     def check(self) -> None:
@@ -254,12 +248,12 @@ class CompletionRequest(FullSampling, kw_only=True):
         return self.best_of or self.choices
 
     @property
-    def told_logprobs(self) -> int:
+    def token_logprobs(self) -> int:
         return -1 if self.logprobs is None else self.logprobs
 
     @property
-    def told_prompt_logprobs(self) -> int:
-        return max(super().told_prompt_logprobs, self.told_logprobs if self.echo else -1)
+    def prompt_token_logprobs(self) -> int:
+        return max(super().prompt_token_logprobs, self.token_logprobs if self.echo else -1)
 
     def check(self) -> None:
         super().check()

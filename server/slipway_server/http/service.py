@@ -1,4 +1,4 @@
-"""One model as the endpoints see it: prompts in, text deltas or vectors out, with limits, stops and metrics."""
+"""One served model: prompts in, text deltas or vectors out, with limits, stop strings and metrics."""
 
 import asyncio
 import time
@@ -11,17 +11,17 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, EngineError, QueueFull, RequestRefused
-from ..engine.request import Event, FinishReason, Logprobs, Request, SamplingParams
-from ..telemetry.metrics import Metrics, Timing
+from ..engine.request import FinishReason, Logprobs, Request, RequestOutput, SamplingParams
+from ..telemetry.metrics import ServerMetrics, Timing
 from ..telemetry.tracing import Tracing
 from ..text.detokenizer import detokenizer
 from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
 from .errors import (
-    ApiError,
+    HttpError,
+    contradictory,
     engine_crashed,
     failed,
-    impossible,
     invalid,
     lost,
     non_finite,
@@ -31,8 +31,8 @@ from .errors import (
     unavailable,
 )
 from .probes import Health
-from .prompts import Limits, Model, Prompt, Prompts, check_tokens
-from .resume import gone
+from .prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
+from .resume import stream_gone
 from .schemas import ChatRequest, FullSampling, Sampling
 from .tenant import Tenants
 
@@ -40,16 +40,16 @@ from .tenant import Tenants
 Vector: TypeAlias = "array[float]"
 T = TypeVar("T")
 
-ENDS = {
+ERRORS = {
     FinishReason.ERROR: failed,
     FinishReason.NON_FINITE: non_finite,
-    FinishReason.INVALID: impossible,
+    FinishReason.INVALID: contradictory,
     FinishReason.LOST: lost,
     FinishReason.CRASHED: engine_crashed,
     FinishReason.DEADLINE: too_late,
 }
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd and large: seeds of choices do not meet those of neighbouring requests
-REPLAY_TURN_TOKENS = 256  # of a resumed answer, between which other requests get a turn
+TOKENS_PER_YIELD = 256  # of a resumed answer, before other requests get the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +66,26 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a request asks of the engine for each of its answers; made by `Service.generation`, which checks it."""
+    """How each answer of a request is generated; made by `ModelService.prepare_generation`, which checks it."""
 
     sampling: Sampling
+    seed: int
     priority: int = 0
     tenant: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
-class Service:
+class ModelService:
     def __init__(
         self,
-        model: Model,
+        model: ServedModel,
         engine: EngineClient,
-        metrics: Metrics,
+        metrics: ServerMetrics,
         health: Health,
         tracing: Tracing | None = None,
         tenants: Tenants | None = None,
     ) -> None:
-        """`tenants`: who says whose request it is; without them nobody is believed."""
+        """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
         self._engine, self._prompts = engine, Prompts(model)
@@ -96,12 +97,12 @@ class Service:
             raise unavailable(*self.health.why_not_loaded)
 
     @property
-    def room_tokens(self) -> int:
+    def max_context_tokens(self) -> int:
         """For a prompt and its answer: the model's context, or a smaller KV cache."""
         ready, context = self._engine.ready, self.model.context_tokens
         return min(context, ready.kv_tokens) if ready and self.model.checkpoint.task == "generate" else context
 
-    def turns(self) -> asyncio.Semaphore:
+    def slots(self) -> asyncio.Semaphore:
         """Lets the prompts of one HTTP request take no more than all slots: the queue is for other requests."""
         return asyncio.Semaphore(self._engine.slots)
 
@@ -111,8 +112,8 @@ class Service:
         return getattr(self._engine.ready, "vocab_size", 0) or self.model.embedding_rows
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.room_tokens, self.vocabulary_size)
+    def _limits(self) -> PromptLimits:
+        return PromptLimits(self.max_context_tokens, self.vocabulary_size)
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
         """The prompt of a chat, whose messages are as they came."""
@@ -122,37 +123,39 @@ class Service:
         self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
     ) -> list[Prompt]:
         """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
-        return await self._prompts.all_of(given, self._limits, param=param, special_tokens=special_tokens)
+        return await self._prompts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
 
-    async def generation(self, sampling: Sampling, *, priority: int = 0, tenant: str = "") -> Generation:
-        """Raises ApiError for token ids that the model does not have, by the name of the field."""
+    async def prepare_generation(
+        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = ""
+    ) -> Generation:
+        """Raises HttpError with the name of the field for token ids that the model does not have."""
         if not isinstance(sampling, FullSampling):
-            return Generation(sampling, priority, tenant)
+            return Generation(sampling, seed, priority, tenant)
         biased = [int(token) for token in sampling.logit_bias or ()]
-        allowed, stops = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
-        named = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stops}
-        for param, tokens in named.items():
+        allowed, stop_token_ids = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
+        fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
+        for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        return Generation(sampling, priority, tenant, await self._prompts.spellings(sampling.bad_words or []))
+        return Generation(sampling, seed, priority, tenant, await self._prompts.encode_words(sampling.bad_words or []))
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
         request = self._request(prompt, generation, choice=choice, resumed=resumed)
-        text = _TextOf(request, generation.sampling, self.model.tokenizer)
+        text = _DeltaBuilder(request, generation.sampling, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
-            delta = text.add(Event(request.id, token, finish=request.sampling.finish_after(token, count)))
+            delta = text.add(RequestOutput(request.id, token, finish=request.sampling.finish_after(token, count)))
             yield delta
             if delta.finish:
                 return
-            if count % REPLAY_TURN_TOKENS == 0:
+            if count % TOKENS_PER_YIELD == 0:
                 await asyncio.sleep(0)
         async with aclosing(self._events(request)) as events:
             async for event in events:
                 if event.token is None:  # a part of the prompt
-                    text.of_prompt += event.prompt_logprobs
+                    text.prompt_logprobs += event.prompt_logprobs
                     continue
                 delta = text.add(event)
                 yield delta
@@ -162,31 +165,31 @@ class Service:
     def _request(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> Request:
-        """Raises ApiError for one that this model or its context cannot answer."""
+        """Raises HttpError for one that this model or its context cannot answer."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
-        sampling, room = generation.sampling, self.room_tokens - len(prompt)
-        limit = room if sampling.limit is None else sampling.limit
-        if limit > room:
+        sampling, remaining = generation.sampling, self.max_context_tokens - len(prompt)
+        limit = remaining if sampling.limit is None else sampling.limit
+        if limit > remaining:
             raise too_long(
                 f"The prompt has {len(prompt)} tokens and {limit} are asked for; this server's context is "
-                f"{self.room_tokens} tokens, so that {room} are left.",
+                f"{self.max_context_tokens} tokens, so that {remaining} are left.",
                 "max_tokens",
             )
         params = self._params(generation, max(1, limit), choice)
         if resumed:
             params = replace(params, prompt_logprobs=-1)  # the client has them
         if max(resumed, default=0) >= self.vocabulary_size:
-            raise gone()
+            raise stream_gone()
         timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
         name = f"gen-{uuid.uuid4().hex}"
         return Request(name, prompt, params, generation.priority, resumed, generation.tenant, timeout_s=timeout_s)
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
-        """Each choice draws with a seed of its own."""
+        """Each choice has its own seed."""
         # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
-        stops = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
-        params = generation.sampling.params(limit, stops)
+        stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
+        params = generation.sampling.params(limit, stop_token_ids, generation.seed)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
         return replace(params, bad_words=generation.bad_words, seed=seed)
 
@@ -211,15 +214,15 @@ class Service:
             while not search.done:
                 left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
                 step = replace(request, timeout_s=left_s)
-                steps = [self._after(step, beam, rules.alternatives, timing) for beam in search.running]
-                search.advance(await together(steps))
+                steps = [self._extend_beam(step, beam, rules.alternatives, timing) for beam in search.running]
+                search.advance(await gather_all(steps))
                 self.metrics.token(timing)
             timing.finish = search.answers[0].finish or FinishReason.STOP
         answers = search.answers[: sampling.choices]
-        return [(beam, self._text_of(request, sampling, beam)) for beam in answers]
+        return [(beam, self._beam_text(request, sampling, beam)) for beam in answers]
 
-    async def _after(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
-        """The likeliest tokens after a beam. A search that has begun is not sent away because others wait."""
+    async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
+        """The likeliest tokens after a beam. A search that has begun is not refused when the queue is full."""
         params = SamplingParams(len(beam.tokens) + 1, temperature=0.0, logprobs=alternatives)
         step = replace(request, id=f"beam-{uuid.uuid4().hex}", sampling=params, resumed=beam.tokens)
         async with aclosing(self._engine_events(step, admitted=bool(beam.tokens))) as events:
@@ -230,27 +233,29 @@ class Service:
                     self.metrics.started(timing)
         raise failed("The engine ended a request without a token.")
 
-    def _text_of(self, request: Request, sampling: Sampling, beam: Beam) -> str:
-        text, last = _TextOf(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
-        events = (Event("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens))
+    def _beam_text(self, request: Request, sampling: Sampling, beam: Beam) -> str:
+        text, last = _DeltaBuilder(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
+        events = (
+            RequestOutput("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens)
+        )
         return "".join(text.add(event).text for event in events)
 
     async def embed(self, prompts: list[tuple[int, ...]], *, tenant: str = "") -> list[Vector]:
         if self.model.checkpoint.task != "embed":
             raise invalid(f"{self.model.name} is a language model: it has no embeddings.", "model")
-        turns = self.turns()
-        return await together([self._embed_one(prompt, turns, tenant) for prompt in prompts])
+        slots = self.slots()
+        return await gather_all([self._embed_one(prompt, slots, tenant) for prompt in prompts])
 
-    async def _embed_one(self, prompt: tuple[int, ...], turns: asyncio.Semaphore, tenant: str) -> Vector:
+    async def _embed_one(self, prompt: tuple[int, ...], slots: asyncio.Semaphore, tenant: str) -> Vector:
         request = Request(f"emb-{uuid.uuid4().hex}", prompt, tenant=tenant)
-        async with turns, aclosing(self._events(request)) as events:
+        async with slots, aclosing(self._events(request)) as events:
             async for event in events:
                 if event.embedding is not None:
                     return array("f", event.embedding)
         raise failed("The engine ended a request without an embedding.")
 
-    async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
-        """What the engine tells of a request, with its timing."""
+    async def _events(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """The engine's events of a request. Records its timing."""
         timing = Timing(request.known_tokens)
         with self._timed(timing):
             async with aclosing(self._engine_events(request)) as events:
@@ -264,27 +269,27 @@ class Service:
                         timing.finish = event.finish
                     yield event
 
-    async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
-        """The engine's events; its troubles as answers for the client."""
+    async def _engine_events(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
+        """The engine's events. Its errors become HTTP errors."""
         try:
             async with aclosing(self._engine.stream(request, admitted=admitted)) as events:
                 async for event in events:
-                    if event.finish in ENDS:
-                        raise ENDS[event.finish](event.error or "The engine failed.")
+                    if event.finish in ERRORS:
+                        raise ERRORS[event.finish](event.error or "The engine failed.")
                     yield event
         except QueueFull as error:
             raise queue_full(str(error)) from None
         except RequestRefused as error:
-            raise impossible(str(error)) from None
+            raise contradictory(str(error)) from None
         except EngineError:
             raise unavailable(*self.health.why_not_loaded) from None
 
     @contextmanager
     def _timed(self, timing: Timing) -> Iterator[None]:
-        """Counts once what has begun to run, however it ends."""
+        """Records a request that has run once, however it ends."""
         try:
             yield
-        except ApiError:
+        except HttpError:
             timing.finish = "error"
             raise
         finally:
@@ -293,8 +298,8 @@ class Service:
             self.tracing.phases(timing)
 
 
-async def together(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
-    """All results, or the first failure: then nothing goes on."""
+async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
+    """All results, or the first failure, which cancels the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
@@ -303,34 +308,34 @@ async def together(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
             task.cancel()
 
 
-class _TextOf:
-    """Tokens of one request to deltas. An answer of no tokens is one of a token that is not told."""
+class _DeltaBuilder:
+    """Builds deltas from a request's tokens. For max_tokens 0 it generates one token and does not return it."""
 
     def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"
         full = sampling if isinstance(sampling, FullSampling) else None
-        self._tells_stop = full is not None and full.include_stop_str_in_output
+        self._include_stop = full is not None and full.include_stop_str_in_output
         skips = full is None or full.skip_special_tokens
         self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips)
-        self._stops = StopMatcher(sampling.stops, include=self._tells_stop)
-        self._stop_token_ids, self._least = request.sampling.stop_token_ids, request.sampling.min_tokens
-        self._tokens, self._silent = 0, sampling.limit == 0
-        self.of_prompt: tuple[Logprobs, ...] = ()  # to go with the next delta
+        self._stops = StopMatcher(sampling.stop_strings, include=self._include_stop)
+        self._stop_token_ids, self._min_tokens = request.sampling.stop_token_ids, request.sampling.min_tokens
+        self._tokens, self._discard = 0, sampling.limit == 0
+        self.prompt_logprobs: tuple[Logprobs, ...] = ()  # to go with the next delta
 
-    def add(self, event: Event) -> Delta:
+    def add(self, event: RequestOutput) -> Delta:
         assert event.token is not None, "an embedding has no text"
-        of_prompt, self.of_prompt = self.of_prompt + event.prompt_logprobs, ()
-        if self._silent:
-            return Delta("", 0, event.token, FinishReason.LENGTH, None, of_prompt)
+        prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs + event.prompt_logprobs, ()
+        if self._discard:
+            return Delta("", 0, event.token, FinishReason.LENGTH, None, prompt_logprobs)
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
         if self._stops.matched:
             finish = FinishReason.STOP
-        return Delta(text, self._tokens, event.token, finish, event.logprobs, of_prompt)
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, prompt_logprobs)
 
     def _text(self, token: int, *, last: bool) -> str:
-        text, may_end = "", self._tokens > self._least
-        if self._tells_stop or token not in self._stop_token_ids:
+        text, may_end = "", self._tokens > self._min_tokens
+        if self._include_stop or token not in self._stop_token_ids:
             text = self._stops.push(self._detokenizer.push(token), may_end=may_end)
         if last and not self._stops.matched:
             text += self._stops.push(self._detokenizer.flush(), may_end=may_end)

@@ -1,13 +1,13 @@
-"""Copies of requests whose answers nobody waits for, as the gateway marks them; docs/contracts.md has the words."""
+"""Shadow requests: copies that the gateway marks and whose responses are discarded; see docs/contracts.md."""
 
 from collections.abc import Mapping
 
-from .priority import limited
+from .priority import limit_priority
 
 SHADOW = "X-Slipway-Shadow"
-PRIORITY = 1001  # behind all that clients can ask for
+PRIORITY = 1001  # after all priorities that clients can request
 
 
-def priority_of(headers: Mapping[str, str], asked: int | None = None) -> int:
-    """The class of a request, of which lower ones run earlier: as far as it may be asked for; a shadow has the last."""
-    return PRIORITY if SHADOW in headers else limited(headers, asked or 0)
+def priority_of(headers: Mapping[str, str], requested: int | None = None) -> int:
+    """The priority class of a request, clamped to the gateway's limit. A shadow request has the last class."""
+    return PRIORITY if SHADOW in headers else limit_priority(headers, requested or 0)

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ..engine.request import FinishReason, Logprobs
-from .logprobs import of_chat, of_completion, of_prompt
-from .prompts import Model, Prompt
-from .resume import Identity, Progress
+from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
+from .prompts import Prompt, ServedModel
+from .resume import Identity, StreamProgress
 from .schemas import ChatRequest, CompletionRequest
 from .service import Delta
 
-Indexed = tuple[int, Delta]
+IndexedDelta = tuple[int, Delta]
 
 
 class Choice:
@@ -35,9 +35,9 @@ class Choice:
         return sum(item.values[0] for item in self.logprobs) / max(1, len(self.logprobs))
 
 
-def best(choices: list[Choice], *, wanted: int) -> list[Choice]:
+def best(choices: list[Choice], *, count: int) -> list[Choice]:
     """Those with the highest scores, the best one first; equal ones in their order."""
-    return sorted(choices, key=lambda choice: -choice.score)[:wanted]
+    return sorted(choices, key=lambda choice: -choice.score)[:count]
 
 
 class Shape(ABC):
@@ -45,7 +45,7 @@ class Shape(ABC):
 
     id_prefix, whole_object, chunk_object = "", "", ""
 
-    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt]) -> None:
+    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt]) -> None:
         self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model.name}
         self._tokenizer = model.tokenizer
         self._prompts = prompts
@@ -61,7 +61,7 @@ class Shape(ABC):
     def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
-        """What comes before the first delta of a choice."""
+        """The chunk before the first delta of a choice."""
         return None
 
     def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Shape(ABC):
         return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
 
     async def chunks(
-        self, deltas: AsyncIterator[Indexed], *, with_usage: bool, progress: Progress | None
+        self, deltas: AsyncIterator[IndexedDelta], *, with_usage: bool, progress: StreamProgress | None
     ) -> AsyncIterator[dict[str, Any]]:
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}
@@ -79,38 +79,38 @@ class Shape(ABC):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
             if progress:
-                progress.saw(delta.token)
+                progress.add_token(delta.token)
             choice = self.delta(index, delta)
             if delta.text or delta.finish or delta.logprobs:
                 yield head | {"choices": [choice]}
         if with_usage:
             if progress:
-                progress.ended()
+                progress.add_end()
             yield head | {"choices": [], "usage": usage_of(self.prompt_tokens, sum(tokens.values()))}
 
 
 class ChatShape(Shape):
     id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt], body: ChatRequest) -> None:
+    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest) -> None:
         super().__init__(model, identity, prompts)
         self._body = body
 
     def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
         answer = super().whole(choices, completion_tokens)
         if (count := self._body.prompt_logprobs) is not None:
-            told = choices[0].prompt_logprobs
-            answer["prompt_logprobs"] = of_prompt(told, self._tokenizer, count)
+            logprobs = choices[0].prompt_logprobs
+            answer["prompt_logprobs"] = format_prompt_logprobs(logprobs, self._tokenizer, count)
         return answer
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text}
-        told = of_chat(choice.logprobs, self._tokenizer) if choice.logprobs else None
-        return {"index": index, "message": message, "logprobs": told, "finish_reason": choice.finish}
+        logprobs = format_chat_logprobs(choice.logprobs, self._tokenizer) if choice.logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
-        told = of_chat([delta.logprobs], self._tokenizer) if delta.logprobs else None
-        return {"index": index, "delta": {"content": delta.text}, "logprobs": told, "finish_reason": delta.finish}
+        logprobs = format_chat_logprobs([delta.logprobs], self._tokenizer) if delta.logprobs else None
+        return {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs, "finish_reason": delta.finish}
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any]:
         return {
@@ -124,47 +124,50 @@ class ChatShape(Shape):
 class CompletionShape(Shape):
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: Model, identity: Identity, prompts: list[Prompt], body: CompletionRequest) -> None:
+    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: CompletionRequest) -> None:
         super().__init__(model, identity, prompts)
         self._body = body
         self._offsets: dict[int, int] = {}  # characters before the next token of each choice
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        text, told = choice.text, self._told(index, choice.logprobs, choice.prompt_logprobs, opens=True)
+        text, logprobs = (
+            choice.text,
+            self._completion_logprobs(index, choice.logprobs, choice.prompt_logprobs, is_first=True),
+        )
         if self._body.echo:
             text = self._prompt(index).text + text
-        answer = {"index": index, "text": text, "logprobs": told, "finish_reason": choice.finish}
+        answer = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish}
         if (count := self._body.prompt_logprobs) is not None:
-            answer["prompt_logprobs"] = of_prompt(choice.prompt_logprobs, self._tokenizer, count)
+            answer["prompt_logprobs"] = format_prompt_logprobs(choice.prompt_logprobs, self._tokenizer, count)
         return answer
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
-        told = self._told(index, [delta.logprobs], ()) if delta.logprobs else None
-        if self._body.logprobs is not None and told is None:
-            # Taken up from another server: its client was told of it there.
+        logprobs = self._completion_logprobs(index, [delta.logprobs], ()) if delta.logprobs else None
+        if self._body.logprobs is not None and logprobs is None:
+            # Resumed from another server, which sent the log probabilities of this token.
             self._offsets[index] = self._offsets.get(index, 0) + len(self._tokenizer.text_of(delta.token))
-        return {"index": index, "text": delta.text, "logprobs": told, "finish_reason": delta.finish}
+        return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish}
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
         if not self._body.echo:
             return None
-        told = self._told(index, [], delta.prompt_logprobs, opens=True)
+        logprobs = self._completion_logprobs(index, [], delta.prompt_logprobs, is_first=True)
         self._offsets[index] = sum(len(self._tokenizer.text_of(token)) for token in self._prompt(index).tokens)
-        return {"index": index, "text": self._prompt(index).text, "logprobs": told, "finish_reason": None}
+        return {"index": index, "text": self._prompt(index).text, "logprobs": logprobs, "finish_reason": None}
 
     def _prompt(self, index: int) -> Prompt:
         return self._prompts[index // self._body.choices]
 
-    def _told(
-        self, index: int, told: list[Logprobs], of_the_prompt: tuple[Logprobs, ...], *, opens: bool = False
+    def _completion_logprobs(
+        self, index: int, logprobs: list[Logprobs], prompt_logprobs: tuple[Logprobs, ...], *, is_first: bool = False
     ) -> dict[str, Any] | None:
         if self._body.logprobs is None:
             return None
-        echoed = opens and bool(self._body.echo)
+        echoed = is_first and bool(self._body.echo)
         first = self._prompt(index).tokens[0] if echoed else None
-        items = [*(of_the_prompt if echoed else ()), *told]
+        items = [*(prompt_logprobs if echoed else ()), *logprobs]
         offset = self._offsets.get(index, 0)
-        shown = of_completion(items, self._tokenizer, self._body.logprobs, offset=offset, first=first)
+        shown = format_completion_logprobs(items, self._tokenizer, self._body.logprobs, offset=offset, first=first)
         self._offsets[index] = offset + sum(map(len, shown["tokens"]))
         return shown
 

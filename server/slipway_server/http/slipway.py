@@ -9,17 +9,17 @@ from aiohttp import web
 
 from .bodies import body_of, parse
 from .openai import check_model
-from .replay import Replays
-from .resume import Asked, Progress, asked
+from .replay import ReplayStore
+from .resume import IncomingRequest, StreamProgress, read_request
 from .schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
-from .service import Delta, Service
+from .service import Delta, ModelService
 from .shadow import priority_of
 from .shapes import Choice
 from .sse import json_response, stream_events
 
 
 class Slipway:
-    def __init__(self, service: Service, replays: Replays) -> None:
+    def __init__(self, service: ModelService, replays: ReplayStore) -> None:
         self._service, self._replays = service, replays
 
     def routes(self) -> list[web.RouteDef]:
@@ -31,19 +31,21 @@ class Slipway:
         ]
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        body = parse(ask.body, GenerateRequest)
+        incoming = await read_request(http, self._service.tenants)
+        body = parse(incoming.body, GenerateRequest)
         check_model(self._service, body.model)
         priority = priority_of(http.headers, body.priority)
         prompt = await self._prompt(body.prompt)
-        generation = await self._service.generation(body, priority=priority, tenant=ask.tenant)
-        identity = ask.identity(body)
-        progress = ask.progress(identity, streamed=bool(body.stream))
+        identity = incoming.stream_identity(body.seed)
+        generation = await self._service.prepare_generation(
+            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+        )
+        progress = incoming.track_progress(identity, streamed=bool(body.stream))
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
             return self._service.generate(prompt, generation, resumed=resumed)
 
-        answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
+        answer = self._replays.answer(incoming, identity, source, progress=progress, known=incoming.resumed_tokens)
         async with aclosing(answer) as deltas:
             if body.stream:
                 events = typed_events(deltas, len(prompt), progress)
@@ -60,18 +62,18 @@ class Slipway:
         )
 
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        body = parse(ask.body, ApiGenerateRequest)
+        incoming = await read_request(http, self._service.tenants)
+        body = parse(incoming.body, ApiGenerateRequest)
         check_model(self._service, body.model)
         sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
-        return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, body.prompt, sampling, stream=body.stream)
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
-        ask = await asked(http, self._service.tenants)
-        body = parse(ask.body, NamedGenerateRequest)
+        incoming = await read_request(http, self._service.tenants)
+        body = parse(incoming.body, NamedGenerateRequest)
         check_model(self._service, http.match_info["name"])
         sampling = Sampling(max_tokens=body.max_tokens)
-        return await self._api_answer(http, ask, body.prompt, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, body.prompt, sampling, stream=body.stream)
 
     async def api_embed(self, http: web.Request) -> web.Response:
         body = parse(await body_of(http), EmbedRequest)
@@ -92,19 +94,21 @@ class Slipway:
         return prompt.tokens
 
     async def _api_answer(
-        self, http: web.Request, ask: Asked, text: str, sampling: Sampling, *, stream: bool
+        self, http: web.Request, incoming: IncomingRequest, text: str, sampling: Sampling, *, stream: bool
     ) -> web.StreamResponse:
         began = time.monotonic()
         prompt = await self._prompt(text)
         priority = priority_of(http.headers)
-        generation = await self._service.generation(sampling, priority=priority, tenant=ask.tenant)
-        identity = ask.identity(sampling)
-        progress = ask.progress(identity, streamed=stream)
+        identity = incoming.stream_identity(sampling.seed)
+        generation = await self._service.prepare_generation(
+            sampling, seed=identity.seed, priority=priority, tenant=incoming.tenant
+        )
+        progress = incoming.track_progress(identity, streamed=stream)
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
             return self._service.generate(prompt, generation, resumed=resumed)
 
-        answer = self._replays.answer(ask, identity, source, progress=progress, known=ask.resumed)
+        answer = self._replays.answer(incoming, identity, source, progress=progress, known=incoming.resumed_tokens)
         async with aclosing(answer) as deltas:
             if stream:
                 return await stream_events(http, token_events(deltas, progress), progress=progress)
@@ -126,25 +130,25 @@ async def collect(deltas: AsyncIterator[Delta]) -> Choice:
     return choice
 
 
-async def token_events(deltas: AsyncIterator[Delta], progress: Progress | None) -> AsyncIterator[dict[str, Any]]:
+async def token_events(deltas: AsyncIterator[Delta], progress: StreamProgress | None) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:
-            progress.saw(delta.token)
+            progress.add_token(delta.token)
         if delta.text:
             yield {"token": delta.text}
 
 
 async def typed_events(
-    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: Progress | None
+    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: StreamProgress | None
 ) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:
-            progress.saw(delta.token)
+            progress.add_token(delta.token)
         if delta.text:
             yield {"type": "token", "token": delta.text}
         if delta.finish:
             if progress:
-                progress.ended()
+                progress.add_end()
             usage = usage_of(prompt_tokens, delta.tokens)
             yield {"type": "done", "usage": usage, "finish_reason": delta.finish}
 

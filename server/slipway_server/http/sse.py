@@ -1,4 +1,4 @@
-"""Answers on the wire: JSON bodies, and server-sent events that always say how they ended."""
+"""Responses: JSON bodies, and server-sent events that always end with a final event or an error."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from .errors import ApiError
-from .resume import STREAM, Progress
+from .errors import HttpError
+from .resume import STREAM, StreamProgress
 
 DONE = b"data: [DONE]\n\n"
-# Not what a mark looks like: those have a blank behind the colon.
+# Unlike a position's comment, which has a blank after the colon.
 COMMENT = b":\n\n"
 CRASHED = b": engine_crashed\n\n"
 KEEP_ALIVE_S = 15.0
@@ -53,7 +53,7 @@ class _Line:
 
     async def keep_alive(self) -> None:
         """Without a word for so long, proxies and clients take a connection for dead."""
-        with contextlib.suppress(ConnectionError):  # whoever writes next learns of it
+        with contextlib.suppress(ConnectionError):  # the next write raises it
             while True:
                 if (left := self._written_s + KEEP_ALIVE_S - self._clock()) > 0:
                     await asyncio.sleep(left)
@@ -69,7 +69,7 @@ async def stream_events(
     *,
     done: bool = True,
     error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
-    progress: Progress | None = None,
+    progress: StreamProgress | None = None,
 ) -> web.StreamResponse:
     """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
@@ -77,13 +77,13 @@ async def stream_events(
     anew what its client has already is kept alive by comments meanwhile.
     """
     named = {STREAM: str(progress.identity)} if progress else {}
-    line = _Line(http, named, early=progress is not None and progress.repeats)
+    line = _Line(http, named, early=progress is not None and progress.recomputes)
     keeping = asyncio.create_task(line.keep_alive())
     try:
         async for frame in _frames(events, progress):
             await line.write(frame)
         await line.open()
-    except ApiError as failure:
+    except HttpError as failure:
         if not line.response.prepared:
             raise
         http[OUTCOME] = failure.outcome
@@ -99,25 +99,26 @@ async def stream_events(
     return line.response
 
 
-async def _break_off(http: web.Request, line: _Line, failure: ApiError) -> None:
-    """Without an end of the body: who reads it knows that it is not all. A crash is said in a comment before."""
+async def _break_off(http: web.Request, line: _Line, failure: HttpError) -> None:
+    """Ends the connection without the end of the body, so that the reader knows it is incomplete. After a crash of
+    the engine a comment precedes the end."""
     assert http.transport, "its client is there"
     if failure.code != "engine_crashed":
         http.transport.abort()
         return
     await line.write(CRASHED)
-    # Unlike an abort it lets what was written out first; a client that does not read gets no longer than this.
+    # Unlike abort(), close() sends written data first. A client that does not read gets this long.
     http.transport.close()
     asyncio.get_running_loop().call_later(BREAK_OFF_S, http.transport.abort)
 
 
-async def _frames(events: AsyncIterator[Any], progress: Progress | None) -> AsyncIterator[bytes]:
-    """Events as bytes; those that a client has already are passed over."""
+async def _frames(events: AsyncIterator[Any], progress: StreamProgress | None) -> AsyncIterator[bytes]:
+    """Events as bytes, without those that the client has already."""
     async for event in events:
         if progress is None:
             yield _frame(event)
-        elif progress.fresh:
-            yield progress.mark() + _frame(event)
+        elif progress.is_new:
+            yield progress.comment() + _frame(event)
     if progress:
         progress.finish()
 

@@ -1,4 +1,4 @@
-"""Whose request it is, as a gateway says and proves it. docs/contracts.md has the words; the gateway's is proof.py."""
+"""The tenant of a request, which a gateway signs. See docs/contracts.md; the gateway's side is proof.py."""
 
 import base64
 import hmac
@@ -17,7 +17,7 @@ TENANT = "X-Slipway-Tenant"
 PROOF = "X-Slipway-Tenant-Proof"
 WINDOW_S = 60
 SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
-LOOK_AGAIN_S = 2.0  # at the file of the keys
+RELOAD_S = 2.0  # at the file of the keys
 MAX_FILE_BYTES = 65_536
 MAX_PROVED = 4096  # proofs that were checked and hold
 
@@ -27,19 +27,19 @@ _PROOF = re.compile(r"v1\.([A-Za-z0-9_-]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
 log = logging.getLogger("slipway.http")
 
 
-class _Key(msgspec.Struct):
+class _TenantKey(msgspec.Struct):
     id: str
     key: str  # base64url
 
 
-class _Keys(msgspec.Struct):
-    keys: list[_Key]
+class _TenantKeys(msgspec.Struct):
+    keys: list[_TenantKey]
 
 
 class Tenants:
-    """Believes a tenant that a gateway proves; between tenants the engine is fair, each has a prefix cache of its own.
+    """Accepts a tenant with a valid proof. The engine is fair between tenants, and each has its own prefix cache.
 
-    A header without a valid proof is passed over and counted: while keys rotate, nobody's request may fail for it.
+    A header without a valid proof is ignored and counted: no request may fail while keys rotate.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Tenants:
         self._unproved, self._clock = unproved, clock
         self._keys: dict[str, bytes] = {}
         self._version: tuple[int, int, int] | None = None  # of the file, as it was read
-        self._looked_s = float("-inf")
+        self._checked_s = float("-inf")
         self._proved: OrderedDict[tuple[str, str], int] = OrderedDict()  # tenant and proof; the window
 
     def of(self, headers: Mapping[str, str]) -> str:
-        """The tenant; "" for requests of nobody in particular. ApiError for what is no tenant at all."""
+        """The tenant; "" for requests without one. Raises HttpError for a malformed header."""
         given = headers.get(TENANT, "")
         if not given:
             return ""
@@ -76,7 +76,7 @@ class Tenants:
 
     def _proves(self, tenant: str, proof: str) -> bool:
         now_s = self._clock()
-        self._look(now_s)
+        self._reload(now_s)
         known = self._proved.get((tenant, proof))
         window = self._check(tenant, proof) if known is None else known
         return window is not None and abs(int(now_s // WINDOW_S) - window) <= SKEW_WINDOWS
@@ -94,11 +94,11 @@ class Tenants:
             self._proved.popitem(last=False)
         return int(parts[2])
 
-    def _look(self, now_s: float) -> None:
-        """A file that is away has no keys: whoever took it away does not want its keys to count."""
-        if not self._path or 0 <= now_s - self._looked_s < LOOK_AGAIN_S:
+    def _reload(self, now_s: float) -> None:
+        """Reads the keys again when the file has changed. A missing file means no keys: its removal revokes them."""
+        if not self._path or 0 <= now_s - self._checked_s < RELOAD_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         version = _version(self._path)
         if version == self._version:
             return
@@ -113,7 +113,7 @@ class Tenants:
 
 
 def sign(key: bytes, tenant: str, deployment: str, window: str) -> str:
-    """Hexadecimal HMAC-SHA-256 of what a proof says."""
+    """Hexadecimal HMAC-SHA-256 of the fields of a proof."""
     return hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
 
 
@@ -135,4 +135,4 @@ def _read(path: str) -> dict[str, bytes]:
         text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:
         raise ValueError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
-    return {one.id: base64.urlsafe_b64decode(one.key) for one in msgspec.json.decode(text, type=_Keys).keys}
+    return {entry.id: base64.urlsafe_b64decode(entry.key) for entry in msgspec.json.decode(text, type=_TenantKeys).keys}

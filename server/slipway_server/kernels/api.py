@@ -18,18 +18,18 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 class Batch:
     """A step's tokens packed into one row: each span is the new tokens of one sequence. All on the model's device.
 
-    T tokens, S spans, W blocks of the longest sequence, R rows to sample from.
+    T tokens, S spans, W blocks of the longest sequence, R rows whose logits are needed.
     """
 
     ids: torch.Tensor  # [T] int64 or int32
     positions: torch.Tensor  # [T] int32, of each token in its sequence
-    places: torch.Tensor  # [T] int32, where its key and value go: block * BLOCK_TOKENS + place in the block
+    slot_mapping: torch.Tensor  # [T] int32, cache slot of each token: block * BLOCK_TOKENS + offset in the block
     first: torch.Tensor  # [S] int32, row of each span's first token
     counts: torch.Tensor  # [S] int32, tokens of each span
     starts: torch.Tensor  # [S] int32, position of each span's first token
-    tables: torch.Tensor  # [S, W] int32, blocks of each sequence
-    rows: torch.Tensor  # [R] int64 or int32, tokens whose logits are wanted
-    singles: int = 0  # spans in front of one token each: kernels may take another way for them
+    block_tables: torch.Tensor  # [S, W] int32, block table of each sequence
+    rows: torch.Tensor  # [R] int64 or int32, tokens whose logits are needed
+    num_decodes: int = 0  # spans at the front with one token each: kernels may treat them differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Attention(Protocol):
 
 class Layers(Protocol):
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """[T, hidden], which may be written over, to [R, hidden]: of the last layer only the batch's wanted rows."""
+        """[T, hidden], which may be written over, to [R, hidden]: of the last layer only the batch's rows."""
         ...
 
 
@@ -131,5 +131,15 @@ class Kernels(Protocol):
         ...
 
     def clear(self, blocks: list[int]) -> None:
-        """What is in these blocks may be no numbers at all, and must not reach whoever gets them next."""
+        """Zeroes these blocks, which may hold non-finite numbers."""
+        ...
+
+
+class CausalLM(Protocol):
+    """A decoder-only language model: a built-in family, or one of transformers'."""
+
+    kernels: Kernels
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """float32 [R, vocabulary] of the batch's rows."""
         ...

@@ -1,6 +1,6 @@
 """Compiles native.c beside itself: with the `ziglang` package, which needs no compiler on the machine, or with `cc`.
 
-A script of its own: it runs before anything of this package can be imported.
+A script: it runs before this package can be imported.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ def main() -> int:
         print("no compiler for the C kernels: pip install ziglang, or install cc", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(dir=HERE) as folder:
-        # Written aside and moved: who imports meanwhile sees the old library or the new one.
+        # Written to a temporary file and renamed: a concurrent import gets the old or the new library.
         made = Path(folder) / LIBRARY.name
         caches = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
         done = subprocess.run([*compiler, "-o", made, SOURCE, "-lm", "-lpthread"], env=dict(os.environ) | caches)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layers, Linear, Map, Rotary
-from .layers import Layer, in_turn
+from .layers import Layer, in_sequence
 
 SCALE_BYTES = 4  # of a float32
 
@@ -65,7 +65,7 @@ class TorchKernels:
         return layer
 
     def layers(self, layers: Sequence[Layer]) -> Layers:
-        return in_turn(layers)
+        return in_sequence(layers)
 
     def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # A sum is finite only when no number is infinite or none at all, and costs one pass.
@@ -85,7 +85,7 @@ class TorchKernels:
             layer.reserve(blocks, (size, size), self.dtype, self.device, int8=self._kv_int8)
 
     def populate(self) -> None:
-        """Nothing to do: the memory of a GPU is there, and what is slower on a CPU is not held up by it."""
+        """Nothing to do: a GPU's memory is allocated already, and plain torch on a CPU does not gain from it."""
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing to do: no more is read than was written for the sequence at hand."""
@@ -95,44 +95,44 @@ class TorchKernels:
 
 
 class Cache(Protocol):
-    """Keys, or values, of one layer by place."""
+    """Keys, or values, of one layer by cache slot."""
 
-    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
+    def write(self, slots: torch.Tensor, x: torch.Tensor) -> None:
         """x [T, kv heads, size]."""
         ...
 
-    def read(self, places: torch.Tensor) -> torch.Tensor: ...
+    def read(self, slots: torch.Tensor) -> torch.Tensor: ...
 
 
 class PlainCache:
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
-        """shape [places, kv heads, size]."""
+        """shape [slots, kv heads, size]."""
         self._numbers = torch.empty(shape, dtype=dtype, device=device)
 
-    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
-        self._numbers[places] = x
+    def write(self, slots: torch.Tensor, x: torch.Tensor) -> None:
+        self._numbers[slots] = x
 
-    def read(self, places: torch.Tensor) -> torch.Tensor:
-        return self._numbers[places]
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        return self._numbers[slots]
 
 
 class Int8Cache:
-    """Whole numbers from -127 to 127 with a scale for each token and head; what is not finite makes the scale so."""
+    """Integers from -127 to 127 with a scale for each token and head. Non-finite numbers make the scale non-finite."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> None:
-        """shape [places, kv heads, size]; `dtype` of what is read."""
+        """shape [slots, kv heads, size]; `dtype` of the numbers that `read` returns."""
         self._dtype = dtype
-        self._whole = torch.empty(shape, dtype=torch.int8, device=device)
+        self._quantized = torch.empty(shape, dtype=torch.int8, device=device)
         self._scales = torch.empty((*shape[:2], 1), dtype=torch.float32, device=device)
 
-    def write(self, places: torch.Tensor, x: torch.Tensor) -> None:
+    def write(self, slots: torch.Tensor, x: torch.Tensor) -> None:
         top = x.float().abs().amax(dim=-1, keepdim=True)
-        whole = x.float() * torch.where(top > 0, 127 / top, 0.0)
-        self._whole[places] = whole.nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
-        self._scales[places] = top / 127
+        quantized = x.float() * torch.where(top > 0, 127 / top, 0.0)
+        self._quantized[slots] = quantized.nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
+        self._scales[slots] = top / 127
 
-    def read(self, places: torch.Tensor) -> torch.Tensor:
-        return (self._whole[places] * self._scales[places]).to(self._dtype)
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        return (self._quantized[slots] * self._scales[slots]).to(self._dtype)
 
 
 class TorchAttention:
@@ -163,16 +163,16 @@ class TorchAttention:
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[T, heads, size] each, rotated, to [T, heads, size of values]."""
         spans = self._spans(batch)
-        places = batch.places.long()
-        self._keys.write(places, k)
-        self._values.write(places, v)
+        slot_mapping = batch.slot_mapping.long()
+        self._keys.write(slot_mapping, k)
+        self._values.write(slot_mapping, v)
         answer = q.new_empty(len(q), self.spec.heads, v.shape[-1])
         for span in spans:
             keys, values = self._keys.read(span.seen), self._values.read(span.seen)
-            answer[span.rows] = self._one(q[span.rows], keys, values, span.start)
+            answer[span.rows] = self._attend_span(q[span.rows], keys, values, span.start)
         return answer
 
-    def _one(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
+    def _attend_span(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
         spec, count = self.spec, len(q)
         q, keys, values = (part.transpose(0, 1)[None] for part in (q, keys, values))
         mask = visible(start, count, keys.shape[2], spec.window, q.device)
@@ -208,7 +208,9 @@ class Spans:
 
     def __call__(self, batch: Batch) -> list[Span]:
         if self._batch is not batch:
-            each = zip(batch.first.tolist(), batch.counts.tolist(), batch.starts.tolist(), batch.tables, strict=True)
+            each = zip(
+                batch.first.tolist(), batch.counts.tolist(), batch.starts.tolist(), batch.block_tables, strict=True
+            )
             self._spans = [
                 Span(slice(first, first + count), start, _seen(table, start + count))
                 for first, count, start, table in each
@@ -250,7 +252,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
 
 
 def rotate(x: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-    """The first 2 * half numbers of each head: pairs are (i, i + half). What is behind them stays."""
+    """The first 2 * half numbers of each head: pairs are (i, i + half). The others stay unchanged."""
     positions = batch.positions.long()
     cos, sin = rotary.cos[positions][:, None], rotary.sin[positions][:, None]
     half = cos.shape[-1]

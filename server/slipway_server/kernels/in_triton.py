@@ -110,17 +110,17 @@ class TritonAttention:
 
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
         q, y = (qkv.new_empty(len(qkv), self.spec.heads * self.spec.size) for _ in range(2))
-        self._turn(qkv, q, batch)
-        if batch.singles:
+        self._rotate_and_cache(qkv, q, batch)
+        if batch.num_decodes:
             self._decode(q, y, batch)
-        if batch.singles < len(batch.counts):
+        if batch.num_decodes < len(batch.counts):
             self._chunk(q, y, batch)
         return y
 
-    def _turn(self, qkv: torch.Tensor, q: torch.Tensor, batch: Batch) -> None:
+    def _rotate_and_cache(self, qkv: torch.Tensor, q: torch.Tensor, batch: Batch) -> None:
         spec = self.spec
-        pointwise.turn[(len(qkv), spec.heads + 2 * spec.kv_heads)](
-            qkv, self._norms, self._cos, self._sin, batch.positions, batch.places, q, self._keys, self._values,
+        pointwise.rotary_embedding_and_cache[(len(qkv), spec.heads + 2 * spec.kv_heads)](
+            qkv, self._norms, self._cos, self._sin, batch.positions, batch.slot_mapping, q, self._keys, self._values,
             spec.epsilon,
             HEADS=spec.heads, KV_HEADS=spec.kv_heads, SIZE=spec.size, BLOCK=BLOCK_TOKENS, WIDTH=self._tiles["WIDTH"],
             HALF=self._cos.shape[1] if spec.rotary else 0, NORMED=len(self._norms) > 0, num_warps=1,
@@ -128,12 +128,12 @@ class TritonAttention:
 
     def _decode(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
         """Of the spans in front: their tokens are the rows in front."""
-        spec, spans, width = self.spec, batch.singles, batch.tables.shape[1]
+        spec, spans, width = self.spec, batch.num_decodes, batch.block_tables.shape[1]
         splits = -(-width * BLOCK_TOKENS // self._split)
         partials = torch.empty((spans, spec.heads, splits, spec.size), dtype=torch.float32, device=q.device)
         weights = torch.empty((spans, spec.heads, splits), dtype=torch.float32, device=q.device)
         paged.decode[(spans, spec.kv_heads, splits)](
-            q, self._keys, self._values, batch.tables, batch.starts, partials, weights, width, spec.scale,
+            q, self._keys, self._values, batch.block_tables, batch.starts, partials, weights, width, spec.scale,
             ROWS=max(LEAST_ROWS, _members(spec)), SPLIT=self._split, **self._tiles, **self._constants(),
         )  # fmt: skip
         paged.combine[(spans, spec.heads)](
@@ -145,10 +145,10 @@ class TritonAttention:
     def _chunk(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
         spec, spans, members = self.spec, len(batch.counts), _members(self.spec)
         rows = max(_chunk_rows(spec, self._dtype), members)
-        tiles = len(q) // (rows // members) + spans - batch.singles
+        tiles = len(q) // (rows // members) + spans - batch.num_decodes
         paged.chunk[(tiles, spec.kv_heads)](
-            q, self._keys, self._values, batch.tables, batch.first, batch.counts, batch.starts, y,
-            batch.singles, spans, batch.tables.shape[1], spec.scale,
+            q, self._keys, self._values, batch.block_tables, batch.first, batch.counts, batch.starts, y,
+            batch.num_decodes, spans, batch.block_tables.shape[1], spec.scale,
             ROWS=rows, MEMBERS=members, **self._tiles, **self._constants(),
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ class TritonAttention:
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not smaller."""
+    """The smallest power of two that is not smaller."""
     return 1 << (number - 1).bit_length()
 
 

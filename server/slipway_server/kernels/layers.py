@@ -35,7 +35,7 @@ def _add(x: torch.Tensor, y: torch.Tensor, linear: Linear, norm: Map | None) -> 
     return linear(y, x) if norm is None else x + norm(linear(y))
 
 
-def in_turn(layers: Sequence[Layer]) -> Layers:
+def in_sequence(layers: Sequence[Layer]) -> Layers:
     """Operation after operation."""
 
     def apply(x: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -580,7 +580,7 @@ typedef struct {
     const float *q_norm, *k_norm; // [size] or NULL
     const float *cos, *sin;    // [positions, rotary/2]
     const int32_t *positions;  // [tokens]
-    const int32_t *places;     // [tokens]: block * 32 + place in it
+    const int32_t *slot_mapping;     // [tokens]: block * 32 + offset in the block
     bf16 *q;                   // out: [tokens, heads, size]
     void *keys, *values;       // of this layer: bf16, or int8 where there are scales
     float *key_scales, *value_scales; // or NULL
@@ -627,27 +627,27 @@ static float to_int8(const bf16 *x, int8_t *whole, i64 size) {
 }
 
 // One token's key and value of one head into its tile, the block's numbers of that head.
-static void keep(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, const bf16 *from) {
+static void keep(const Rope *job, i64 tile, i64 offset, const uint32_t *pairs, const bf16 *from) {
     const i64 size = job->size;
-    uint32_t *key = (uint32_t *)((bf16 *)job->keys + tile * BLOCK * size) + place;
+    uint32_t *key = (uint32_t *)((bf16 *)job->keys + tile * BLOCK * size) + offset;
     for (i64 i = 0; i < size / 2; i++) key[i * BLOCK] = pairs[i];
-    bf16 *value = (bf16 *)job->values + tile * BLOCK * size + place / 2 * 2 * size;
+    bf16 *value = (bf16 *)job->values + tile * BLOCK * size + offset / 2 * 2 * size;
     // A pair's other half is another token's, whom another thread may be writing.
-    const __mmask32 half = place % 2 ? 0xaaaaaaaa : 0x55555555;
+    const __mmask32 half = offset % 2 ? 0xaaaaaaaa : 0x55555555;
     for (i64 i = 0; i < size; i += LANES) {
         __m512i each = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from + i)));
         _mm512_mask_storeu_epi16(value + i * 2, half, _mm512_or_si512(each, _mm512_slli_epi32(each, 16)));
     }
 }
 
-static void keep_int8(const Rope *job, i64 tile, i64 place, const uint32_t *pairs, const bf16 *from) {
+static void keep_int8(const Rope *job, i64 tile, i64 offset, const uint32_t *pairs, const bf16 *from) {
     const i64 size = job->size;
     int8_t whole[MAX_HEAD];
-    job->key_scales[tile * BLOCK + place] = to_int8((const bf16 *)pairs, whole, size);
-    int8_t *key = (int8_t *)job->keys + tile * BLOCK * size + place * 2;
+    job->key_scales[tile * BLOCK + offset] = to_int8((const bf16 *)pairs, whole, size);
+    int8_t *key = (int8_t *)job->keys + tile * BLOCK * size + offset * 2;
     for (i64 i = 0; i < size / 2; i++) memcpy(key + i * BLOCK * 2, whole + i * 2, 2);
-    job->value_scales[tile * BLOCK + place] = to_int8(from, whole, size);
-    int8_t *value = (int8_t *)job->values + tile * BLOCK * size + place / 2 * 2 * size + place % 2;
+    job->value_scales[tile * BLOCK + offset] = to_int8(from, whole, size);
+    int8_t *value = (int8_t *)job->values + tile * BLOCK * size + offset / 2 * 2 * size + offset % 2;
     for (i64 i = 0; i < size; i++) value[i * 2] = whole[i];
 }
 
@@ -665,9 +665,9 @@ static void rope_part(void *given, i64 part) {
     for (i64 h = 0; h < job->kv_heads; h++)
         for (i64 token = first; token < last; token++) {
             const bf16 *row = job->qkv + token * width + (job->heads + h) * size;
-            const i64 block = job->places[token] / BLOCK, place = job->places[token] % BLOCK;
+            const i64 block = job->slot_mapping[token] / BLOCK, offset = job->slot_mapping[token] % BLOCK;
             turned(job, row, job->k_norm, token, (bf16 *)pairs);
-            (job->key_scales ? keep_int8 : keep)(job, block * job->kv_heads + h, place, pairs, row + job->kv_heads * size);
+            (job->key_scales ? keep_int8 : keep)(job, block * job->kv_heads + h, offset, pairs, row + job->kv_heads * size);
         }
 }
 
@@ -681,7 +681,7 @@ typedef struct {
     const void *keys, *values; // bf16, or int8 where there are scales
     const float *key_scales, *value_scales; // or NULL
     bf16 *y;                  // [tokens, heads, size]
-    const int32_t *tables;    // [spans, table_width]: blocks of each sequence
+    const int32_t *block_tables;    // [spans, table_width]: blocks of each sequence
     const int32_t *first;     // [spans]: row of the first query token
     const int32_t *counts;    // [spans]: query tokens
     const int32_t *starts;    // [spans]: position of the first query token
@@ -830,7 +830,7 @@ ALWAYS void soften(
 
 // Where the keys, and the values, of a head's block lie in their caches.
 ALWAYS i64 tile_at(const Attend *job, i64 span, i64 head, i64 block) {
-    return (job->tables[span * job->table_width + block] * job->kv_heads + head) * BLOCK * job->size;
+    return (job->block_tables[span * job->table_width + block] * job->kv_heads + head) * BLOCK * job->size;
 }
 
 // Whole numbers as bf16, which has each of them exactly. What is read next is fetched meanwhile.
@@ -970,13 +970,13 @@ enum Part { LINEARS, ATTENTION, NORMS, PARTS };
 
 typedef struct {
     bf16 *x;                            // [tokens, hidden], changed
-    bf16 *y;                            // [wanted, hidden], out
+    bf16 *y;                            // [num_rows, hidden], out
     bf16 *normed, *addend;              // [tokens, hidden]
     bf16 *qkv, *q, *attended, *inner;   // [tokens, what the layers make of it]
-    const int32_t *positions, *places, *tables, *first, *counts, *starts; // as in Rope and Attend
-    const i64 *rows;                    // [wanted]: tokens whose numbers are wanted after the last layer
+    const int32_t *positions, *slot_mapping, *block_tables, *first, *counts, *starts; // as in Rope and Attend
+    const i64 *rows;                    // [num_rows]: tokens whose output of the last layer is needed
     i64 *spent_ns;                      // [PARTS], added to
-    i64 tokens, hidden, spans, table_width, wanted;
+    i64 tokens, hidden, spans, table_width, num_rows;
 } Step;
 
 static i64 now_ns(void) {
@@ -1007,11 +1007,11 @@ static void attend_all(const Step *step, const Layer *layer) {
     const i64 began = now_ns();
     Rope rope = layer->rope;
     rope.qkv = step->qkv, rope.q = step->q, rope.tokens = step->tokens;
-    rope.positions = step->positions, rope.places = step->places;
+    rope.positions = step->positions, rope.slot_mapping = step->slot_mapping;
     slipway_rope(&rope);
     Attend attend = layer->attend;
     attend.q = step->q, attend.y = step->attended;
-    attend.tables = step->tables, attend.table_width = step->table_width;
+    attend.block_tables = step->block_tables, attend.table_width = step->table_width;
     attend.first = step->first, attend.counts = step->counts, attend.starts = step->starts, attend.spans = step->spans;
     slipway_attend(&attend);
     step->spent_ns[ATTENTION] += now_ns() - began;
@@ -1028,11 +1028,11 @@ static int add_to(const Step *step, bf16 *x, const bf16 *y, const Linear *layer,
 }
 
 static void take_rows(const Step *step, const bf16 *from, bf16 *to, i64 width) {
-    for (i64 i = 0; i < step->wanted; i++)
+    for (i64 i = 0; i < step->num_rows; i++)
         memcpy(to + i * width, from + step->rows[i] * width, (size_t)width * sizeof(bf16));
 }
 
-// Of the last layer only the wanted rows go on after attention: what later tokens need of the others is in the cache.
+// Of the last layer only the needed rows go on after attention: what later tokens need of the others is in the cache.
 static int run_layer(const Step *step, const Layer *layer, int last) {
     norm_rows(step, &layer->norm_in, step->x, step->normed, step->tokens);
     if (multiply(step, &layer->qkv, step->normed, step->qkv, NULL, step->tokens)) return -1;
@@ -1042,7 +1042,7 @@ static int run_layer(const Step *step, const Layer *layer, int last) {
     if (last) {
         take_rows(step, x, step->y, step->hidden);
         take_rows(step, attended, step->q, layer->rope.heads * layer->rope.size);
-        x = step->y, attended = step->q, m = step->wanted;
+        x = step->y, attended = step->q, m = step->num_rows;
     }
     if (add_to(step, x, attended, &layer->out, &layer->norm_attended, m)) return -1;
     norm_rows(step, &layer->norm_mlp, x, step->normed, m);

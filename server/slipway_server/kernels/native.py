@@ -1,7 +1,6 @@
 """The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
 
 import ctypes
-import os
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
 from functools import cache, cached_property
@@ -10,14 +9,13 @@ from typing import Any
 
 import torch
 
+from .. import environment
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
 from .layers import Layer
 from .pages import in_large_pages, populate
 
 LIBRARY = Path(__file__).with_name("libslipway.so")
-# Who computes on a CPU: "native" is these kernels or nothing, "torch" is never these. The flag --kernels sets it for
-# the engine process; tests set it to run as on a CPU without AVX512.
-CHOICE = "SLIPWAY_KERNELS"
+# "native": these kernels or an error; "torch": never these kernels.
 CHOICES = ("auto", "native", "torch")
 NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
 PANEL, TILE_ROWS, MAX_HEAD = 32, 32, 256
@@ -55,7 +53,7 @@ class _Norm(Structure):
 
 class _Rope(Structure):
     _fields_ = [
-        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions places q keys values key_scales value_scales"),
+        *_fields(c_void_p, "qkv q_norm k_norm cos sin positions slot_mapping q keys values key_scales value_scales"),
         *_fields(c_int64, "tokens heads kv_heads size rotary"),
         ("epsilon", c_float),
     ]
@@ -63,7 +61,7 @@ class _Rope(Structure):
 
 class _Attend(Structure):
     _fields_ = [
-        *_fields(c_void_p, "q keys values key_scales value_scales y tables first counts starts"),
+        *_fields(c_void_p, "q keys values key_scales value_scales y block_tables first counts starts"),
         *_fields(c_int64, "spans table_width heads kv_heads size window"),
         *_fields(c_float, "scale cap"),
     ]
@@ -81,36 +79,36 @@ class _Layer(Structure):
 class _Step(Structure):
     _fields_ = [
         *_fields(c_void_p, "x y normed addend qkv q attended inner"),
-        *_fields(c_void_p, "positions places tables first counts starts rows spent_ns"),
-        *_fields(c_int64, "tokens hidden spans table_width wanted"),
+        *_fields(c_void_p, "positions slot_mapping block_tables first counts starts rows spent_ns"),
+        *_fields(c_int64, "tokens hidden spans table_width num_rows"),
     ]
 
 
-class Unavailable(Exception):
+class KernelsUnavailable(Exception):
     """Why the C kernels cannot be used here: one sentence for a person."""
 
 
 def choice() -> str:
-    """One of CHOICES. Raises Unavailable for any other value of the variable."""
-    chosen = os.environ.get(CHOICE) or "auto"
+    """One of CHOICES. Raises KernelsUnavailable for any other value."""
+    chosen = environment.kernels()
     if chosen not in CHOICES:
-        raise Unavailable(f"{CHOICE} is {chosen!r}, and can be {', '.join(CHOICES)}")
+        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
     return chosen
 
 
 @cache
 def library(threads: int) -> ctypes.CDLL:
-    """The library with its threads. Raises Unavailable."""
+    """The library with its threads. Raises KernelsUnavailable."""
     if choice() == "torch":
-        raise Unavailable(f"{CHOICE} is torch")
+        raise KernelsUnavailable(f"{environment.KERNELS} is torch")
     flags = cpu_flags()
     if missing := NEEDED_FLAGS - flags:
-        raise Unavailable(f"this CPU lacks {', '.join(sorted(missing))}")
+        raise KernelsUnavailable(f"this CPU lacks {', '.join(sorted(missing))}")
     if not LIBRARY.is_file() or not LIBRARY.stat().st_size:
-        raise Unavailable("the C kernels are not built: run slipway_server/kernels/build.py")
+        raise KernelsUnavailable("the C kernels are not built: run slipway_server/kernels/build.py")
     loaded = ctypes.CDLL(str(LIBRARY))
     if loaded.slipway_start(threads) < threads:
-        raise Unavailable("no threads could be started for the C kernels")
+        raise KernelsUnavailable("no threads could be started for the C kernels")
     return loaded
 
 
@@ -129,7 +127,7 @@ class NativeKernels:
     device = torch.device("cpu")
 
     def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
-        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises Unavailable."""
+        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises KernelsUnavailable."""
         self._library, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
         self._layers: list[_NativeAttention] = []
 
@@ -272,7 +270,7 @@ class _NativeAttention:
     def __init__(self, library: ctypes.CDLL, spec: AttentionSpec, *, int8: bool) -> None:
         _divisible("the head size", spec.size, 32)
         if spec.size > MAX_HEAD or spec.heads // spec.kv_heads > TILE_ROWS:
-            raise Unavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
+            raise KernelsUnavailable(f"heads of {spec.size} numbers, {spec.heads // spec.kv_heads} to a group")
         self.spec = spec
         self._library, self._int8 = library, int8
         self.caches: tuple[torch.Tensor, ...] = ()
@@ -316,12 +314,12 @@ class _NativeAttention:
             torch.empty((qkv.shape[0], width), dtype=torch.bfloat16),
         )
         rope.qkv, rope.q, rope.tokens = qkv.data_ptr(), q.data_ptr(), qkv.shape[0]
-        rope.positions, rope.places = batch.positions.data_ptr(), batch.places.data_ptr()
+        rope.positions, rope.slot_mapping = batch.positions.data_ptr(), batch.slot_mapping.data_ptr()
         self._library.slipway_rope(byref(rope))
         attend.q, attend.y = q.data_ptr(), y.data_ptr()
-        attend.tables, attend.first = batch.tables.data_ptr(), batch.first.data_ptr()
+        attend.block_tables, attend.first = batch.block_tables.data_ptr(), batch.first.data_ptr()
         attend.counts, attend.starts = batch.counts.data_ptr(), batch.starts.data_ptr()
-        attend.spans, attend.table_width = batch.tables.shape
+        attend.spans, attend.table_width = batch.block_tables.shape
         self._library.slipway_attend(byref(attend))
         return y
 
@@ -338,35 +336,36 @@ class NativeLayers:
             "normed": self._hidden, "addend": self._hidden, "qkv": first.qkv.job.n, "q": heads, "attended": heads,
             "inner": first.gated.job.n // 2,
         }  # fmt: skip
-        self._room: dict[str, torch.Tensor] = {}
+        self._scratch: dict[str, torch.Tensor] = {}
         self._tokens = 0
 
     @cached_property
     def _jobs(self) -> Any:
-        """Made when the first step comes: then the caches have their places."""
+        """Made at the first step: only then are the caches allocated."""
         return (_Layer * len(self._layers))(*map(_job_of, self._layers))
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         y = torch.empty((len(batch.rows), self._hidden), dtype=torch.bfloat16)
         step = _Step(
-            **self._room_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
-            positions=batch.positions.data_ptr(), places=batch.places.data_ptr(), tables=batch.tables.data_ptr(),
-            first=batch.first.data_ptr(), counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(),
-            rows=batch.rows.data_ptr(), tokens=len(x), hidden=self._hidden, spans=batch.tables.shape[0],
-            table_width=batch.tables.shape[1], wanted=len(batch.rows),
+            **self._scratch_for(len(x)), x=x.data_ptr(), y=y.data_ptr(), spent_ns=ctypes.addressof(self.spent_ns),
+            positions=batch.positions.data_ptr(), slot_mapping=batch.slot_mapping.data_ptr(),
+            block_tables=batch.block_tables.data_ptr(), first=batch.first.data_ptr(),
+            counts=batch.counts.data_ptr(), starts=batch.starts.data_ptr(), rows=batch.rows.data_ptr(), tokens=len(x),
+            hidden=self._hidden, spans=batch.block_tables.shape[0],
+            table_width=batch.block_tables.shape[1], num_rows=len(batch.rows),
         )  # fmt: skip
         if self._call(self._jobs, c_int64(len(self._layers)), byref(step)):
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y
 
-    def _room_for(self, tokens: int) -> dict[str, int]:
+    def _scratch_for(self, tokens: int) -> dict[str, int]:
         """Where the numbers between operations lie: room for the largest step so far, which is bounded."""
         if tokens > self._tokens:
-            self._room = {
+            self._scratch = {
                 name: torch.empty((tokens, width), dtype=torch.bfloat16) for name, width in self._widths.items()
             }
             self._tokens = tokens
-        return {name: room.data_ptr() for name, room in self._room.items()}
+        return {name: room.data_ptr() for name, room in self._scratch.items()}
 
 
 def _job_of(layer: Any) -> _Layer:
@@ -380,4 +379,4 @@ def _job_of(layer: Any) -> _Layer:
 
 def _divisible(what: str, size: int, by: int) -> None:
     if size % by:
-        raise Unavailable(f"{what} is {size}, not a multiple of {by}")
+        raise KernelsUnavailable(f"{what} is {size}, not a multiple of {by}")

@@ -1,7 +1,8 @@
 """Attention over the paged cache, in Triton: one token of each sequence, split over its length; and spans of tokens.
 
 Sources: online softmax (arXiv 1805.02867), FlashAttention-2 (2307.08691), splitting by length (Flash-Decoding).
-Shapes: q and y [tokens, heads, size]; keys and values [blocks, kv_heads, BLOCK, size]; tables [spans, table_width].
+Shapes: q and y [tokens, heads, size]; keys and values [blocks, kv_heads, BLOCK, size];
+block_tables [spans, table_width].
 Everything is summed in float32. Sums of exponentials are kept as logarithms to base 2.
 """
 
@@ -31,7 +32,7 @@ def _attend(
         there = tokens < end
         blocks = tl.load(table + tokens // BLOCK, mask=there, other=0).to(tl.int64)
         rows = ((blocks * KV_HEADS + head) * BLOCK + tokens % BLOCK) * SIZE
-        # What was never written may be no number at all, and no number times a weight of 0 is none either.
+        # Memory that was never written may hold NaN, and NaN times a weight of 0 is NaN.
         inside = there[:, None] & (columns < SIZE)[None, :]
         k = tl.load(keys + rows[:, None] + columns[None, :], mask=inside, other=0.0)
         v = tl.load(values + rows[:, None] + columns[None, :], mask=inside, other=0.0)
@@ -58,7 +59,7 @@ def _attend(
 
 @triton.jit(do_not_specialize=["table_width"])
 def decode(
-    q, keys, values, tables, starts, partials, weights, table_width, scale,
+    q, keys, values, block_tables, starts, partials, weights, table_width, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
     WIDE: tl.constexpr,
@@ -81,12 +82,12 @@ def decode(
     heads = head * GROUP + members
     used = (members < GROUP)[:, None] & (columns < SIZE)[None, :]
     queries = (span * HEADS + heads).to(tl.int64)
-    mine = tl.load(q + queries[:, None] * SIZE + columns[None, :], mask=used, other=0.0)
+    group_q = tl.load(q + queries[:, None] * SIZE + columns[None, :], mask=used, other=0.0)
     if WIDE:
-        mine = mine.to(tl.float32)
+        group_q = group_q.to(tl.float32)
     positions = tl.zeros([ROWS], tl.int32) + position
     sums, total, peak = _attend(
-        mine, positions, keys, values, tables + span.to(tl.int64) * table_width, head, begin, end, scale,
+        group_q, positions, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
     parts = queries * tl.num_programs(2) + split
@@ -123,7 +124,7 @@ def combine(
 
 @triton.jit(do_not_specialize=["skip", "spans", "table_width"])
 def chunk(
-    q, keys, values, tables, first, counts, starts, y, skip, spans, table_width, scale,
+    q, keys, values, block_tables, first, counts, starts, y, skip, spans, table_width, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
     WIDE: tl.constexpr,
@@ -155,15 +156,15 @@ def chunk(
     used = ((tokens < count) & (members < GROUP))[:, None] & (columns < SIZE)[None, :]
     queries = ((row + tokens) * HEADS + head * GROUP + members).to(tl.int64)
     at = queries[:, None] * SIZE + columns[None, :]
-    mine = tl.load(q + at, mask=used, other=0.0)
+    group_q = tl.load(q + at, mask=used, other=0.0)
     if WIDE:
-        mine = mine.to(tl.float32)
+        group_q = group_q.to(tl.float32)
     begin = 0
     if WINDOW > 0:
         begin = tl.maximum(0, start + offset + 1 - WINDOW)
     end = start + tl.minimum(offset + QUERIES, count)
     sums, total, _ = _attend(
-        mine, start + tokens, keys, values, tables + span.to(tl.int64) * table_width, head, begin, end, scale,
+        group_q, start + tokens, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
     # Rows that are none of the span's may have seen nothing.

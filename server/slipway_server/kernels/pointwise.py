@@ -1,4 +1,4 @@
-"""What is computed number by number, in Triton, one pass each: norms, gates, rotation with the write to the cache."""
+"""Elementwise kernels in Triton, one pass each: norms, gates, rotary embedding with the write to the KV cache."""
 
 import triton
 import triton.language as tl
@@ -30,43 +30,43 @@ def gate(both, y, SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr):
 
 
 @triton.jit
-def turn(
-    qkv, norms, cos, sin, positions, places, q, keys, values, epsilon,
+def rotary_embedding_and_cache(
+    qkv, norms, cos, sin, positions, slot_mapping, q, keys, values, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
     HALF: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
-    """Program (token, head of q, k or v): its norm, its rotation, and its place in q or in the paged cache.
+    """Program (token, head of q, k or v): norm, rotary embedding, and the write to q or to the paged KV cache.
 
     qkv [tokens, HEADS + 2 * KV_HEADS, SIZE]; norms [2, SIZE], of queries and of keys; cos and sin [positions, HALF].
     Rotary embedding (arXiv 2104.09864) of the first 2 * HALF numbers, in pairs (i, i + HALF).
     """
-    token, slot = tl.program_id(0), tl.program_id(1)
+    token, part = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, WIDTH)
     inside = columns < SIZE
-    head = qkv + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + slot) * SIZE
+    head = qkv + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + part) * SIZE
     x = tl.load(head + columns, mask=inside, other=0.0).to(tl.float32)
-    if slot < HEADS + KV_HEADS:
+    if part < HEADS + KV_HEADS:
         partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
-        turns = columns < 2 * HALF
-        other = tl.load(head + partner, mask=turns, other=0.0).to(tl.float32)
+        rotated = columns < 2 * HALF
+        other = tl.load(head + partner, mask=rotated, other=0.0).to(tl.float32)
         if NORMED:
-            norm = norms + (slot >= HEADS).to(tl.int32) * SIZE
+            norm = norms + (part >= HEADS).to(tl.int32) * SIZE
             shrink = tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
             x = x * shrink * tl.load(norm + columns, mask=inside, other=0.0)
-            other = other * shrink * tl.load(norm + partner, mask=turns, other=0.0)
+            other = other * shrink * tl.load(norm + partner, mask=rotated, other=0.0)
         if HALF > 0:
             angle = tl.load(positions + token).to(tl.int64) * HALF + columns % HALF
             side = tl.where(columns < HALF, -1.0, 1.0)
-            x = x * tl.load(cos + angle, mask=turns, other=1.0)
-            x = x + side * other * tl.load(sin + angle, mask=turns, other=0.0)
-    if slot < HEADS:
-        at = q + (token.to(tl.int64) * HEADS + slot) * SIZE + columns
+            x = x * tl.load(cos + angle, mask=rotated, other=1.0)
+            x = x + side * other * tl.load(sin + angle, mask=rotated, other=0.0)
+    if part < HEADS:
+        at = q + (token.to(tl.int64) * HEADS + part) * SIZE + columns
         tl.store(at, x.to(q.dtype.element_ty), mask=inside)
     else:
-        place = tl.load(places + token).to(tl.int64)
-        row = (place // BLOCK * KV_HEADS + (slot - HEADS) % KV_HEADS) * BLOCK + place % BLOCK
-        kept = x.to(keys.dtype.element_ty)
-        if slot < HEADS + KV_HEADS:
-            tl.store(keys + row * SIZE + columns, kept, mask=inside)
+        slot = tl.load(slot_mapping + token).to(tl.int64)
+        row = (slot // BLOCK * KV_HEADS + (part - HEADS) % KV_HEADS) * BLOCK + slot % BLOCK
+        stored = x.to(keys.dtype.element_ty)
+        if part < HEADS + KV_HEADS:
+            tl.store(keys + row * SIZE + columns, stored, mask=inside)
         else:
-            tl.store(values + row * SIZE + columns, kept, mask=inside)
+            tl.store(values + row * SIZE + columns, stored, mask=inside)

@@ -1,12 +1,12 @@
 """What a model is by its config.json: a generator, an encoder of text, or nothing that is served here. Pure.
 
-Nothing is guessed: what is neither a known encoder nor a decoder of text alone is refused with a sentence.
+Nothing is guessed: a model that is neither a known encoder nor a text-only decoder is refused with a sentence.
 """
 
 import re
 from typing import Any
 
-Config = dict[str, Any]
+from . import Config
 
 GENERATE, EMBED = "generate", "embed"
 
@@ -16,11 +16,11 @@ ENCODERS = frozenset(
     | {"eurobert", "megatron-bert", "mobilebert", "modernbert", "mpnet", "nystromformer"}
     | {"rembert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert", "xlm-roberta", "xlm-roberta-xl"}
 )
-# Decoders that are published as embedding models too: with sentence-transformers' modules.json, or asked for by name.
+# Decoders that can be embedding models: with sentence-transformers' modules.json, or when the task is given.
 EMBEDDING_DECODERS = frozenset({"gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 # Parts of a model that are not for text.
-_OTHER_SENSES = (
+_OTHER_MODALITIES = (
     "vision_config",
     "audio_config",
     "speech_config",
@@ -41,13 +41,13 @@ _CLASSES = {
 }
 _SERVED = "this server serves models that generate text (…ForCausalLM) and encoders of text"
 # Decoders of transformers that are known to run over this engine's cache: a test runs a small one of each.
-TRIED = frozenset(
+TESTED = frozenset(
     {"cohere", "deepseek_v2", "gpt2", "gpt_neox", "granitemoe", "mixtral", "olmo", "olmo2", "opt", "qwen3_moe"}
     | {"starcoder2"}
 )
-# Those that are known not to, and why.
+# Decoders that do not, and why.
 _OWN_ATTENTION = "computes attention in a way of its own in transformers, which does not take this engine's cache"
-UNFIT = {
+INCOMPATIBLE = {
     "bloom": _OWN_ATTENTION,
     "falcon": _OWN_ATTENTION,
     "mamba": "has no attention, and this engine keeps nothing but keys and values",
@@ -56,11 +56,11 @@ UNFIT = {
 }
 
 
-class Refused(Exception):
+class NotServable(Exception):
     """Why a model is not served: one sentence for a person."""
 
 
-def task_of(config: Config, *, asked: str = "auto", pooled: bool = False) -> str:
+def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) -> str:
     """`generate` or `embed`.
 
     Args:
@@ -68,32 +68,32 @@ def task_of(config: Config, *, asked: str = "auto", pooled: bool = False) -> str
         pooled: whether the folder says how its vectors are pooled (sentence-transformers' modules.json).
 
     Raises:
-        Refused: for weights that cannot be read, and for what is no generator and no encoder of text.
+        NotServable: for weights that cannot be read, and for models that are neither generators nor encoders of text.
     """
     refuse_quantized(config)
-    _refuse_other_senses(config)
+    _refuse_other_modalities(config)
     name, kind = _architecture(config), str(config.get("model_type"))
     generates = name.endswith(("ForCausalLM", "LMHeadModel")) and not name.endswith("WithLMHeadModel")
-    embeds = _embeds(name, kind, pooled=pooled or asked == EMBED)
-    if asked == "auto":
-        asked = EMBED if embeds and (pooled or not generates) else GENERATE
-    if asked == EMBED and not embeds:
-        raise Refused(f"{_named(name, kind)} is no encoder of text that this server knows: {_known_encoders()}")
-    if asked == GENERATE and name and not generates:
-        raise Refused(f"{_named(name, kind)} generates no text: {_SERVED}")
-    if asked == GENERATE and not name:
-        raise Refused(f"config.json of model_type {kind!r} names no architectures: {_SERVED}")
-    return asked
+    embeds = _embeds(name, kind, pooled=pooled or requested == EMBED)
+    if requested == "auto":
+        requested = EMBED if embeds and (pooled or not generates) else GENERATE
+    if requested == EMBED and not embeds:
+        raise NotServable(f"{_describe(name, kind)} is no encoder of text that this server knows: {_list_encoders()}")
+    if requested == GENERATE and name and not generates:
+        raise NotServable(f"{_describe(name, kind)} generates no text: {_SERVED}")
+    if requested == GENERATE and not name:
+        raise NotServable(f"config.json of model_type {kind!r} names no architectures: {_SERVED}")
+    return requested
 
 
 def refuse_quantized(config: Config) -> None:
-    """Raises Refused for weights that need another reader than this engine's."""
+    """Raises NotServable for weights that need another reader than this engine's."""
     parts = [config, config.get("text_config"), config.get("llm_config")]
     for part in parts:
         for field in ("quantization_config", "compression_config", "quantization"):
             found = part.get(field) if isinstance(part, dict) else None
             if found:
-                raise Refused(quantized(_method(found), field))
+                raise NotServable(quantized(_method(found), field))
 
 
 def quantized(method: str, source: str) -> str:
@@ -107,32 +107,32 @@ def quantized(method: str, source: str) -> str:
 def _method(found: Any) -> str:
     if not isinstance(found, dict):
         return "a method of its own"
-    named = found.get("quant_method") or found.get("quant_algo")
-    if not named and (found.get("load_in_4bit") or found.get("load_in_8bit")):
-        named = "bitsandbytes"
-    return str(named or "a method that it does not name")[:64]
+    method = found.get("quant_method") or found.get("quant_algo")
+    if not method and (found.get("load_in_4bit") or found.get("load_in_8bit")):
+        method = "bitsandbytes"
+    return str(method or "a method that it does not name")[:64]
 
 
-def code_of_its_own(config: Config) -> list[str]:
+def custom_code(config: Config) -> list[str]:
     """Python that the folder wants to be run (`auto_map`), by name. It is never run."""
     given = config.get("auto_map")
     values = given.values() if isinstance(given, dict) else []
-    flat = [one for value in values for one in (value if isinstance(value, list) else [value]) if one]
-    return sorted({str(one)[:128] for one in flat})
+    flat = [name for value in values for name in (value if isinstance(value, list) else [value]) if name]
+    return sorted({str(name)[:128] for name in flat})
 
 
-def unfit(config: Config) -> str | None:
+def incompatibility(config: Config) -> str | None:
     """Why transformers' own modules cannot run over this engine's cache, where that is known beforehand."""
     kind = str(config.get("model_type"))
-    if kind in UNFIT:
-        return f"model_type {kind!r} {UNFIT[kind]}"
-    code = code_of_its_own(config)
-    if code and kind not in TRIED:
+    if kind in INCOMPATIBLE:
+        return f"model_type {kind!r} {INCOMPATIBLE[kind]}"
+    code = custom_code(config)
+    if code and kind not in TESTED:
         return f"model_type {kind[:64]!r} needs code of the folder, which is never run ({code[0]})"
     for rope in _ropes(config):
-        named = str(rope.get("rope_type") or rope.get("type"))
-        if named in ("dynamic", "longrope", "su"):
-            return f"its rotary embedding ({named}) depends on the longest request of a step"
+        rope_type = str(rope.get("rope_type") or rope.get("type"))
+        if rope_type in ("dynamic", "longrope", "su"):
+            return f"its rotary embedding ({rope_type}) depends on the longest request of a step"
     return None
 
 
@@ -142,29 +142,29 @@ def _ropes(config: Config) -> list[Config]:
     return [rope for rope in (*found, *nested) if isinstance(rope, dict)]
 
 
-# --- what a class name says -------------------------------------------------------------------------------------------
+# --- class names ------------------------------------------------------------------------------------------------------
 
 
 def _architecture(config: Config) -> str:
     found = config.get("architectures") or [""]
     if not isinstance(found, list) or not isinstance(found[0], str):
-        raise Refused("architectures in config.json is not a list of names")
+        raise NotServable("architectures in config.json is not a list of names")
     return found[0]
 
 
-def _refuse_other_senses(config: Config) -> None:
+def _refuse_other_modalities(config: Config) -> None:
     name, kind = _architecture(config), str(config.get("model_type"))
     for suffix, reason in _CLASSES.items():
         if name.endswith(suffix):
-            raise Refused(f"{_named(name, kind)} is not served, {reason}: {_SERVED}")
+            raise NotServable(f"{_describe(name, kind)} is not served, {reason}: {_SERVED}")
     task = re.search(r"For[A-Z]\w*$", name)
     if task and not name.endswith(("ForCausalLM", "ForMaskedLM", "ForPreTraining")):
-        raise Refused(f"{_named(name, kind)} is not served: {_SERVED}")
-    for field in _OTHER_SENSES:
+        raise NotServable(f"{_describe(name, kind)} is not served: {_SERVED}")
+    for field in _OTHER_MODALITIES:
         if config.get(field):
-            raise Refused(f"{_named(name, kind)} reads more than text ({field} in config.json): {_SERVED}")
+            raise NotServable(f"{_describe(name, kind)} reads more than text ({field} in config.json): {_SERVED}")
     if config.get("is_encoder_decoder"):
-        raise Refused(f"{_named(name, kind)} is an encoder with a decoder: {_SERVED}")
+        raise NotServable(f"{_describe(name, kind)} is an encoder with a decoder: {_SERVED}")
 
 
 def _embeds(name: str, kind: str, *, pooled: bool) -> bool:
@@ -173,9 +173,9 @@ def _embeds(name: str, kind: str, *, pooled: bool) -> bool:
     return kind in EMBEDDING_DECODERS and pooled and name.endswith(("Model", "ForCausalLM"))
 
 
-def _named(name: str, kind: str) -> str:
+def _describe(name: str, kind: str) -> str:
     return f"{name[:128] or 'a model without architectures'} (model_type {kind[:64]!r})"
 
 
-def _known_encoders() -> str:
+def _list_encoders() -> str:
     return f"it knows model_type {', '.join(sorted(ENCODERS))}, and decoders with sentence-transformers' modules.json"

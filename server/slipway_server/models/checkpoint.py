@@ -1,4 +1,4 @@
-"""What a model folder holds, read without torch, and the sentences for what is wrong with it."""
+"""Reads and checks a model folder without torch; errors are sentences for a person."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 JSON_LIMIT_BYTES = 64 * 2**20
 ENTRIES_LIMIT = 100_000  # of a model folder
 CONTEXT_LIMIT = 10_000_000
-# Where tools keep what they did to the weights, beside a config.json that may not say it.
+# Files in which tools describe their quantization; config.json may not mention it.
 QUANTIZED_FILES = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ", "hf_quant_config.json": "ModelOpt"}
 # safetensors' names of the numbers that this server reads; whole numbers are masks and positions of old checkpoints.
 READABLE = frozenset({"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"})
@@ -31,7 +31,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder whose files are all there, and what they say of the model."""
+    """A complete model folder and its description."""
 
     folder: Path
     config: dict[str, Any]
@@ -44,7 +44,7 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     """Follows the fetcher's marker, checks that the weights are whole, and reads what the HTTP process must know.
 
     Raises:
-        CheckpointError: for a folder that cannot be served, with `task` where one is asked for.
+        CheckpointError: for a folder that cannot be served, with this `task` if one is given.
     """
     folder = resolve(folder)
     check_links(folder)
@@ -53,8 +53,8 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder.name} has no tokenizer.json: save the model with a fast tokenizer.")
-    _say_what_is_left_out(folder, config)
-    return Checkpoint(folder, config, task, _context(folder, config, task), _stop_tokens(folder, config))
+    _log_ignored_files(folder, config)
+    return Checkpoint(folder, config, task, _context(folder, config, task), _stop_token_ids(folder, config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def check_links(folder: Path) -> None:
                 )
 
 
-def _say_what_is_left_out(folder: Path, config: dict[str, Any]) -> None:
+def _log_ignored_files(folder: Path, config: dict[str, Any]) -> None:
     """Pickles and code beside whole safetensors are no reason to serve nothing; they are never read, and named."""
     names = sorted(path.name for path in folder.iterdir())
     pickles = [name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES]
     if pickles:
         log.warning("pickled files are never read, the safetensors beside them are: %s", ", ".join(pickles[:8]))
-    code = [*architectures.code_of_its_own(config), *(name for name in names if name.endswith(".py"))]
+    code = [*architectures.custom_code(config), *(name for name in names if name.endswith(".py"))]
     if code:
         log.warning("code of the model folder is never run: %s", ", ".join(code[:8]))
 
@@ -150,7 +150,7 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
 
 
 def check_safetensors(path: Path) -> None:
-    """Compares the header with the size of the file: a download that was cut is told from a whole one."""
+    """Compares the header with the size of the file: it detects an incomplete download."""
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)
@@ -171,13 +171,13 @@ def check_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path.name}: {architectures.quantized(strange[0][:64], 'type of its tensors')}.")
 
 
-def _task(folder: Path, config: dict[str, Any], asked: str) -> str:
+def _task(folder: Path, config: dict[str, Any], requested: str) -> str:
     try:
         for name, method in QUANTIZED_FILES.items():
             if (folder / name).is_file():
-                raise architectures.Refused(architectures.quantized(method, name))
-        return architectures.task_of(config, asked=asked, pooled=(folder / "modules.json").is_file())
-    except architectures.Refused as reason:
+                raise architectures.NotServable(architectures.quantized(method, name))
+        return architectures.task_of(config, requested=requested, pooled=(folder / "modules.json").is_file())
+    except architectures.NotServable as reason:
         raise CheckpointError(f"{folder.name}: {reason}.") from None
 
 
@@ -186,8 +186,8 @@ def _context(folder: Path, config: dict[str, Any], task: str) -> int:
     context = next((_count(config, name) for name in names if config.get(name)), 2048)
     sentence = folder / "sentence_bert_config.json"
     if task == "embed" and sentence.is_file():
-        said = _json(sentence)
-        context = min(context, _count(said, "max_seq_length") if said.get("max_seq_length") else context)
+        reason = _json(sentence)
+        context = min(context, _count(reason, "max_seq_length") if reason.get("max_seq_length") else context)
     return context
 
 
@@ -198,18 +198,18 @@ def _count(config: dict[str, Any], name: str) -> int:
     return value
 
 
-def _stop_tokens(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def _stop_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     generation = folder / "generation_config.json"
-    stops = _json(generation).get("eos_token_id") if generation.is_file() else None
-    stops = config.get("eos_token_id") if stops is None else stops
-    if stops is None:
+    token_ids = _json(generation).get("eos_token_id") if generation.is_file() else None
+    token_ids = config.get("eos_token_id") if token_ids is None else token_ids
+    if token_ids is None:
         return ()
-    stops = stops if isinstance(stops, list) else [stops]
-    if not all(isinstance(stop, int) and not isinstance(stop, bool) for stop in stops):
+    token_ids = token_ids if isinstance(token_ids, list) else [token_ids]
+    if not all(isinstance(token_id, int) and not isinstance(token_id, bool) for token_id in token_ids):
         raise CheckpointError(
-            f"eos_token_id of {folder.name} is {str(stops)[:64]}: it must be a token's number, or a list."
+            f"eos_token_id of {folder.name} is {str(token_ids)[:64]}: it must be a token's number, or a list."
         )
-    return tuple(stops)
+    return tuple(token_ids)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Linear, Map,
 from ..kernels.layers import Layer
 from .families import DecoderShape, LayerShape
 from .rope import Rotation
-from .weights import Weights, WrongShape
+from .weights import CheckpointWeights, WrongShape
 
 
 class Decoder:
-    """[T] token ids in, float32 logits of the wanted rows out."""
+    """[T] token ids in, float32 logits of the batch's rows out."""
 
-    def __init__(self, shape: DecoderShape, weights: Weights, kernels: Kernels, context_tokens: int) -> None:
+    def __init__(self, shape: DecoderShape, weights: CheckpointWeights, kernels: Kernels, context_tokens: int) -> None:
         """Takes every weight out of `weights`, layer by layer. Raises MissingWeight and WrongShape."""
         self.shape, self.kernels = shape, kernels
         build = _Builder(shape, weights, kernels, context_tokens)
         table = build.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
-        self.vocab_size = len(table)  # kernels index memory by token ids: none of this number or above may reach them
+        self.vocab_size = len(table)  # kernels index memory by token ids: larger ones must not reach them
         if shape.tied:
             self._embedding, self._head = kernels.tied(table)
         else:
@@ -46,10 +46,10 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Weights by their names in Hugging Face folders to operations."""
+    """Builds operations from the weights of a Hugging Face folder, by their names."""
 
     shape: DecoderShape
-    weights: Weights
+    weights: CheckpointWeights
     kernels: Kernels
     context_tokens: int
     tables: dict[Rotation, Rotary] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class _Builder:
         )
 
     def take(self, name: str, *size: int) -> Tensor:
-        """A tensor that has this size: kernels read as far as config.json says. Raises MissingWeight and WrongShape."""
+        """A tensor of this size: kernels rely on the sizes in config.json. Raises MissingWeight and WrongShape."""
         return _sized(name, self.weights.take(name), size)
 
     def bias(self, name: str, size: int) -> Tensor | None:
@@ -118,7 +118,7 @@ class _Builder:
         )
 
     def _rotary(self, rotation: Rotation) -> Rotary:
-        """Layers that turn alike share their tables."""
+        """Layers with the same rotary embedding share its tables."""
         if rotation not in self.tables:
             self.tables[rotation] = rotary_of(rotation, self.context_tokens, self.kernels.device)
         return self.tables[rotation]
@@ -132,7 +132,7 @@ class _Builder:
         return self.kernels.gated(gate, up, self.shape.activation)
 
     def _returning(self, name: str, size: int) -> Linear:
-        """What is added to the residual stream; some families add only a part of it."""
+        """A projection that is added to the residual stream; some families scale it."""
         weight = self.take(f"{name}.weight", self.shape.hidden, size)
         bias = self.bias(f"{name}.bias", self.shape.hidden)
         factor = self.shape.residual_factor

@@ -27,7 +27,7 @@ class EncoderRunner:
         """Nothing of an encoder outlives its step."""
 
     def probe(self) -> None:
-        """Raises whatever computing anything meets."""
+        """Encodes one token. Raises when the engine cannot compute."""
         self.self_test()
 
     @torch.inference_mode()

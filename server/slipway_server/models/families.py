@@ -1,19 +1,17 @@
-"""What a decoder's config.json says, in one vocabulary for all families. Pure: no torch, no files.
+"""A decoder's config.json in one vocabulary for all families. Pure: no torch, no files.
 
-A family is what it does differently from llama. What is not understood completely is Unsupported, never guessed.
+A family is described by its differences from llama. Unknown fields raise Unsupported; nothing is guessed.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from . import Config
 from .rope import Rotation, Unsupported, rope_of, rotation
-
-Config = dict[str, Any]
 
 MOST_LAYERS = 1024
 MOST_HEAD_SIZE = 4096
-MOST = 2**24  # of heads, of a size, of a vocabulary: what is larger is a mistake, and would be allocated
+MOST = 2**24  # of heads, of a size, of a vocabulary: larger values are mistakes, and would be allocated
 
 
 class BadConfig(Exception):
@@ -22,7 +20,7 @@ class BadConfig(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    rotation: Rotation | None  # None: no position is told to this layer
+    rotation: Rotation | None  # None: this layer has no position embedding
     window: int = 0  # tokens that it sees, itself included; 0: all
 
 
@@ -50,7 +48,7 @@ class DecoderShape:
     score_cap: float = 0.0
     logits_cap: float = 0.0
     packed_names: bool = False  # qkv_proj and gate_up_proj lie in one tensor each
-    ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # tensors of old checkpoints that say nothing
+    ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # redundant tensors of old checkpoints
 
     def step_bytes(self, tokens: int, rows: int, number_bytes: int) -> int:
         """At most, while a step of so many tokens is computed and so many rows of it are sampled from.
@@ -114,7 +112,7 @@ def _count(config: Config, name: str, most: int = MOST) -> int:
 
 def _activation(config: Config) -> str:
     if str(config["model_type"]).startswith("gemma"):
-        return "gelu_tanh"  # hidden_act is what the first checkpoints said, and not what the model was trained with
+        return "gelu_tanh"  # the first checkpoints have a hidden_act that the model was not trained with
     name = config.get("hidden_act", "silu")
     known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
     if not isinstance(name, str) or name not in known:
@@ -127,8 +125,8 @@ def _activation(config: Config) -> str:
 
 def _layers(config: Config, size: int, context_tokens: int, family: "_Family") -> tuple[LayerShape, ...]:
     count = _count(config, "num_hidden_layers", MOST_LAYERS)
-    turns = _turning(config, count) if family.skips_rotations else [1] * count
-    kinds = _kinds(config, family.kinds(config, turns))
+    rope_layers = _rope_layers(config, count) if family.skips_rope else [1] * count
+    kinds = _kinds(config, family.kinds(config, rope_layers))
     window = int(config.get("sliding_window") or 0) if config.get("use_sliding_window") is not False else 0
     windows = {"full_attention": 0, "sliding_attention": window if window < context_tokens else 0}
     ropes = {
@@ -136,7 +134,8 @@ def _layers(config: Config, size: int, context_tokens: int, family: "_Family") -
         for kind in set(kinds)
     }
     return tuple(
-        LayerShape(ropes[kind] if turn else None, windows[kind]) for kind, turn in zip(kinds, turns, strict=True)
+        LayerShape(ropes[kind] if has_rope else None, windows[kind])
+        for kind, has_rope in zip(kinds, rope_layers, strict=True)
     )
 
 
@@ -148,47 +147,47 @@ def _kinds(config: Config, usual: list[str]) -> list[str]:
     return list(kinds)
 
 
-def _turning(config: Config, count: int) -> list[int]:
+def _rope_layers(config: Config, count: int) -> list[int]:
     """1 for each layer that gets positions: as listed, else all but every n-th."""
     interval = int(config["no_rope_layer_interval"])
-    turns = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
-    if len(turns) != count:
-        raise Unsupported(f"no_rope_layers names {len(turns)} of {count} layers")
-    return list(turns)
+    rope_layers = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+    if len(rope_layers) != count:
+        raise Unsupported(f"no_rope_layers names {len(rope_layers)} of {count} layers")
+    return list(rope_layers)
 
 
 # Published configs name a window and no layer_types: which layers it is for is known by the family alone.
 
 
-def _no_window(config: Config, turns: list[int]) -> list[str]:
+def _no_window(config: Config, rope_layers: list[int]) -> list[str]:
     if config.get("sliding_window"):
         raise Unsupported("a sliding window in a family that has none")
-    return ["full_attention"] * len(turns)
+    return ["full_attention"] * len(rope_layers)
 
 
-def _window_everywhere(config: Config, turns: list[int]) -> list[str]:
+def _window_everywhere(config: Config, rope_layers: list[int]) -> list[str]:
     kind = "sliding_attention" if config.get("sliding_window") else "full_attention"
     if set(config.get("layer_types") or [kind]) != {kind}:
         raise Unsupported("layer_types in a family whose layers are all alike")
-    return [kind] * len(turns)
+    return [kind] * len(rope_layers)
 
 
-def _window_above(config: Config, turns: list[int]) -> list[str]:
+def _window_above(config: Config, rope_layers: list[int]) -> list[str]:
     """Qwen: only where it is switched on, and from layer `max_window_layers` on."""
     on = config["use_sliding_window"] and config.get("sliding_window")
-    first = int(config["max_window_layers"]) if on else len(turns)
-    return ["sliding_attention" if index >= first else "full_attention" for index in range(len(turns))]
+    first = int(config["max_window_layers"]) if on else len(rope_layers)
+    return ["sliding_attention" if index >= first else "full_attention" for index in range(len(rope_layers))]
 
 
-def _window_but_every(config: Config, turns: list[int]) -> list[str]:
+def _window_but_every(config: Config, rope_layers: list[int]) -> list[str]:
     """Gemma: every n-th layer sees everything."""
     nth = int(config["sliding_window_pattern"])
-    return ["sliding_attention" if (index + 1) % nth else "full_attention" for index in range(len(turns))]
+    return ["sliding_attention" if (index + 1) % nth else "full_attention" for index in range(len(rope_layers))]
 
 
-def _window_without_rotation(config: Config, turns: list[int]) -> list[str]:
+def _window_without_rotation(config: Config, rope_layers: list[int]) -> list[str]:
     on = config["use_sliding_window"] and config.get("sliding_window")
-    return ["sliding_attention" if on and not turn else "full_attention" for turn in turns]
+    return ["sliding_attention" if on and not has_rope else "full_attention" for has_rope in rope_layers]
 
 
 # --- families ---------------------------------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ class _Family:
     missing: Config = field(default_factory=dict)
     theta: float = 10_000.0
     local_theta: float | None = None
-    skips_rotations: bool = False
+    skips_rope: bool = False
 
 
 _QWEN = {
@@ -289,7 +288,7 @@ _FAMILIES = {
     "qwen3": _Family(_qwen3, _window_above, _QWEN | {"head_dim": 128}),
     "phi3": _Family(_phi3, _window_everywhere, {"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096}),
     "granite": _Family(_granite, _no_window, _GRANITE),
-    "smollm3": _Family(_llama, _window_without_rotation, _SMOLLM3, theta=2_000_000.0, skips_rotations=True),
+    "smollm3": _Family(_llama, _window_without_rotation, _SMOLLM3, theta=2_000_000.0, skips_rope=True),
     "gemma": _Family(_gemma, _no_window, {"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True}),
     "gemma2": _Family(_gemma2, _window_but_every, _GEMMA2),
     "gemma3_text": _Family(_gemma3, _window_but_every, _GEMMA3, theta=1_000_000.0, local_theta=10_000.0),

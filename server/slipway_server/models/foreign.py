@@ -1,6 +1,6 @@
 """Any other decoder of transformers, its own modules over our paged cache: slower, and right.
 
-Models call the attention function that they are told; ours stores and reads the blocks of the step's batch.
+Models call the registered attention function; ours writes and reads the blocks of the step's batch.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""A checked model folder to the decoder that is fastest here, and the proof that it computes what it should."""
+"""Loads the fastest decoder for a model folder on this machine, and tests it."""
 
 import logging
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..kernels import native
+from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.in_torch import TorchKernels
 from . import architectures
@@ -15,7 +15,7 @@ from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
 from .families import BadConfig, DecoderShape, shape_of
 from .rope import Unsupported
-from .weights import MissingWeight, Weights, WrongShape
+from .weights import CheckpointWeights, MissingWeight, WrongShape
 
 log = logging.getLogger(__name__)
 
@@ -47,18 +47,18 @@ def load_generator(
     device = pick_device(device)
     _refuse_int8_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
     if device.startswith("cuda"):
-        torch.cuda.set_device(device)  # Triton launches where the process is
+        cuda.set_device(device)
     try:
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
         chosen = pick_dtype(dtype, stored, device)
         options = _Options(chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow)
-        return _our_own(folder, shape, options)
+        return _load_builtin(folder, shape, options)
     except BadConfig as error:
         raise LoadError(f"{folder.name}: {error}.") from None
     except Unsupported as reason:
         log.warning("transformers computes the model, slower than a built-in family: %s", reason)
-        _refuse_unfit(folder, config, str(reason), quantization=quantization, kv_int8=kv_int8)
+        _refuse_incompatible(folder, config, str(reason), quantization=quantization, kv_int8=kv_int8)
         if device.startswith("cuda") and not allow_slow:
             raise LoadError(
                 f"{folder.name} is none of the built-in families ({reason}), so a GPU would compute it many times "
@@ -93,18 +93,20 @@ def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> Non
         raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
 
 
-def _refuse_unfit(folder: Path, config: dict[str, Any], reason: str, *, quantization: str, kv_int8: bool) -> None:
+def _refuse_incompatible(
+    folder: Path, config: dict[str, Any], reason: str, *, quantization: str, kv_int8: bool
+) -> None:
     """What transformers' modules cannot do over this engine's cache."""
     name = folder.name
     if quantization != "none":
         raise LoadError(f"--quantization {quantization} is for the built-in families only; {name} is none: {reason}.")
     if kv_int8:
         raise LoadError(f"--kv-cache-dtype int8 is for the built-in families only; {name} is none: {reason}.")
-    if why := architectures.unfit(config):
+    if why := architectures.incompatibility(config):
         raise LoadError(f"{name} cannot be served: {why}.")
 
 
-def _our_own(folder: Path, shape: DecoderShape, options: _Options) -> Decoder:
+def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decoder:
     kv_int8, context_tokens = options.kv_int8, options.context_tokens
     if options.device.startswith("cuda"):
         return _build(folder, shape, _on_gpu(options), context_tokens)
@@ -112,7 +114,7 @@ def _our_own(folder: Path, shape: DecoderShape, options: _Options) -> Decoder:
         try:
             kernels = native.NativeKernels(options.threads, int8=options.quantization == "int8", kv_int8=kv_int8)
             return _build(folder, shape, kernels, context_tokens)
-        except native.Unavailable as reason:
+        except native.KernelsUnavailable as reason:
             if options.quantization == "int8":
                 raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
@@ -127,7 +129,7 @@ def _on_gpu(options: _Options) -> Kernels:
 
         kernels = TritonKernels(options.dtype, options.device, options.context_tokens)
         kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=options.dtype, device=options.device))
-    # Whatever it is: Triton compiles its launcher when the first kernel starts, and says what it lacks in many ways.
+    # Any exception: Triton compiles its launcher at the first kernel, and reports missing parts in many ways.
     except Exception as error:
         reason = f"Triton: {_first_line(error)} (it needs a C compiler and Python's headers: install gcc, or set CC)"
         if not options.allow_slow:
@@ -145,7 +147,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: int) -> Decoder:
-    with Weights(folder, str(kernels.device)) as weights:
+    with CheckpointWeights(folder, str(kernels.device)) as weights:
         try:
             decoder = Decoder(shape, weights, kernels, context_tokens)
         except MissingWeight as missing:
@@ -195,11 +197,11 @@ def _part(prompt: tuple[int, ...], start: int, end: int, device: torch.device) -
     return Batch(
         ids=ints(*prompt[start:end], kind=torch.int64),
         positions=ints(*positions),
-        places=ints(*positions),
+        slot_mapping=ints(*positions),
         first=ints(0),
         counts=ints(end - start),
         starts=ints(start),
-        tables=ints(*blocks)[None],
+        block_tables=ints(*blocks)[None],
         rows=ints(end - start - 1, kind=torch.int64),
-        singles=int(end - start == 1),
+        num_decodes=int(end - start == 1),
     )

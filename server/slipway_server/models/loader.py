@@ -16,7 +16,7 @@ SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel:
     """The model in evaluation mode on its device; a weight that the folder lacks is an error, never a random tensor."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # Loading tells of missing weights in a warning; here it is an error with a sentence of its own.
+    # transformers warns of missing weights; here they are an error.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     factory: Any = AutoModelForCausalLM if task == "generate" else AutoModel
     try:
@@ -33,7 +33,7 @@ def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel
         )
     except LoadError:
         raise
-    # Whatever it is: config.json and tensors are what somebody published, and each class checks them in its own way.
+    # Any exception: each class of transformers checks config.json and tensors in its own way.
     except Exception as error:
         raise LoadError(f"{folder.name} cannot be loaded: {_first_line(error)}") from error
     missing = sorted(info["missing_keys"]) if task == "generate" else _missing_in_encoder(info["missing_keys"])

@@ -5,11 +5,10 @@ Sources: RoFormer (arXiv 2104.09864), YaRN (2309.00071), LongRoPE (2402.13753), 
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-Config = dict[str, Any]
+from . import Config
 
-KNOWN = frozenset(
+KNOWN_FIELDS = frozenset(
     {"rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "partial_rotary_factor"}
     | {"low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "attention_factor"}
     | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
@@ -17,7 +16,7 @@ KNOWN = frozenset(
 
 
 class Unsupported(Exception):
-    """This decoder is not one of ours: one sentence for a person."""
+    """This decoder is not a built-in family: one sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,14 @@ def rope_of(config: Config, kind: str, theta: float, local_theta: float | None =
         given = {}  # rope_scaling is for the layers that see everything
     base = config.get("rope_local_base_freq", local_theta) if local else config.get("rope_theta", theta)
     longest = config.get("max_position_embeddings")
-    own = {name: value for name, value in given.items() if value is not None}
-    original = config.get("original_max_position_embeddings") or own.get("original_max_position_embeddings") or longest
+    explicit = {name: value for name, value in given.items() if value is not None}
+    original = (
+        config.get("original_max_position_embeddings") or explicit.get("original_max_position_embeddings") or longest
+    )
     partial = config.get("partial_rotary_factor") or 1.0
     return (
         {"rope_theta": base, "partial_rotary_factor": partial}
-        | own
+        | explicit
         | {"original_max_position_embeddings": original, "longest": longest}
     )
 
@@ -59,10 +60,10 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
 
     Raises:
         Unsupported: for a type or a parameter that is not known here.
-        KeyError: for a parameter that its type needs and that is not there.
+        KeyError: for a missing parameter that its type needs.
         ValueError, ArithmeticError, TypeError: for values that make no sense.
     """
-    if strange := rope.keys() - KNOWN - {"longest"}:
+    if strange := rope.keys() - KNOWN_FIELDS - {"longest"}:
         raise Unsupported(f"rotary embedding with {sorted(strange)[0]}")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     part, theta = float(rope["partial_rotary_factor"]), float(rope["rope_theta"])
@@ -87,17 +88,17 @@ def _llama3(frequency: float, rope: Config) -> float:
     """Short waves stay, long ones are stretched, those between are mixed."""
     waves = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
-    return float(kept * frequency + (1 - kept) * frequency / rope["factor"])
+    share = min(1.0, max(0.0, (waves - low) / (high - low)))
+    return float(share * frequency + (1 - share) * frequency / rope["factor"])
 
 
 def _yarn(plain: list[float], rope: Config, rotated: int) -> Rotation:
-    """Dimensions that turn often keep their frequency, slow ones are stretched, those between are mixed."""
+    """High frequencies stay, low frequencies are stretched, those between are interpolated."""
     original, base = rope["original_max_position_embeddings"], float(rope["rope_theta"])
     factor = float(rope.get("factor") or rope["longest"] / original)
 
-    def dimension(turns: float) -> float:
-        return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+    def dimension(rotations: float) -> float:
+        return rotated * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
     if rope.get("truncate", True):

@@ -19,7 +19,7 @@ class WrongShape(Exception):
     """A tensor is not as large as config.json makes it."""
 
 
-class Weights:
+class CheckpointWeights:
     """Use as a context manager: leaving it closes the files."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
@@ -30,7 +30,7 @@ class Weights:
             file = self._files.enter_context(safe_open(folder / name, framework="pt", device=device))
             self._where |= dict.fromkeys(file.keys(), file)
 
-    def __enter__(self) -> "Weights":
+    def __enter__(self) -> "CheckpointWeights":
         return self
 
     def __exit__(
@@ -40,7 +40,7 @@ class Weights:
 
     @property
     def left(self) -> list[str]:
-        """Names of tensors that nobody took."""
+        """Names of tensors that were not taken."""
         return sorted(self._where)
 
     def has(self, name: str) -> bool:

@@ -1,1 +1,1 @@
-"""How the pod tells what it does: logs, metrics, heartbeat, and its last words."""
+"""Logs, metrics, traces, the engine's heartbeat, and the termination message."""

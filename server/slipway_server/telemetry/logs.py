@@ -8,7 +8,7 @@ import time
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class JsonFormatter(logging.Formatter):
+class JsonLineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
@@ -24,5 +24,5 @@ class JsonFormatter(logging.Formatter):
 
 def configure(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonLineFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -32,9 +32,9 @@ class Timing:
     finish: str = "abort"
 
 
-class Metrics:
+class ServerMetrics:
     def __init__(self, model_name: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the page, and nobody reads them
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the size of the page
         self.registry = CollectorRegistry()
         self._model = {"model_name": model_name, "engine": "0"}
         self._running = self._gauge("num_requests_running", "Requests that hold a slot.")
@@ -182,7 +182,7 @@ class Metrics:
     def unproved_tenant(self) -> None:
         self._unproved_tenants.inc()
 
-    def replay_holds(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
+    def observe_replay(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
         """Looked up when the page is rendered: they change with every token."""
         self._replay_held.set_function(streams)
         self._replay_bytes.set_function(size_bytes)

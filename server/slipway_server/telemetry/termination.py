@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from .. import environment
+
 DEFAULT_LOG = "/dev/termination-log"
 LIMIT_BYTES = 4096  # the kubelet reads no more
 # As in sysexits.h; docs/contracts.md says which is when. argparse itself exits with 2.
@@ -30,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 def leave(sentence: str) -> None:
     """To the termination log alone: what the operator reads of a container that ended."""
-    chosen = os.environ.get("SLIPWAY_TERMINATION_LOG")
+    chosen = environment.termination_log()
     if not chosen and not Path(DEFAULT_LOG).exists():
         return
     try:

@@ -17,7 +17,7 @@ NOT_INSTALLED = "no spans are sent: install slipway[tracing], opentelemetry is m
 
 log = logging.getLogger("slipway")
 
-Ended = Callable[[str, int], None]  # told how the request ended, and the status of its answer (0: none)
+Ended = Callable[[str, int], None]  # called with the outcome of the request and the status of its response (0: none)
 
 
 class Tracing:
@@ -42,7 +42,7 @@ class Tracing:
             context=TraceContextTextMapPropagator().extract(given),
             kind=trace.SpanKind.SERVER,
             attributes=about,
-            # A client that leaves is no error of ours: `_end` knows.
+            # A client that disconnects is not an error of the server: `_end` distinguishes it.
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -73,7 +73,7 @@ def _end(span: Any, outcome: str, status: int) -> None:
 
 
 def tracing(environment: Mapping[str, str], model: str) -> Tracing:
-    """Where an endpoint is configured, to that one in batches, from a thread of its own."""
+    """Exports to the configured endpoint in batches, from a separate thread."""
     if not any(environment.get(name) for name in ENDPOINTS):
         return Tracing()
     try:

@@ -17,7 +17,7 @@ from .template_language import TooLarge, environment
 log = logging.getLogger("slipway.text")
 
 MAX_RENDERED_CHARACTERS = 16 << 20
-MAX_REASON_CHARACTERS = 300  # of what a template says, that a client is told
+MAX_REASON_CHARACTERS = 300  # of a template's error message in a response
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing; templates read one of them
 # What the server itself gives to a template.
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -31,7 +31,7 @@ class ChatTemplate:
     """Renders as transformers' apply_chat_template does."""
 
     def __init__(self, source: str | None, special_tokens: dict[str, str], *, for_tools: str | None = None) -> None:
-        """`for_tools`: another template, for conversations with tools. One that does not parse is told by `render`."""
+        """`for_tools`: another template, for conversations with tools. `render` reports one that does not parse."""
         self._special_tokens = special_tokens
         self._plain, self.problem = _compiled(source)
         self._for_tools = _compiled(for_tools)[0] or self._plain
@@ -62,7 +62,7 @@ class ChatTemplate:
         return cls(named.get("default"), special_tokens, for_tools=named.get("tool_use"))
 
     def names(self, variable: str, *, tools: bool = False) -> bool:
-        """Whether the template asks for a variable at all: what it does not ask for would be passed over."""
+        """Whether the template uses a variable. It would ignore others."""
         template = self._for_tools if tools else self._plain
         return template is not None and variable in template.variables
 
@@ -118,7 +118,7 @@ class _Compiled:
                 size += len(piece)
                 if size > MAX_RENDERED_CHARACTERS:
                     raise TooLarge(f"it writes more than {MAX_RENDERED_CHARACTERS} characters")
-        except Exception as error:  # whatever a template does with a client's messages is no failure of the server
+        except Exception as error:  # an error in a template is not a failure of the server
             raise ChatTemplateError(f"The model's chat template refused the messages: {_short(error)}") from error
         return "".join(pieces)
 
@@ -140,7 +140,7 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _up_to(text: str, mark: str) -> str:
-    """The prompt up to the end of the final message, which the answer goes on with."""
+    """The prompt up to the end of the final message, which the answer continues."""
     at = text.rfind(mark.strip())
     if at < 0:
         raise ChatTemplateError("The model's chat template does not write the final message, so it cannot go on.")

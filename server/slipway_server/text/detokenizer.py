@@ -7,7 +7,7 @@ from .tokenizer import BYTE_FALLBACK, OTHER, Tokenizer, without_leading
 
 BROKEN = "\ufffd"
 CONTEXT_TOKENS = 6
-MAX_HELD_TOKENS = 16  # a character has four bytes at most: what is broken for so long stays broken
+MAX_PENDING_TOKENS = 16  # a character has at most four bytes: longer invalid sequences stay invalid
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:
@@ -27,7 +27,7 @@ class Detokenizer(Protocol):
         """The text that this token makes certain; empty in the middle of a character."""
 
     def flush(self) -> str:
-        """What is still held back when no token will come any more."""
+        """The pending text after the last token."""
 
 
 def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True) -> Detokenizer:
@@ -37,7 +37,7 @@ def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_t
 
 
 class ByBytes:
-    """Joins the bytes of tokens, and tells a character when its last byte is there.
+    """Joins the bytes of tokens, and emits a character when it has its last byte.
 
     Equal to the library's decoder for everything that an encoder makes. Where a model writes bytes that are no UTF-8, a
     byte-fallback decoder takes back whole characters that stand right before them, which a stream cannot: here only the
@@ -50,19 +50,19 @@ class ByBytes:
         errors = "slipway_each_byte" if tokenizer.kind is BYTE_FALLBACK else "replace"
         self._decode = _Utf8(errors).decode
         self._leading = tokenizer.leading
-        says = (token not in self._skipped and self._bytes_of(token) for token in reversed(prompt))
-        self._begun = not self._leading.count or any(says)
+        visible = (token not in self._skipped and self._bytes_of(token) for token in reversed(prompt))
+        self._started = not self._leading.count or any(visible)
 
     def push(self, token: int) -> str:
-        return self._tell("" if token in self._skipped else self._decode(self._bytes_of(token)))
+        return self._emit("" if token in self._skipped else self._decode(self._bytes_of(token)))
 
     def flush(self) -> str:
-        return self._tell(self._decode(b"", final=True))
+        return self._emit(self._decode(b"", final=True))
 
-    def _tell(self, text: str) -> str:
-        if self._begun or not text:
+    def _emit(self, text: str) -> str:
+        if self._started or not text:
             return text
-        self._begun = True
+        self._started = True
         return without_leading(text, self._leading)
 
 
@@ -72,31 +72,31 @@ class ByWindow:
     def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skip_special_tokens: bool) -> None:
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._known_tokens = list(prompt[-CONTEXT_TOKENS:])
-        self._held: list[int] = []
-        self._known = self._decode(self._known_tokens)
+        self._context = list(prompt[-CONTEXT_TOKENS:])
+        self._pending: list[int] = []
+        self._context_text = self._decode(self._context)
 
     def push(self, token: int) -> str:
         if token in self._skipped:
             return ""
-        self._held.append(token)
-        text = self._decode(self._known_tokens + self._held)
+        self._pending.append(token)
+        text = self._decode(self._context + self._pending)
         # A character of several bytes may span tokens: it is whole when no replacement character ends the text.
-        if len(self._held) < MAX_HELD_TOKENS and text.endswith(BROKEN):
+        if len(self._pending) < MAX_PENDING_TOKENS and text.endswith(BROKEN):
             return ""
         return self._accept(text)
 
     def flush(self) -> str:
-        return self._accept(self._decode(self._known_tokens + self._held))
+        return self._accept(self._decode(self._context + self._pending))
 
     def _accept(self, text: str) -> str:
-        delta = text[len(self._known) :]
+        delta = text[len(self._context_text) :]
         # Where the last piece began, a character began: cut anywhere else, the window could begin inside of one.
         if delta:
-            self._known_tokens, self._held = self._held, []
-            self._known = self._decode(self._known_tokens)
-        elif len(self._held) >= MAX_HELD_TOKENS:
-            self._held.clear()  # ids that the tokenizer does not know
+            self._context, self._pending = self._pending, []
+            self._context_text = self._decode(self._context)
+        elif len(self._pending) >= MAX_PENDING_TOKENS:
+            self._pending.clear()  # ids that the tokenizer does not know
         return delta
 
     def _decode(self, tokens: list[int]) -> str:

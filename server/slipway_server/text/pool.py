@@ -1,4 +1,4 @@
-"""Threads for texts that would hold up the event loop: few of them, few that wait, and none for longer than allowed."""
+"""A thread pool for text work that would block the event loop, with limits on threads, queue and time."""
 
 import asyncio
 import ctypes
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 THREADS = 2
-MAX_WAITING = 128  # works; what comes beyond is refused
+MAX_WAITING = 128  # jobs; more are refused
 LIMIT_S = 10.0  # of one work, from its start
 
 
@@ -28,7 +28,7 @@ class TextPool:
 
     def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING, limit_s: float = LIMIT_S) -> None:
         self._threads = ThreadPoolExecutor(threads, "text")
-        self._room, self._limit_s = threads + waiting, limit_s
+        self._free, self._limit_s = threads + waiting, limit_s
 
     async def run(self, work: Callable[[], T]) -> T:
         """The work's result, or what it raised.
@@ -37,12 +37,12 @@ class TextPool:
             TextBusy: too many wait.
             TextTimeout: it took too long.
         """
-        if not self._room:
+        if not self._free:
             raise TextBusy("Too many prompts wait for their tokens.")
-        self._room -= 1
+        self._free -= 1
         job = _Job(work)
         future = asyncio.get_running_loop().run_in_executor(self._threads, job.run)
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._finish)
         try:
             while not future.done():
                 await asyncio.wait([future], timeout=self._limit_s)
@@ -51,13 +51,13 @@ class TextPool:
             return future.result()
         finally:
             if not future.done():
-                future.cancel()  # where it has not begun
+                future.cancel()  # when it has not started
                 job.interrupt()
 
-    def _leave(self, future: "asyncio.Future[T]") -> None:
-        self._room += 1
+    def _finish(self, future: "asyncio.Future[T]") -> None:
+        self._free += 1
         if not future.cancelled():
-            future.exception()  # may have nobody left to hear of it
+            future.exception()  # marks it as retrieved: the caller may have been cancelled
 
 
 class _Job(Generic[T]):
@@ -65,16 +65,16 @@ class _Job(Generic[T]):
         self._work = work
         self._lock = threading.Lock()
         self._thread: int | None = None
-        self._began_s = float("inf")
+        self._started_s = float("inf")
 
     @property
     def seconds(self) -> float:
         """Since its start; negative before it."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
     def run(self) -> T:
         with self._lock:
-            self._began_s, self._thread = time.monotonic(), threading.get_ident()
+            self._started_s, self._thread = time.monotonic(), threading.get_ident()
         try:
             return self._work()
         finally:
@@ -84,7 +84,7 @@ class _Job(Generic[T]):
                 pass
 
     def interrupt(self) -> None:
-        """Raises TextTimeout in its thread, at the next bytecode: what runs outside of Python goes on to its end."""
+        """Raises TextTimeout in its thread at the next bytecode. C code runs to its end first."""
         with self._lock:
             if self._thread is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TextTimeout))

@@ -43,7 +43,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TooLarge("it computes a number of more than 4096 bits")
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """{% generation %} marks what an assistant wrote, for training: here its body is rendered as it is."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
@@ -83,7 +83,7 @@ class TemplateDict:
 
 
 def environment() -> Environment:
-    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     made.filters["tojson"] = _to_json
     made.globals |= {
         "raise_exception": _raise,

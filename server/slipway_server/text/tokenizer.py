@@ -59,7 +59,7 @@ class Tokenizer:
         return self._backend.decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token adds to a text that has begun; special ones by their names; nothing for unknown ids."""
+        """The bytes of a token within a text: the name of a special token, nothing for an unknown id."""
         if (known := self._bytes.get(token)) is None:
             known = self._bytes[token] = self._spell(token)
         return known
@@ -80,7 +80,7 @@ class Tokenizer:
         return self._after_text(token) if byte is None else bytes([byte])
 
     def _after_text(self, token: int) -> bytes:
-        """What it adds after a token that is text for sure: only where a text begins, spaces may be taken away."""
+        """Its text after another token. Only at the beginning of a text may leading spaces be removed."""
         if self._anchor is None:
             self._anchor = next(
                 (id, text) for id in range(self.vocabulary_size) if (text := self._plain(id)) and text.isalnum()

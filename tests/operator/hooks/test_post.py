@@ -80,6 +80,7 @@ async def test_a_redirect_is_not_followed(poster, receiver):
     assert len(receiver.got) == 1
 
 
+@pytest.mark.finding(17)
 @pytest.mark.attack_class(8)
 @pytest.mark.parametrize("status", [200, 403, 500])
 async def test_nothing_that_a_server_said_is_told(poster, receiver, status):

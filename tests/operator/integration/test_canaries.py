@@ -140,6 +140,7 @@ def explained(kubeconfig, namespace, monkeypatch):
     return out.getvalue()
 
 
+@pytest.mark.finding(17, 21)
 async def test_no_secret_comes_out_anywhere(cluster, service, api_server, monkeypatch):
     """Safety 17 and 21."""
     await plant(cluster, service)

@@ -91,6 +91,7 @@ async def test_a_status_on_top_of_a_newer_object_is_stale(client, chat):
     assert "status" not in await reread(client, chat)
 
 
+@pytest.mark.finding(26)
 async def test_an_equal_status_is_not_written(client, chat):
     """Safety 26: it asserted nothing. A write of this stale object would be refused, as that of another status is."""
     live, _ = await made(client, chat)

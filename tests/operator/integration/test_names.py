@@ -23,7 +23,7 @@ from tests.support.processes import (
 
 from .conftest import MANIFEST
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.finding(14, "S2")]
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 

@@ -23,7 +23,7 @@ from tests.support.processes import Cluster, limited_kubeconfig, own_address
 
 from .conftest import MANIFEST
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.finding(1, 19, "S1", "S5")]
 
 EDITS = 14
 SETTLES_S = 30.0

@@ -65,6 +65,7 @@ async def gone(cluster, name):
     return found is None or bool(found["metadata"].get("deletionTimestamp"))
 
 
+@pytest.mark.finding(20)
 @pytest.mark.attack_class(28)
 async def test_the_first_report_is_kept_published_and_held_against_others(cluster):
     """Safety 20, with the rights of docs/operator.md: of ConfigMaps create alone."""

@@ -144,6 +144,17 @@ def writes(metrics):
     return [line for line in metrics.splitlines() if line.startswith("slipway_operator_apply_total")]
 
 
+@pytest.mark.finding("S14")
+async def test_a_gateway_that_comes_is_asked_and_counted_within_seconds(cluster):
+    """Six seconds after it came, and for minutes, it was not among those that acknowledge the table."""
+    await launch(cluster)
+    await cluster.reaches("the only gateway follows", lambda now: now["traffic"]["acknowledged"] == "1/1")
+    await at_rest(cluster)
+    async with cluster.another_gateway():
+        # The next regular look would be minutes away.
+        await cluster.reaches("both do", lambda now: now["traffic"]["acknowledged"] == "2/2")
+
+
 async def test_a_child_deleted_by_hand_comes_back(cluster):
     status = await launch(cluster)
     name = f"chat-{status['stableRevision']}"

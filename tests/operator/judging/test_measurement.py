@@ -70,6 +70,7 @@ def test_a_measurement_says_what_was_asked_and_answered() -> None:
     assert len(measured(metric(), Answer([0.5] * 999), NOW).value) == 128
 
 
+@pytest.mark.finding(17)
 @pytest.mark.attack_class(8)
 @pytest.mark.parametrize(
     ("value", "shown"),

@@ -312,6 +312,7 @@ def test_nonsense_is_refused_in_words(build: object, words: str) -> None:
         build()  # type: ignore[operator]
 
 
+@pytest.mark.finding(26)
 def test_ten_tenths_are_a_whole() -> None:
     """Safety 26: it asserted nothing. In floating point ten tenths are less than one; eleven are too much."""
     tenths = tuple(MetricSpec(str(index), share=0.1) for index in range(11))

@@ -28,6 +28,7 @@ class Server:
             raise self.failure
 
 
+@pytest.mark.finding(19)
 def test_nobody_but_the_release_and_monitoring_comes_in():
     """Safety 19: no policy stood around model pods, so anyone forged X-Slipway-Tenant at :8000."""
     spec = network_policy(Owner.of(CHAT), SETTINGS)["spec"]

@@ -91,6 +91,7 @@ async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
     ]
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
 async def test_the_operator_asks_by_post_with_its_token(session, gateway):
     """Safety 19: only the operator renews a gateway's failsafe."""

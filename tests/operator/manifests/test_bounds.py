@@ -39,6 +39,7 @@ def test_replica_set_equals_its_golden_file() -> None:
     assert replica_set(OWNER, SNAPSHOT, 2) == json.loads(GOLDEN.read_text()), "revisions are rendered as they were made"
 
 
+@pytest.mark.finding(22)
 @pytest.mark.attack_class(15)
 def test_all_that_a_pod_writes_is_bounded() -> None:
     """Safety 22: emptyDir without sizeLimit, no ephemeral-storage, --max-bytes never passed."""
@@ -67,6 +68,7 @@ def test_without_a_size_64_gib_are_allowed_and_few_are_requested() -> None:
     assert spec["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "256Mi"
 
 
+@pytest.mark.finding(22)
 def test_no_pod_is_best_effort() -> None:
     """Safety 22. A CPU request would change what autoscalers of CPU compute, so there is none."""
     server = pod()["containers"][0]["resources"]

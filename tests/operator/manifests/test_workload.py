@@ -40,6 +40,7 @@ def test_accelerators_go_to_the_server_alone() -> None:
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
+@pytest.mark.finding(12)
 def test_a_pod_with_an_accelerator_never_takes_the_cpu() -> None:
     """Safety 12: what asks for a GPU computes on it or fails with the reason."""
     new = dataclasses.replace(SNAPSHOT, template_version=2)
@@ -82,6 +83,7 @@ REFERENCES = PodInputs(
 )
 
 
+@pytest.mark.finding(21)
 @pytest.mark.attack_class(22)
 def test_secrets_are_referenced_and_only_where_they_are_needed() -> None:
     """Safety 21: the hub's token was in the clear, and in both containers."""

@@ -6,7 +6,7 @@ import pytest
 
 from slipway_operator.metrics_api.exposition import Malformed, Reading, parse
 from slipway_server.engine.messages import Step
-from slipway_server.telemetry.metrics import Metrics, Timing
+from slipway_server.telemetry.metrics import ServerMetrics, Timing
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -31,7 +31,7 @@ def test_engines_of_one_pod_count_together() -> None:
 
 
 def test_what_our_own_server_says_is_understood() -> None:
-    metrics = Metrics("chat")
+    metrics = ServerMetrics("chat")
     metrics.step(
         Step(
             started=[],

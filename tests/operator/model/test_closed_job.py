@@ -93,6 +93,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.finding(16)
 @pytest.mark.parametrize(("spec", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_what_gives_rights_is_refused_by_its_name(spec: dict[str, Any], says: str) -> None:
     """Safety 16: any service account, Secret mount or hostPath passed."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slipway_operator.model import keys
 from slipway_operator.model.keys import MIN_ROTATION_S, PROPAGATION_S, Key, Unreadable
 
-pytestmark = pytest.mark.attack_class(9, 19)
+pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 
 DAY_S = 86_400.0
 VIEW_S = 300.0  # how old a view of the keys may be

@@ -119,6 +119,7 @@ def test_only_what_is_not_asked_anew_is_tried_again(kind: HookType) -> None:
     assert Hook("a", kind, "http://a/", retries=3).tries == (1 if asked_anew else 4)
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize(
     ("written", "words"),
     [

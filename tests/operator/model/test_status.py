@@ -34,6 +34,7 @@ def test_fields_of_a_later_release_are_ignored() -> None:
     assert status_room.parse({"phase": "Healthy", "invented": 1}).phase is Phase.HEALTHY
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize(
     ("field", "value"),
     [

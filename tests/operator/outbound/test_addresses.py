@@ -12,6 +12,7 @@ pytestmark = pytest.mark.attack_class(8)
 EVERYTHING = Policy(tuple(ip_network(text) for text in ("0.0.0.0/0", "::/0")), ("host", "*.host"))
 
 
+@pytest.mark.finding(17)
 @pytest.mark.parametrize("address", BLOCKED_ALWAYS)
 def test_what_is_forbidden_no_setting_allows(address: str) -> None:
     """Safety 17: fd00:ec2::254, 168.63.129.16, 100.100.100.200 and NAT64 forms were let through."""

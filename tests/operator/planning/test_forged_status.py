@@ -10,6 +10,8 @@ from slipway_operator.api.v1alpha1.status import Status
 from tests.support.forgery import forged
 from tests.support.model_cluster import ModelCluster, ModelGateway, healthy, model
 
+pytestmark = pytest.mark.finding("S1")
+
 SEEDS = 150
 SETTLES_S = 30
 
@@ -149,6 +151,7 @@ def test_a_status_that_cannot_be_read_counts_as_lost() -> None:
         assert serves(world) and world.parsed().phase == "Healthy"
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("tokens", [["abc"], ["/"], ["a/b/c"], ["a/x"], ["a/" + "9" * 40]])
 def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
     """Safety 26: fuzzing found a ValueError where the next attempt is counted, at each reconcile."""
@@ -160,6 +163,7 @@ def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
     assert any("status.abortedRevisions" in event.message for event in world.events)
 
 
+@pytest.mark.finding(26)
 def test_a_header_route_for_all_requests_is_no_table() -> None:
     """Safety 26: without a match it was written back as one that no gateway reads."""
     world = healthy()

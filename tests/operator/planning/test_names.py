@@ -269,6 +269,7 @@ def ready(world: Town) -> str:
     return next(item.message for item in world.parsed().conditions if item.type == "Ready")
 
 
+@pytest.mark.finding("S2")
 def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
     """S2: it said Healthy, and that requests are served."""
     world = settled(LOST)

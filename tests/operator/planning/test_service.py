@@ -37,6 +37,7 @@ def ready(world: ModelCluster) -> tuple[str, str, str]:
 WELL, BAD = Service(answered=50), Service(answered=1, refused=29, last="no_endpoint")
 
 
+@pytest.mark.finding(1, "S1")
 def test_nearly_all_requests_fail() -> None:
     """Seen: `Healthy 2/2` while every request got 503 (safety 1, story S1)."""
     world = measured(BAD, BAD)
@@ -109,6 +110,7 @@ def test_a_gateway_that_says_nothing_is_taken_for_none_that_fails() -> None:
     assert ready(measured(Service(), Service())) == ("Healthy", "True", "Serving")
 
 
+@pytest.mark.finding(1)
 def test_pods_that_become_unready_are_said_in_the_next_reconcile() -> None:
     """Safety 1: between an engine's crash and its restart."""
     world = healthy()

@@ -30,6 +30,7 @@ def seen(item: Workload, kept: Weights | None = None, **changes: object) -> Obse
     return Observed(snapshots={"abcdefghij": snapshot}, workloads={item.revision: weights.held(item, snapshot)})
 
 
+@pytest.mark.finding(20)
 def test_the_oldest_report_is_kept() -> None:
     """Safety 20: one revision could serve two commits."""
     item = workload(pod("a", 10, SECOND), pod("b", 20, FIRST), pod("c", 30, None))

@@ -61,6 +61,7 @@ def manifest_with(**container):
     return {**MANIFEST, "spec": {"activeDeadlineSeconds": 60, "template": {"spec": pod}}}
 
 
+@pytest.mark.finding(16)
 @pytest.mark.attack_class(2, 22)
 async def test_a_secret_is_used_only_where_the_operator_was_given_it():
     """Safety 16: who may write a template and not read Secrets must not read them through a Job."""

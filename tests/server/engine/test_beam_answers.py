@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from slipway_server.engine.beams import BeamRules, BeamSearch, EarlyStopping
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Logprobs, Request, SamplingParams
 from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ TEXTS = ["In the beginning", "And the king said unto him,", "Blessed are they th
 NEW_TOKENS = 14
 
 
-def answers_of(engine: Engine, prompt: tuple[int, ...], rules: BeamRules) -> list[tuple[int, ...]]:
+def answers_of(engine: EngineCore, prompt: tuple[int, ...], rules: BeamRules) -> list[tuple[int, ...]]:
     """By one request for each beam and step, as the HTTP process does it."""
     search = BeamSearch(rules)
     while not search.done:
@@ -43,7 +43,7 @@ def up_to_a_stop(tokens: list[int], stops: list[int]) -> tuple[int, ...]:
     ("width", "length_penalty", "early_stopping"),
     [(2, 1.0, False), (4, 1.0, True), (4, 0.0, "never"), (3, 2.0, "never"), (5, -1.0, False)],
 )
-def test_answers_are_those_of_transformers(
+def test_answers_equal_those_of_transformers(
     name: str, width: int, length_penalty: float, early_stopping: EarlyStopping
 ) -> None:
     torch.set_num_threads(1)

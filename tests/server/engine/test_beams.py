@@ -36,7 +36,7 @@ def told(row: tuple[float, ...], count: int) -> Logprobs:
 
 @settings(deadline=None, max_examples=60)
 @given(tables(), st.sampled_from([-1.0, 0.0, 0.7, 1.0, 2.0]))
-def test_with_room_for_all_ways_the_best_one_is_found(table: Table, length_penalty: float) -> None:
+def test_a_search_wide_enough_finds_the_best_answer(table: Table, length_penalty: float) -> None:
     def total(way: tuple[int, ...]) -> float:
         return sum(table[way[:at]][word] for at, word in enumerate(way))
 
@@ -54,7 +54,7 @@ def test_with_room_for_all_ways_the_best_one_is_found(table: Table, length_penal
         assert beam.finish is (FinishReason.STOP if beam.tokens[-1] == STOP else FinishReason.LENGTH)
 
 
-def test_what_ends_beyond_the_beams_is_no_answer_and_leaves_enough_to_go_on_with() -> None:
+def test_a_candidate_that_ends_below_the_beam_width_is_no_answer_and_is_replaced() -> None:
     search = BeamSearch(BeamRules(width=1, max_tokens=9, stop_token_ids=frozenset({7})))
     search.advance([Logprobs((1, 1, 7), (-0.1, -0.1, -2.0), 1)])
     assert ([beam.tokens for beam in search.running], search.answers, search.done) == ([(1,)], [], False)

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from slipway_server.engine.client import (
-    DIED,
-    DIED_BEFORE,
+    ENGINE_DIED,
+    ENGINE_DIED_BEFORE,
     EngineClient,
     EngineCrashed,
     EngineError,
@@ -19,7 +19,7 @@ from slipway_server.engine.client import (
     RequestRefused,
 )
 from slipway_server.engine.messages import Ready, Start, Step
-from slipway_server.engine.request import Event, FinishReason, Request, SamplingParams
+from slipway_server.engine.request import FinishReason, Request, RequestOutput, SamplingParams
 from slipway_server.models import checkpoint
 
 from ..conftest import MODELS
@@ -64,7 +64,7 @@ class Life:
         assert self.client._process, "it was started"
         return psutil.Process(self.client._process.pid)
 
-    async def ask(self, request: Request) -> list[Event]:
+    async def ask(self, request: Request) -> list[RequestOutput]:
         return [event async for event in self.client.stream(request)]
 
 
@@ -94,7 +94,8 @@ UNSAYABLE = {
 }
 
 
-async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> None:
+@pytest.mark.finding(2)
+async def test_a_request_that_cannot_be_encoded_does_not_affect_others() -> None:
     """Safety 2: the turn's other requests and cancels were lost, and a queue filled with what never ended."""
     async with a_life() as life:
         ready: Ready = await life.ready
@@ -115,7 +116,7 @@ async def test_what_cannot_be_said_to_an_engine_concerns_one_request_alone() -> 
         assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
 
 
-async def test_what_the_engine_refuses_ends_with_a_sentence() -> None:
+async def test_a_model_that_the_engine_refuses_ends_with_its_reason() -> None:
     async with a_life() as life:
         ready: Ready = await life.ready
         nan, beyond = replace(PLAIN, temperature=float("nan")), (ready.vocab_size,)
@@ -126,7 +127,7 @@ async def test_what_the_engine_refuses_ends_with_a_sentence() -> None:
         assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
 
 
-async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
+async def test_a_crash_distinguishes_running_requests_from_waiting_ones() -> None:
     async with a_life() as life:
         await life.ready
         # Two slots: the third waits, and cannot be the cause.
@@ -134,8 +135,8 @@ async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
         await life.until_running(2)
         life.process.send_signal(signal.SIGKILL)
         ends = {events[-1].id: (events[-1].finish, events[-1].error) for events in await asyncio.gather(*asks)}
-        crashed = (FinishReason.CRASHED, DIED)
-        assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, DIED_BEFORE)}
+        crashed = (FinishReason.CRASHED, ENGINE_DIED)
+        assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, ENGINE_DIED_BEFORE)}
         with pytest.raises(EngineError, match="started again"):
             await life.ask(request("late"))
         with pytest.raises(EngineCrashed, match="signal 9"):
@@ -143,7 +144,7 @@ async def test_a_crash_tells_who_was_computed_from_who_only_waited() -> None:
         assert life.crashes == 1
 
 
-async def test_one_that_crashes_the_engine_in_its_first_step_was_in_flight() -> None:
+async def test_a_request_that_crashes_the_engine_in_its_first_step_was_running() -> None:
     """It is announced before its step runs: else the cause itself would look as if it had waited."""
     async with a_life() as life:
         await life.ready

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, Engine, EngineBroken, is_out_of_memory
-from slipway_server.engine.request import Event, FinishReason, Request, Sampled, SamplingParams, Work
+from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, EngineBroken, EngineCore, is_out_of_memory
+from slipway_server.engine.request import FinishReason, Request, RequestOutput, Sampled, SamplingParams, Work
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import NO_TOKEN, Limits, Scheduler
+from slipway_server.engine.scheduler import NO_TOKEN, Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
@@ -23,7 +23,7 @@ from ..conftest import MODELS
 from ..kernels.batches import why_not_native
 from .test_extremes import params
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18), pytest.mark.finding(1)]
 
 FOLDER = MODELS / "tiny-v1"
 NEW_TOKENS, SLOTS = 12, 8
@@ -34,15 +34,15 @@ def text() -> tuple[int, ...]:
     return Tokenizer(FOLDER).encode_now((FOLDER / "README.md").read_text() * 3)
 
 
-def make_engine(dtype: str = "float32") -> Engine:
+def make_engine(dtype: str = "float32") -> EngineCore:
     torch.set_num_threads(1)
     config = checkpoint.read_config(FOLDER)
     decoder = load_generator(
         FOLDER, config, dtype=dtype, quantization="none", device="cpu", context_tokens=512, threads=1
     )
-    limits = Limits(slots=SLOTS, step_tokens=256, kv_tokens=4096)
+    limits = SchedulerConfig(slots=SLOTS, step_tokens=256, kv_tokens=4096)
     runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=512, blocks=4096 // BLOCK_TOKENS)
-    return Engine(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
+    return EngineCore(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
 
 
 def good(index: int) -> Request:
@@ -58,8 +58,8 @@ def alone(dtype: str = "float32") -> dict[str, list[int | None]]:
     return answers
 
 
-def drained(engine: Engine) -> list[Event]:
-    events: list[Event] = []
+def drained(engine: EngineCore) -> list[RequestOutput]:
+    events: list[RequestOutput] = []
     while engine.scheduler.busy or engine._refused:
         events += engine.step().events
     engine.scheduler.check()
@@ -67,11 +67,11 @@ def drained(engine: Engine) -> list[Event]:
     return events
 
 
-def tokens_of(events: list[Event], name: str) -> list[int | None]:
+def tokens_of(events: list[RequestOutput], name: str) -> list[int | None]:
     return [event.token for event in events if event.id == name and event.error is None]
 
 
-def failing(engine: Engine, raises: Callable[[list[Work]], Exception | None]) -> None:
+def failing(engine: EngineCore, raises: Callable[[list[Work]], Exception | None]) -> None:
     """The runner raises what `raises` says of a batch."""
     run = engine._runner.run
 
@@ -88,7 +88,7 @@ def names(batch: list[Work]) -> set[str]:
 
 
 @pytest.mark.parametrize("bad", [(3,), (0, 7), (0, 1, 2, 3, 4, 5, 6)])
-def test_an_exception_ends_the_requests_that_cause_it_and_no_other(bad: tuple[int, ...]) -> None:
+def test_an_exception_ends_only_the_request_that_causes_it(bad: tuple[int, ...]) -> None:
     engine, guilty = make_engine(), {f"good{index}" for index in bad}
     failing(engine, lambda batch: IndexError("argmax()") if guilty & names(batch) else None)
     for index in range(SLOTS):
@@ -102,7 +102,7 @@ def test_an_exception_ends_the_requests_that_cause_it_and_no_other(bad: tuple[in
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
 
-def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_were() -> None:
+def test_a_request_that_fails_during_its_answer_does_not_change_the_others() -> None:
     engine = make_engine()
     failing(
         engine,
@@ -120,6 +120,7 @@ def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_we
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
 
+@pytest.mark.finding(5)
 @pytest.mark.parametrize(
     "error",
     [
@@ -129,7 +130,7 @@ def test_one_that_fails_in_the_middle_of_its_answer_leaves_the_others_as_they_we
         torch.OutOfMemoryError("CUDA out of memory."),
     ],
 )
-def test_a_step_without_memory_is_computed_in_parts_and_ends_who_alone_is_too_large(error: Exception) -> None:
+def test_a_step_without_memory_is_split_and_only_a_request_too_large_alone_ends(error: Exception) -> None:
     """Safety 5: out of memory on a CPU is a RuntimeError."""
     assert is_out_of_memory(error)
     engine = make_engine()
@@ -149,7 +150,7 @@ def test_the_kernels_really_say_so_where_a_cpu_has_no_memory() -> None:
     assert is_out_of_memory(refused.value)
 
 
-def test_who_cannot_compute_anything_blames_nobody() -> None:
+def test_a_broken_engine_blames_no_request() -> None:
     """As after an illegal access on a GPU: the requests go on elsewhere, and another process takes this one's place."""
     engine = make_engine()
     failing(engine, lambda batch: RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -162,7 +163,7 @@ def test_who_cannot_compute_anything_blames_nobody() -> None:
 def test_a_probe_changes_nothing() -> None:
     engine = make_engine()
     engine.submit(good(5))
-    events: list[Event] = []
+    events: list[RequestOutput] = []
     while engine.scheduler.busy:
         engine._runner.probe()
         events += engine.step().events
@@ -172,7 +173,8 @@ def test_a_probe_changes_nothing() -> None:
 # --- what requests ask for --------------------------------------------------------------------------------------------
 
 
-def test_token_ids_that_the_model_does_not_have_never_reach_it() -> None:
+@pytest.mark.finding(3)
+def test_token_ids_outside_the_vocabulary_never_reach_the_model() -> None:
     """Safety 3: such as Gemma 3's <image_soft_token>, the first id behind the embedding's rows."""
     engine = make_engine()
     size = engine._vocab_size
@@ -201,7 +203,7 @@ def test_a_request_that_allows_no_token_ends_alone_and_says_why() -> None:
 
 
 @cache
-def lasting() -> Engine:
+def lasting() -> EngineCore:
     """One engine for many examples: what an example does to it, the next one meets."""
     return make_engine()
 
@@ -227,7 +229,7 @@ def test_no_parameters_of_any_size_disturb_an_engine(asked: list[SamplingParams]
 POISON = 7  # a token whose embedding becomes "not a number"
 
 
-def poisoned(dtype: str) -> Engine:
+def poisoned(dtype: str) -> EngineCore:
     engine = make_engine(dtype)
     decoder = engine._runner._model  # type: ignore[attr-defined]
     embedding = decoder._embedding
@@ -239,8 +241,9 @@ def poisoned(dtype: str) -> Engine:
     return engine
 
 
+@pytest.mark.finding(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_numbers_that_are_not_finite_do_not_reach_those_that_share_a_beginning(dtype: str) -> None:
+def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: str) -> None:
     """Safety 4: blocks that others read were zeroed under them. The C kernels, of bfloat16, are those that clear."""
     if dtype == "bfloat16" and (reason := why_not_native()):
         pytest.skip(reason)
@@ -263,8 +266,8 @@ def test_numbers_that_are_not_finite_do_not_reach_those_that_share_a_beginning(d
     assert tokens_of(drained(engine), "again") == wanted
 
 
-def test_blocks_that_others_hold_are_cleared_when_the_last_one_is_gone() -> None:
-    scheduler = Scheduler(Limits(4, 64, 400, block_tokens=4))
+def test_an_invalid_shared_block_is_cleared_after_its_last_reference_is_freed() -> None:
+    scheduler = Scheduler(SchedulerConfig(4, 64, 400, block_tokens=4))
 
     def complete(batch: list[Work], bad: str = "") -> None:
         scheduler.complete(batch, [Sampled(None if w.sequence.request.id == bad else 1) for w in batch if w.samples])
@@ -273,15 +276,20 @@ def test_blocks_that_others_hold_are_cleared_when_the_last_one_is_gone() -> None
     complete(scheduler.schedule())
     scheduler.submit(Request("nan", tuple(range(9)), SamplingParams(9)))
     batch = scheduler.schedule()
-    shared = scheduler.running["reader"].blocks[:2]
-    (own,) = scheduler.running["nan"].blocks[2:]
-    assert scheduler.running["nan"].blocks[:2] == shared
+    shared = scheduler.running["reader"].block_table[:2]
+    (own,) = scheduler.running["nan"].block_table[2:]
+    assert scheduler.running["nan"].block_table[:2] == shared
     complete(batch, "nan")
-    assert scheduler.take_spoiled() == [own], "what is read now stays as it is"
+    assert scheduler.block_manager.take_blocks_to_clear() == [own], (
+        "blocks that another sequence reads stay as they are"
+    )
     scheduler.submit(Request("late", tuple(range(9)), SamplingParams(9)))
     complete(scheduler.schedule())
-    assert not set(scheduler.running["late"].blocks) & set(shared), "nobody new begins with what may be spoiled"
-    assert scheduler.take_spoiled() == []
+    assert not set(scheduler.running["late"].block_table) & set(shared), "a new sequence must not reuse invalid blocks"
+    assert scheduler.block_manager.take_blocks_to_clear() == []
     scheduler.cancel("reader")
-    assert sorted(scheduler.take_spoiled()) == sorted(shared) and scheduler.take_spoiled() == []
+    assert (
+        sorted(scheduler.block_manager.take_blocks_to_clear()) == sorted(shared)
+        and scheduler.block_manager.take_blocks_to_clear() == []
+    )
     scheduler.check()

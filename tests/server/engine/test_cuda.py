@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from bench.gpu.ours import RandomWeights
-from slipway_server.engine import cuda
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
+from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import TritonKernels
@@ -97,15 +97,15 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "pinned", lambda ints: torch.empty(ints, dtype=torch.int32))
 
 
-def engine(model: Any, steps: Any = None) -> Engine:
+def engine(model: Any, steps: Any = None) -> EngineCore:
     runner = DecoderRunner(model, slots=SLOTS, context_tokens=CONTEXT, blocks=BLOCKS)
     if steps:
         model.kernels.reserve(BLOCKS + 1)
         runner._logits = steps.logits
-    return Engine(Scheduler(Limits(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
+    return EngineCore(Scheduler(SchedulerConfig(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
 
 
-def answers(engine: Engine) -> dict[str, list[int]]:
+def answers(engine: EngineCore) -> dict[str, list[int]]:
     """Of requests that join one by one, go in by parts, and end at different times."""
     found: dict[str, list[int]] = {}
     random = torch.Generator().manual_seed(2)
@@ -144,7 +144,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, **troubles: bool) -> tuple[Tape, d
 
 
 @pytest.mark.usefixtures("no_device")
-def test_replayed_steps_give_the_tokens_of_plain_ones(
+def test_replayed_steps_give_the_same_tokens_as_eager_steps(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
     tape, found = captured(monkeypatch)
@@ -155,14 +155,14 @@ def test_replayed_steps_give_the_tokens_of_plain_ones(
 
 
 @pytest.mark.usefixtures("no_device")
-def test_steps_that_cannot_be_captured_run_as_they_are(
+def test_steps_that_cannot_be_captured_run_eagerly(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
     tape, found = captured(monkeypatch, out_of_memory=True)
     assert found == expected and tape.replays == 0
 
 
-def test_the_self_test_holds_both_kinds_of_steps_against_each_other() -> None:
+def test_the_self_test_compares_prefill_with_decode() -> None:
     model = decoder(TritonKernels(torch.float32, "cpu", CONTEXT))
     model.kernels.reserve(4)
     self_test(model, 64)

@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 import torch
 
-from slipway_server.engine.engine import OUT_OF_MEMORY, Engine
+from slipway_server.engine.engine import OUT_OF_MEMORY, EngineCore
 from slipway_server.engine.request import FinishReason, Logprobs, Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
@@ -52,7 +52,7 @@ def expected(name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(answers)
 
 
-def make_engine(name: str, **limits: int) -> Engine:
+def make_engine(name: str, **limits: int) -> EngineCore:
     folder = MODELS / name
     decoder = load_generator(
         folder,
@@ -63,9 +63,9 @@ def make_engine(name: str, **limits: int) -> Engine:
         context_tokens=512,
         threads=1,
     )
-    bounds = Limits(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
+    bounds = SchedulerConfig(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
     blocks = bounds.kv_tokens // BLOCK_TOKENS
-    return Engine(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
+    return EngineCore(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
 
 
 def greedy(index: int, name: str) -> Request:
@@ -73,7 +73,7 @@ def greedy(index: int, name: str) -> Request:
     return Request(f"r{index}", prompts()[index], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=stops))
 
 
-def run(engine: Engine, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:
+def run(engine: EngineCore, requests: list[Request], *, join_every: int = 0) -> dict[str, tuple[int, ...]]:
     """Submits all at once, or one more after every `join_every` steps."""
     answers: dict[str, list[int]] = {request.id: [] for request in requests}
     left = list(requests)
@@ -109,7 +109,7 @@ MORE = pytest.mark.extended  # the other model does the same
         pytest.param("tiny-v2", *STARTING_OVER, id="tiny-v2 starting over"),
     ],
 )
-def test_greedy_tokens_are_those_of_transformers(name: str, limits: dict[str, int], join_every: int) -> None:
+def test_greedy_tokens_equal_those_of_transformers(name: str, limits: dict[str, int], join_every: int) -> None:
     requests = [greedy(index, name) for index in range(PROMPTS)]
     engine = make_engine(name, **limits)
     answers = run(engine, requests, join_every=join_every)
@@ -143,7 +143,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch() -> None:
     assert len(set(together.values())) == len(together)
 
 
-def test_a_stop_token_ends_and_is_told() -> None:
+def test_a_stop_token_ends_the_answer_and_is_returned() -> None:
     engine = make_engine("tiny-v1")
     first = expected("tiny-v1")[30][3]
     engine.submit(Request("r", prompts()[30], SamplingParams(NEW_TOKENS, temperature=0.0, stop_token_ids=(first,))))
@@ -152,7 +152,7 @@ def test_a_stop_token_ends_and_is_told() -> None:
     assert [event.token for event in events] == list(expected("tiny-v1")[30][: len(events)])
 
 
-def test_prompts_are_told_once_with_the_probabilities_that_transformers_computes() -> None:
+def test_prompt_log_probabilities_equal_those_of_transformers() -> None:
     model = load(MODELS / "tiny-v1", task="generate", dtype="float32", device="cpu")
     # Room for about two of them, so that some start over in the middle of their prompts and of their answers.
     engine = make_engine("tiny-v1", kv_tokens=448, step_tokens=48)
@@ -198,7 +198,7 @@ def test_running_out_of_memory_ends_the_largest_request_only(monkeypatch: pytest
     assert tuple(e.token for e in events if e.id == "r5") == expected("tiny-v1")[5]
 
 
-def test_what_can_never_run_is_ended_and_told() -> None:
+def test_a_request_that_can_never_run_ends_with_an_error() -> None:
     engine = make_engine("tiny-v1", kv_tokens=64)
     engine.submit(Request("r", prompts()[40], SamplingParams(NEW_TOKENS)))
     (event,) = engine.step().events

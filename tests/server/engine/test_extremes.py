@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_server.engine.border import check
 from slipway_server.engine.request import Request, Sampled, SamplingParams, Sequence
 from slipway_server.engine.sampler import LEAST_TEMPERATURE, Sampler
+from slipway_server.engine.validation import validate_request
 from slipway_server.kernels.in_torch import TorchKernels
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.finding(1)]
 
 VOCABULARY = 40
 SAMPLER = Sampler(TorchKernels(torch.float32, "cpu").largest)
@@ -69,12 +69,12 @@ def sampled(row: list[float], output: list[int], p: SamplingParams) -> Sampled:
 def test_no_parameters_raise_or_bring_out_a_forbidden_token(
     row: list[float], output: list[int], p: SamplingParams
 ) -> None:
-    check(Request("r", (1, 2, 1), p), VOCABULARY)
+    validate_request(Request("r", (1, 2, 1), p), VOCABULARY)
     result, no = sampled(row, output, p), forbidden(p, output)
     if len(no) == VOCABULARY:
-        assert result.stuck and result.token is None
+        assert result.no_token_allowed and result.token is None
     else:
-        assert not result.stuck and result.token is not None
+        assert not result.no_token_allowed and result.token is not None
         assert result.token in set(range(VOCABULARY)) - no
 
 
@@ -89,7 +89,7 @@ def test_no_parameters_raise_or_bring_out_a_forbidden_token(
         {"temperature": 1e308, "allowed_token_ids": (7,), "top_k": 3},
     ],
 )
-def test_what_stopped_engines_is_an_ordinary_request(asked: dict[str, float]) -> None:
+def test_parameters_that_stopped_engines_are_ordinary_requests(asked: dict[str, float]) -> None:
     result = sampled([float(token) for token in range(VOCABULARY)], [1, 1], SamplingParams(4, **asked))  # type: ignore[arg-type]
     assert result.token is not None
     assert "allowed_token_ids" not in asked or result.token == 7
@@ -97,9 +97,9 @@ def test_what_stopped_engines_is_an_ordinary_request(asked: dict[str, float]) ->
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_rules_that_leave_no_token_are_said_and_nothing_is_drawn(temperature: float, top_p: float) -> None:
+def test_rules_that_allow_no_token_end_the_request(temperature: float, top_p: float) -> None:
     p = SamplingParams(9, temperature, top_p, allowed_token_ids=(5,), stop_token_ids=(5,), min_tokens=5)
-    assert sampled([0.0] * VOCABULARY, [], p) == Sampled(stuck=True)
+    assert sampled([0.0] * VOCABULARY, [], p) == Sampled(no_token_allowed=True)
     # From the fifth token on it may stop.
     assert sampled([0.0] * VOCABULARY, [5] * 5, p).token == 5
 
@@ -113,7 +113,7 @@ def test_small_temperatures_are_raised_as_in_vllm() -> None:
     assert drawn[1e-45] == drawn[1e-3] == drawn[LEAST_TEMPERATURE] and len(set(drawn[1e-45])) > 1
 
 
-# --- the engine's border ----------------------------------------------------------------------------------------------
+# --- validation of requests -------------------------------------------------------------------------------------------
 
 GOOD: dict[str, object] = {"max_tokens": 4}
 
@@ -140,11 +140,12 @@ GOOD: dict[str, object] = {"max_tokens": 4}
         ("bad_words", ((-1,),)),
     ],
 )
-def test_the_border_names_what_the_engine_cannot_compute_with(field: str, value: object) -> None:
+def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field} "):
-        check(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
+        validate_request(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
 
 
+@pytest.mark.finding(3)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -161,4 +162,4 @@ def test_so_do_other_fields(field: str, value: object) -> None:
     """Token ids are those of the embedding's rows, whatever the tokenizer knows (safety 3)."""
     given_fields = {"prompt": (1,)} | {"timeout_s" if field == "timeout" else field: value}
     with pytest.raises(ValueError, match=f"^{field} "):
-        check(Request("r", sampling=SamplingParams(4), **given_fields), VOCABULARY)  # type: ignore[arg-type]
+        validate_request(Request("r", sampling=SamplingParams(4), **given_fields), VOCABULARY)  # type: ignore[arg-type]

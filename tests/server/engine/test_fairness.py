@@ -2,12 +2,12 @@
 
 from slipway_server.engine.fairness import Fairness
 from slipway_server.engine.request import Request, Sampled, SamplingParams
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 
 
-def test_who_was_away_starts_level_and_not_with_credit() -> None:
+def test_a_tenant_that_was_idle_starts_level_without_credit() -> None:
     fairness = Fairness()
     fairness.enter("busy")
     fairness.charge("busy", 1.0, prompt=100)
@@ -19,9 +19,9 @@ def test_who_was_away_starts_level_and_not_with_credit() -> None:
     assert fairness.served("new") == 200 and fairness.least(["busy", "new"]) == "busy"
 
 
-def test_shares_follow_the_weights_though_one_sends_ten_times_as_much() -> None:
+def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much() -> None:
     """Tokens in a window in which all three always have work waiting; "one" floods."""
-    scheduler = Scheduler(Limits(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
+    scheduler = Scheduler(SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
     served = dict.fromkeys(WEIGHTS, 0)
     sent = 0
 

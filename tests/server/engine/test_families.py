@@ -12,10 +12,10 @@ import pytest
 import torch
 import transformers
 
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.models.generator import load_generator, self_test
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -130,7 +130,7 @@ def expected(model: Any) -> list[list[int]]:
     return answers
 
 
-def answers(engine: Engine, each: Callable[[int], int] = lambda index: 0) -> list[list[int]]:
+def answers(engine: EngineCore, each: Callable[[int], int] = lambda index: 0) -> list[list[int]]:
     """Of all prompts at once; `each` says after how many steps the n-th joins."""
     found: dict[str, list[int]] = {str(index): [] for index in range(len(prompts()))}
     left = list(enumerate(prompts()))
@@ -149,7 +149,7 @@ def answers(engine: Engine, each: Callable[[int], int] = lambda index: 0) -> lis
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = make(tmp_path, family)
     wanted = expected(model)
     assert len({tuple(answer) for answer in wanted}) > 5, "the models must say different things"
@@ -158,13 +158,13 @@ def test_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
         tmp_path, config, dtype="float32", quantization="none", device="cpu", context_tokens=CONTEXT, threads=1
     )
     assert decoder.kernels.name == ("transformers" if family in FOREIGN else "torch")
-    whole = Limits(slots=16, step_tokens=512, kv_tokens=2048)
+    whole = SchedulerConfig(slots=16, step_tokens=512, kv_tokens=2048)
     runner = DecoderRunner(decoder, slots=16, context_tokens=CONTEXT, blocks=64)
     self_test(decoder, VOCABULARY)
-    engine = Engine(Scheduler(whole), runner)
+    engine = EngineCore(Scheduler(whole), runner)
     assert answers(engine) == wanted
     # Once more: beginnings are known by now.
     assert answers(engine) == wanted and engine.scheduler.prefix_hits > 0
     # In parts of odd sizes, joining one after another, with few blocks.
-    engine = Engine(Scheduler(Limits(slots=5, step_tokens=21, kv_tokens=160)), runner)
+    engine = EngineCore(Scheduler(SchedulerConfig(slots=5, step_tokens=21, kv_tokens=160)), runner)
     assert answers(engine, each=lambda index: index // 2) == wanted

@@ -6,7 +6,7 @@ from slipway_server.models.families import shape_of
 GIB = 2**30
 
 
-def test_what_others_use_counts_too() -> None:
+def test_memory_of_other_processes_counts_too() -> None:
     alone = for_cache(DeviceMemory(total=80 * GIB, free=64 * GIB), 0.9, GIB)
     assert alone == 72 * GIB - 16 * GIB - GIB - SLACK_BYTES
     beside = for_cache(DeviceMemory(total=80 * GIB, free=54 * GIB), 0.9, GIB)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.models import checkpoint
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator
@@ -59,7 +59,7 @@ def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, 
         kv_cache_dtype=kv_cache_dtype,
     )
     runner = DecoderRunner(decoder, slots=2, context_tokens=512, blocks=32)
-    engine = Engine(Scheduler(Limits(2, step_tokens, 1024)), runner)
+    engine = EngineCore(Scheduler(SchedulerConfig(2, step_tokens, 1024)), runner)
     prompt = Tokenizer(folder).encode_now(" ".join(TEXT.split()))
     engine.submit(Request("r", prompt, SamplingParams(1, temperature=0.0, prompt_logprobs=0)))
     told = []
@@ -69,7 +69,7 @@ def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, 
     return math.exp(-sum(item.values[0] for item in told) / len(told))
 
 
-def test_prompt_log_probabilities_are_those_of_the_text_in_any_parts() -> None:
+def test_prompt_log_probabilities_do_not_depend_on_chunks() -> None:
     whole = perplexity("tiny-v2", "float32", "none", 512)
     assert perplexity("tiny-v2", "float32", "none", 37) == pytest.approx(whole, rel=1e-4)
     # The better model is better, and both know more than nothing: 2048 tokens to choose from.
@@ -117,7 +117,7 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
         needs_native()
     prompts = [TOKENS[:length] for length in (70, 64, 40, 70, 90, 33)]
 
-    def run(limits: Limits, resumed: tuple[tuple[int, ...], ...] = ()) -> tuple[Engine, list[list[int]]]:
+    def run(limits: SchedulerConfig, resumed: tuple[tuple[int, ...], ...] = ()) -> tuple[EngineCore, list[list[int]]]:
         torch.set_num_threads(1)
         config = checkpoint.read_config(MODELS / "tiny-v1")
         decoder = load_generator(
@@ -131,7 +131,7 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
             kv_cache_dtype="int8",
         )
         runner = DecoderRunner(decoder, slots=limits.slots, context_tokens=512, blocks=limits.kv_tokens // 32)
-        engine = Engine(Scheduler(limits), runner)
+        engine = EngineCore(Scheduler(limits), runner)
         told = [list(known) for known in resumed] or [[] for _ in prompts]
         for index, prompt in enumerate(prompts):
             params = SamplingParams(40, temperature=0.0)
@@ -141,13 +141,13 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
                 told[int(event.id)] += [] if event.token is None else [event.token]
         return engine, told
 
-    _, alone = run(Limits(1, 512, 4096, prefix_cache=False))
-    crowded, together = run(Limits(4, 48, 288))
+    _, alone = run(SchedulerConfig(1, 512, 4096, prefix_cache=False))
+    crowded, together = run(SchedulerConfig(4, 48, 288))
     assert together == alone and crowded.scheduler.preemptions > 0 and crowded.scheduler.prefix_hits > 0
-    assert run(Limits(4, 48, 4096), tuple(tuple(tokens[:17]) for tokens in alone))[1] == alone
+    assert run(SchedulerConfig(4, 48, 4096), tuple(tuple(tokens[:17]) for tokens in alone))[1] == alone
 
 
-def test_int8_keys_and_values_are_refused_where_they_are_not_known(tmp_path: Path) -> None:
+def test_an_int8_kv_cache_is_refused_where_it_is_not_supported(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
     with pytest.raises(LoadError, match="--kv-cache-dtype int8 is for the built-in families only"):
         load_generator(

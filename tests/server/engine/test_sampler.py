@@ -65,7 +65,7 @@ def test_penalties_count_the_output() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_rows_that_are_not_finite_are_told(bad: float) -> None:
+def test_non_finite_rows_are_reported(bad: float) -> None:
     logits = torch.zeros(3, 4)
     logits[1, 2] = bad
     tokens = sample(logits, [sequence(seed=1), sequence(seed=1), sequence(temperature=0.0)])
@@ -82,7 +82,7 @@ def first(logits: list[float], output: tuple[int, ...] = (), prompt: tuple[int, 
     return token
 
 
-def test_each_rule_changes_what_it_names() -> None:
+def test_each_parameter_changes_the_choice() -> None:
     row = [3.0, 2.0, 1.0, 0.0]
     assert first(row) == 0
     assert first(row, logit_bias=((2, 5.0),)) == 2
@@ -99,7 +99,7 @@ def test_each_rule_changes_what_it_names() -> None:
     assert first([-1.0, -1.5], prompt=(0,), repetition_penalty=2.0) == 1
 
 
-def test_min_p_keeps_what_is_near_the_likeliest() -> None:
+def test_min_p_keeps_tokens_near_the_likeliest() -> None:
     logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
     assert (draws(logits, 500, min_p=0.5) > 0).tolist() == [True, True, False, False]
     assert (draws(logits, 500, min_p=0.2, top_k=3) > 0).tolist() == [True, True, True, False]
@@ -114,7 +114,7 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
     assert drawn <= head and len(drawn) > 30
 
 
-def test_logprobs_are_the_models_own_whatever_the_rules_choose() -> None:
+def test_logprobs_are_those_of_the_model_before_any_rule() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     asked = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
     (result,) = Sampler(LARGEST).sample(logits, [asked])

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.engine.blocks import Digests
+from slipway_server.engine.block_hash import BlockHasher
 from slipway_server.engine.request import (
-    Event,
     FinishReason,
     Logprobs,
     Request,
+    RequestOutput,
     Sampled,
     SamplingParams,
     Sequence,
     Work,
 )
-from slipway_server.engine.scheduler import AGEING_S, TOLD_TOKENS, Limits, Scheduler
+from slipway_server.engine.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
 TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
 
 
-def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> Limits:
-    return Limits(slots, step_tokens, kv_tokens, block_tokens=4, **more)
+def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> SchedulerConfig:
+    return SchedulerConfig(slots, step_tokens, kv_tokens, block_tokens=4, **more)
 
 
 def request(
@@ -34,7 +34,7 @@ def request(
     return Request(name, tuple(range(first, first + prompt)), params, priority, tenant=tenant)
 
 
-def complete(scheduler: Scheduler, batch: list[Work], token: int | None = 1) -> list[Event]:
+def complete(scheduler: Scheduler, batch: list[Work], token: int | None = 1) -> list[RequestOutput]:
     return scheduler.complete(batch, [Sampled(token) for work in batch if work.samples])
 
 
@@ -92,7 +92,7 @@ def test_prefills_share_a_step_shortest_first_and_the_oldest_is_never_stuck() ->
     assert "s0" in ended[:2] and "long" in ended
 
 
-def test_a_resumed_answer_is_prefilled_and_goes_on_where_it_was() -> None:
+def test_a_resumed_answer_is_prefilled_and_continued() -> None:
     scheduler = Scheduler(limits(slots=2, step_tokens=8))
     resumed = Request("r", tuple(range(4)), SamplingParams(9, stop_token_ids=(STOP,)), resumed=(11, 12, 13, 14, 15, 16))
     assert (resumed.known_tokens, resumed.kv_tokens) == (10, 12)
@@ -129,15 +129,19 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
     for number, (name, tokens) in enumerate((("stop", 5), ("length", 1), ("nan", 5))):
         scheduler.submit(request(name, tokens=tokens, first=10 * number))
     batch = scheduler.schedule()
-    order = {work.sequence.request.id: work.sequence.blocks for work in batch}
+    order = {work.sequence.request.id: work.sequence.block_table for work in batch}
     results = {"stop": Sampled(STOP), "length": Sampled(1), "nan": Sampled()}
     events = scheduler.complete(batch, [results[name] for name in order])
     ends = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "nan": FinishReason.NON_FINITE}
     assert {event.id: event.finish for event in events} == ends
-    assert not scheduler.busy and len(scheduler.take_spoiled()) == 1 and not scheduler.take_spoiled()
+    assert (
+        not scheduler.busy
+        and len(scheduler.block_manager.take_blocks_to_clear()) == 1
+        and not scheduler.block_manager.take_blocks_to_clear()
+    )
 
 
-def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
+def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None:
     scheduler = Scheduler(limits(slots=1, step_tokens=8))
     params = SamplingParams(3, prompt_logprobs=0)
     scheduler.submit(Request("told", tuple(range(20)), params, priority=1))
@@ -146,10 +150,13 @@ def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
     def told_step() -> None:
         batch = scheduler.schedule()
         results = [
-            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_rows)]) for work in batch
+            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_logprob_positions)])
+            for work in batch
         ]
-        rows.extend(row for work in batch for row in work.prompt_rows)
-        asked = [result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_rows]
+        rows.extend(row for work in batch for row in work.prompt_logprob_positions)
+        asked = [
+            result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_logprob_positions
+        ]
         scheduler.complete(batch, asked)
 
     told_step()
@@ -163,24 +170,24 @@ def test_a_prompt_is_told_once_and_in_parts_whatever_starts_over() -> None:
     assert spans(scheduler.schedule()) == [("again", 0, 8, False)]
 
 
-def test_a_step_tells_of_no_more_prompt_tokens_than_it_has_room_for_logits() -> None:
+def test_a_step_limits_the_prompt_tokens_with_log_probabilities() -> None:
     scheduler = Scheduler(limits(slots=4, step_tokens=2000, kv_tokens=8000))
     for name in "abc":
         scheduler.submit(Request(name, tuple(range(200)), SamplingParams(1, prompt_logprobs=0)))
     scheduler.submit(request("plain", prompt=900, first=5000))
     batch = scheduler.schedule()
-    assert sum(len(work.prompt_rows) for work in batch) <= TOLD_TOKENS
+    assert sum(len(work.prompt_logprob_positions) for work in batch) <= MAX_PROMPT_LOGPROBS
     assert ("plain", 0, 900, True) in spans(batch)
 
 
-def test_what_can_never_fit_is_refused() -> None:
+def test_a_request_that_can_never_fit_is_refused() -> None:
     scheduler = Scheduler(limits(slots=1, kv_tokens=8))
     scheduler.submit(request("just", prompt=6, tokens=3))
     with pytest.raises(ValueError, match="needs 9 of 8"):
         scheduler.submit(request("large", prompt=7))
 
 
-def test_what_comes_too_late_is_ended_before_it_costs_anything() -> None:
+def test_a_request_past_its_deadline_ends_before_it_runs() -> None:
     scheduler = Scheduler(limits(slots=1))
     scheduler.submit(request("slow", tokens=50), 0.0)
     late = Request("late", (1, 2), SamplingParams(5), timeout_s=2.0)
@@ -212,7 +219,7 @@ def first_work(scheduler: Scheduler, asked: Request) -> Work:
     return work
 
 
-def test_a_known_beginning_is_not_computed_again() -> None:
+def test_a_cached_prefix_is_not_computed_again() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     assert first_work(scheduler, request("a", prompt=14)).start == 0
     assert first_work(scheduler, request("b", prompt=14)).start == 12
@@ -223,21 +230,21 @@ def test_a_known_beginning_is_not_computed_again() -> None:
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (76, 44)
 
 
-def test_a_beginning_is_shared_while_it_runs() -> None:
+def test_a_prefix_is_shared_with_a_running_sequence() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=9, tokens=20))
     step(scheduler)
     scheduler.submit(request("b", prompt=9, tokens=20))
     step(scheduler)
     a, b = scheduler.running["a"], scheduler.running["b"]
-    assert a.blocks[:2] == b.blocks[:2] and a.blocks[2] != b.blocks[2]
+    assert a.block_table[:2] == b.block_table[:2] and a.block_table[2] != b.block_table[2]
     assert scheduler.cancel("a")
     scheduler.check()
     step(scheduler)
     scheduler.check()
 
 
-def test_answers_are_beginnings_too_and_tenants_are_kept_apart() -> None:
+def test_answers_are_cached_too_and_tenants_share_nothing() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=6, tokens=4))
     while scheduler.busy:
@@ -248,7 +255,7 @@ def test_answers_are_beginnings_too_and_tenants_are_kept_apart() -> None:
     assert Scheduler(limits(prefix_cache=False)).limits.prefix_cache is False
 
 
-def test_what_was_not_finite_is_not_shared() -> None:
+def test_blocks_of_a_non_finite_sequence_are_not_reused() -> None:
     scheduler = Scheduler(limits(step_tokens=64))
     scheduler.submit(request("a", prompt=9))
     complete(scheduler, scheduler.schedule(), None)
@@ -265,7 +272,7 @@ def test_priority_then_arrival() -> None:
     assert [step(scheduler)[0] for _ in range(4)] == ["urgent", "first", "second", "later"]
 
 
-def test_a_higher_class_takes_the_slot_of_a_lower_one_which_starts_over_cheaply() -> None:
+def test_a_higher_class_preempts_a_slot_and_the_victim_resumes_from_the_prefix_cache() -> None:
     scheduler = Scheduler(limits(slots=1, step_tokens=64))
     scheduler.submit(request("low", prompt=9, tokens=4, priority=1))
     step(scheduler)
@@ -280,7 +287,7 @@ def test_a_higher_class_takes_the_slot_of_a_lower_one_which_starts_over_cheaply(
     assert scheduler.take_started() == []
 
 
-def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -> None:
+def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() -> None:
     scheduler = Scheduler(limits(slots=3, step_tokens=64, kv_tokens=32, prefix_cache=False))
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=6, tokens=20, first=100 * number))
@@ -292,13 +299,14 @@ def test_where_blocks_are_missing_the_least_advanced_starts_over_and_all_end() -
     assert scheduler.kv_usage == 0
 
 
-def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs() -> None:
+@pytest.mark.finding(13)
+def test_a_higher_class_preempts_as_few_lower_ones_as_it_needs() -> None:
     """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=10, tokens=9, priority=1, first=100 * number))
     step(scheduler)
-    assert scheduler.blocks.available == 1
+    assert scheduler.block_manager.num_free_blocks == 1
     scheduler.submit(request("high", prompt=15, tokens=1, first=900))
     assert "high" in step(scheduler) and scheduler.preemptions == 1 and len(scheduler.running) == 2
     scheduler.check()
@@ -306,7 +314,7 @@ def test_a_higher_class_takes_the_blocks_of_lower_ones_and_no_more_than_it_needs
         step(scheduler)
 
 
-def test_nobody_starts_over_for_one_who_would_not_fit_all_the_same() -> None:
+def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> None:
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
     scheduler.submit(request("same", prompt=20, tokens=9))
     scheduler.submit(request("low", prompt=10, tokens=9, priority=1, first=100))
@@ -320,7 +328,7 @@ def test_nobody_starts_over_for_one_who_would_not_fit_all_the_same() -> None:
     assert set(scheduler.running) == {"same"}
 
 
-def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
+def test_a_prefix_shared_with_the_victim_is_not_evicted() -> None:
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32))
     scheduler.submit(request("low", prompt=24, tokens=9, priority=1))
     step(scheduler)
@@ -331,11 +339,12 @@ def test_who_starts_over_for_another_keeps_what_both_begin_with() -> None:
     scheduler.check()
 
 
-def test_a_text_is_hashed_once_however_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.finding(13)
+def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []
-    digest = Digests._digest
-    monkeypatch.setattr(Digests, "_digest", lambda self, data: hashed.append(data) or digest(self, data))
+    compute = BlockHasher._hash
+    monkeypatch.setattr(BlockHasher, "_hash", lambda self, data: hashed.append(data) or compute(self, data))
     scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80))
     scheduler.submit(request("runs", prompt=36, tokens=30, first=100))
     step(scheduler)
@@ -389,7 +398,9 @@ def test_budgets_hold_and_every_request_ends_once(
         total = sum(work.tokens for work in batch)
         assert total <= bounds.step_tokens or (not chunked and len(batch) == 1)
         assert batch or not scheduler.busy, "work waits and nothing runs"
-        assert all(len(work.sequence.blocks) * 4 >= work.end for work in batch if chunked), "a token without a place"
+        assert all(len(work.sequence.block_table) * 4 >= work.end for work in batch if chunked), (
+            "a token without a place"
+        )
         ended.update(
             event.id
             for event in scheduler.complete(batch, [Sampled(1, b"v") for work in batch if work.samples or not chunked])

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import FinishReason, Request, SamplingParams
 from slipway_server.models import checkpoint
 from slipway_server.models.loader import load
@@ -62,7 +62,7 @@ def greedy(name: str, index: int, resumed: int = 0) -> Request:
 class Storm:
     """Neighbours of every kind that come, and mostly leave before they are done."""
 
-    def __init__(self, engine: Engine, chance: random.Random) -> None:
+    def __init__(self, engine: EngineCore, chance: random.Random) -> None:
         self._engine, self._chance = engine, chance
         self._count = 0
         self._there: list[str] = []
@@ -94,7 +94,7 @@ class Storm:
 
 
 def answers(
-    engine: Engine, requests: list[Request], *, at_once: int, storm: Storm | None = None
+    engine: EngineCore, requests: list[Request], *, at_once: int, storm: Storm | None = None
 ) -> list[tuple[int, ...]]:
     """In the order of `requests`, of which `at_once` are in the engine at a time."""
     told = {request.id: list(request.resumed) for request in requests}

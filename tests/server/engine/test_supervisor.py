@@ -26,7 +26,7 @@ def test_the_first_restart_is_at_once_and_the_others_wait_ever_longer() -> None:
     assert restarts.delay_s(10_000.0) == 0
 
 
-def test_none_is_allowed_where_none_is_wanted() -> None:
+def test_with_a_limit_of_zero_the_first_crash_is_final() -> None:
     assert Restarts(0).delay_s(0.0) is None
 
 
@@ -50,7 +50,7 @@ async def lives(*ends: Exception, delays: list[float | None]) -> tuple[Exception
     return told.value, count, restarts
 
 
-async def test_the_end_that_is_told_is_the_last_one() -> None:
+async def test_the_last_error_is_raised() -> None:
     first, second, failed = EngineCrashed("first"), EngineCrashed("second"), EngineError("no such file")
     assert await lives(first, second, delays=[0.0, None]) == (second, 2, 1)
     assert await lives(first, failed, delays=[0.01]) == (failed, 2, 1)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from slipway_server import fetcher
-from slipway_server.fetcher.guard import Rules
+from slipway_server.fetcher.guard import EgressRules
 
 LIMIT = 10**9
 FETCHER = (sys.executable, "-c", "from slipway_server.fetcher import main; main()")
-HERE = Rules.of(["localhost", "127.0.0.1"])
+HERE = EgressRules.of(["localhost", "127.0.0.1"])
 
 
 class Server(ThreadingHTTPServer):
@@ -94,7 +94,13 @@ class Site:
 
 
 def fetch(
-    uri: str, dest: Path, revision: str = "", max_bytes: int = LIMIT, *, rules: Rules = HERE, pin: Path | None = None
+    uri: str,
+    dest: Path,
+    revision: str = "",
+    max_bytes: int = LIMIT,
+    *,
+    rules: EgressRules = HERE,
+    pin: Path | None = None,
 ) -> dict[str, Any]:
     """The marker that a fetch leaves."""
     fetcher.fetch(uri, revision, dest, max_bytes=max_bytes, rules=rules, pin_file=pin)

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from slipway_server.fetcher.addresses import Kind, is_in, judge
+from slipway_server.fetcher.addresses import AddressKind, is_in, judge
 from tests.support.address_corpus import BLOCKED_ALWAYS, PRIVATE, PUBLIC
 
 pytestmark = pytest.mark.attack_class(8)
@@ -12,21 +12,21 @@ pytestmark = pytest.mark.attack_class(8)
 
 @pytest.mark.parametrize("address", BLOCKED_ALWAYS)
 def test_blocked_addresses(address: str) -> None:
-    assert judge(address).kind in (Kind.BLOCKED, Kind.LOOPBACK)
+    assert judge(address).kind in (AddressKind.BLOCKED, AddressKind.LOOPBACK)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses(address: str) -> None:
-    assert judge(address).kind is Kind.PRIVATE
+    assert judge(address).kind is AddressKind.PRIVATE
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses(address: str) -> None:
-    assert judge(address).kind is Kind.PUBLIC
+    assert judge(address).kind is AddressKind.PUBLIC
 
 
 def test_only_loopback_is_loopback() -> None:
-    found = {address for address in BLOCKED_ALWAYS if judge(address).kind is Kind.LOOPBACK}
+    found = {address for address in BLOCKED_ALWAYS if judge(address).kind is AddressKind.LOOPBACK}
     assert found == {
         "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1",
         "::ffff:127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::127.0.0.1",

@@ -107,7 +107,7 @@ def test_a_header_without_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no archive", b"\x1f\x8b", b"\x1f\x8b" + bytes(100), bytes(100)])
-def test_what_is_no_archive(tmp_path: Path, body: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, body: bytes) -> None:
     packed = tmp_path / "a.tar"
     packed.write_bytes(body)
     with pytest.raises(UnusableError, match="cannot be unpacked"):
@@ -122,7 +122,7 @@ def test_an_archive_that_ends_too_early(tiny_v1: Path, tmp_path: Path) -> None:
         unpack(packed, tmp_path, 10**9)
 
 
-def test_room_is_looked_for_first(tiny_v1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_checked_before_unpacking(tiny_v1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "a.tgz"
     packed.write_bytes(archive(contents(tiny_v1)))
     usage = folder.shutil.disk_usage(tmp_path)

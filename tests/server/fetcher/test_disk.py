@@ -43,7 +43,7 @@ def check_said(error: BaseException) -> None:
     assert str(error).startswith(SENTENCE)
 
 
-def test_a_small_disk_is_noticed_before_it_is_full(site: Site, tiny_v1: Path, small_disk: Path) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_it_is_full(site: Site, tiny_v1: Path, small_disk: Path) -> None:
     """Review, untested until now: disk full in the fetcher."""
     offer_repository(site, contents(tiny_v1))
     code, words = hub_fetch(site, small_disk / "dest", "hf://org/tiny")
@@ -79,7 +79,7 @@ def test_a_write_that_fails_in_an_archive(
     check_said(caught.value)
 
 
-def test_free_bytes_are_said(tmp_path: Path) -> None:
+def test_the_error_names_the_free_bytes(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(DiskFullError, match=r"bytes more are needed, \d+ are free"):
         folder.check_room(tmp_path, free * 2)

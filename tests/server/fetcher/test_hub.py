@@ -43,8 +43,9 @@ def test_a_repository_that_cannot_be_used(site: Site, tmp_path: Path) -> None:
     assert status == os.EX_NOINPUT and "hf://org/other cannot be fetched at revision main" in words
 
 
+@pytest.mark.finding(21, 23)
 @pytest.mark.attack_class(14)
-def test_the_token_goes_to_the_hub_alone_and_into_no_output(
+def test_the_token_is_sent_to_the_hub_only_and_never_printed(
     site: Site, elsewhere: Site, tiny_v1: Path, tmp_path: Path
 ) -> None:
     """Safety 21, 23: a redirect to another host does not take it along."""
@@ -67,20 +68,20 @@ def test_the_token_goes_to_the_hub_alone_and_into_no_output(
 
 
 @pytest.mark.attack_class(14)
-def test_a_token_that_is_none_is_not_repeated(site: Site, tmp_path: Path) -> None:
+def test_a_malformed_token_is_not_printed(site: Site, tmp_path: Path) -> None:
     code, words = hub_fetch(site, tmp_path / "dest", "hf://org/tiny", HF_TOKEN="canary with\nspaces")
     assert code == os.EX_NOINPUT and words == "HF_TOKEN is no token: it has spaces or characters that no token has."
 
 
 @pytest.mark.parametrize(("status", "advice"), [(401, "spec.model.secretRef"), (403, "ask for access")])
-def test_who_may_not_read_hears_what_to_do(site: Site, tmp_path: Path, status: int, advice: str) -> None:
+def test_a_forbidden_repository_gives_advice(site: Site, tmp_path: Path, status: int, advice: str) -> None:
     site.statuses = [status]
     code, words = hub_fetch(site, tmp_path / "dest", "hf://org/tiny")
     assert code == os.EX_NOINPUT and advice in words and f"answered {status}" in words
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_files_that_are_not_what_the_hub_lists(site: Site, tiny_v1: Path, tmp_path: Path, name: str) -> None:
+def test_files_that_differ_from_the_hubs_list_are_refused(site: Site, tiny_v1: Path, tmp_path: Path, name: str) -> None:
     """Large files by their sha256, small ones by their id in git."""
     offer_repository(site, contents(tiny_v1))
     path = f"/org/tiny/resolve/{'a' * 40}/{name}"
@@ -104,7 +105,7 @@ def test_a_hub_that_answers_nonsense(site: Site, tmp_path: Path, about: bytes) -
     assert code == os.EX_NOINPUT and words.startswith("The hub")
 
 
-def test_an_interrupted_download_goes_on_within_its_commit(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
+def test_an_interrupted_download_continues_with_the_same_commit(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     offer_repository(site, contents(tiny_v1))
     path = f"/org/tiny/resolve/{'a' * 40}/model.safetensors"
     weights = site.files.pop(path)

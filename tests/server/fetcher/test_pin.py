@@ -27,6 +27,7 @@ def moved(tiny_v1: Path) -> dict[str, bytes]:
     return files | {"config.json": files["config.json"] + b"\n"}
 
 
+@pytest.mark.finding(20)
 def test_a_branch_that_moves_moves_no_revision(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20: each pod resolved the branch by itself, so one revision served two commits."""
     offer_repository(site, contents(tiny_v1), FIRST)
@@ -43,7 +44,7 @@ def test_a_branch_that_moves_moves_no_revision(site: Site, tiny_v1: Path, tmp_pa
     assert json.loads(words)["weights"]["commit"] == SECOND
 
 
-def test_a_commit_that_is_gone_is_said(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
+def test_a_missing_commit_is_reported(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     offer_repository(site, contents(tiny_v1), FIRST)
     _, words = hub_fetch(site, tmp_path / "first", "hf://org/tiny")
     kept = pin_of(words, tmp_path / "pin.json")
@@ -98,9 +99,7 @@ def test_a_claim_that_changed(tiny_v1: Path, tmp_path: Path) -> None:
         fetch("later", kept)
 
 
-def test_a_pod_that_had_other_bytes_before_it_was_pinned_fetches_again(
-    site: Site, tiny_v1: Path, tmp_path: Path
-) -> None:
+def test_a_pod_with_other_bytes_than_the_pin_fetches_again(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     """Its node was restarted: the marker of its own finished download is no reason to keep it."""
     offer_repository(site, contents(tiny_v1), FIRST)
     _, words = hub_fetch(site, tmp_path / "first", "hf://org/tiny")
@@ -114,14 +113,14 @@ def test_a_pod_that_had_other_bytes_before_it_was_pinned_fetches_again(
     assert (code, again, len(site.requests)) == (0, words, before), "a finished download was repeated"
 
 
-def test_without_a_pin_file_there_is_none(tmp_path: Path) -> None:
+def test_without_a_pin_file_nothing_is_pinned(tmp_path: Path) -> None:
     assert pin.read(None) is None and pin.read(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"digest": "sha256:12"}', '{"digest": 3}', '{"digest": "sha256:%s", "commit": "../x"}']
 )
-def test_a_pin_that_nobody_wrote_so_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_malformed_pin_is_refused(tmp_path: Path, content: str) -> None:
     """Better no pod than one that is held to nothing."""
     (tmp_path / "pin.json").write_text(content.replace("%s", "0" * 64))
     with pytest.raises(UnusableError, match="is not what the operator writes"):

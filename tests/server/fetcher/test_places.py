@@ -17,7 +17,7 @@ from slipway_server.models.checkpoint import CheckpointError, read
 from tests.server.fetcher.site import LIMIT, fetch, run
 
 
-def test_file_is_used_where_it_lies(tiny_v1: Path, tmp_path: Path) -> None:
+def test_a_file_uri_is_used_in_place(tiny_v1: Path, tmp_path: Path) -> None:
     marker = fetch(f"file://{tiny_v1}", tmp_path / "dest")
     assert (marker["path"], marker["uri"], marker["revision"]) == (str(tiny_v1), f"file://{tiny_v1}", "")
     weights = tiny_v1 / "model.safetensors"
@@ -28,7 +28,7 @@ def test_file_is_used_where_it_lies(tiny_v1: Path, tmp_path: Path) -> None:
     assert read(tmp_path / "dest").folder == tiny_v1
 
 
-def test_pvc_is_used_where_it_is_mounted(tiny_v1: Path, tmp_path: Path) -> None:
+def test_a_pvc_is_used_in_place(tiny_v1: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_v1, tmp_path / "pvc" / "models" / "tiny")
     mount = tmp_path / "pvc"
     fetcher.fetch("pvc://claim/models/tiny", "", tmp_path / "dest", max_bytes=LIMIT, pvc_mount=mount)
@@ -66,6 +66,7 @@ def copy(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
 
 
+@pytest.mark.finding(23, "S13")
 @pytest.mark.attack_class(3, 4)
 def test_pickles_beside_safetensors_are_named(tiny_v1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Safety 23 and S13: they were skipped in silence."""
@@ -78,6 +79,7 @@ def test_pickles_beside_safetensors_are_named(tiny_v1: Path, tmp_path: Path, cap
     assert marker["left_out"] == ["modeling.py", "pytorch_model.bin"]
 
 
+@pytest.mark.finding("S13")
 @pytest.mark.attack_class(5)
 def test_code_of_a_repository_is_named_and_never_run(
     tiny_v1: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -98,11 +100,12 @@ def test_code_of_a_repository_is_named_and_never_run(
     assert not ran.exists()
 
 
-def test_a_model_that_lies_where_it_is_has_no_limit_of_size(tiny_v1: Path, tmp_path: Path) -> None:
+def test_a_model_in_place_has_no_size_limit(tiny_v1: Path, tmp_path: Path) -> None:
     """Nothing is written: what --max-bytes bounds is the disk of the pod."""
     fetch(f"file://{tiny_v1}", tmp_path, max_bytes=1)
 
 
+@pytest.mark.finding(20)
 def test_a_folder_pinned_by_its_digest(tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20: a sha256: pin could be given to no folder."""
     digest = fetch(f"file://{tiny_v1}", tmp_path / "dest")["digest"]
@@ -121,8 +124,9 @@ def test_the_digest_is_what_sha256sum_prints(tiny_v1: Path, tmp_path: Path) -> N
     assert fetch(f"file://{tiny_v1}", tmp_path)["digest"] == expected == pin.digest_of(fetcher.folder.digests(tiny_v1))
 
 
+@pytest.mark.finding(26)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_weights_that_are_no_file_are_none(tiny_v1: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_weights_that_are_not_files_are_refused(tiny_v1: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
     """Safety 26, found by fuzzing: a folder was an exception, and a pipe was read from without an end."""
     copied = tmp_path / "model"
     shutil.copytree(tiny_v1, copied)

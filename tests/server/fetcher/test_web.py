@@ -115,6 +115,7 @@ def test_one_file_under_two_names_is_refused(https: str, site: Site, tmp_path: P
         fetch(f"{https}/m", tmp_path)
 
 
+@pytest.mark.finding(20)
 def test_a_manifest_pinned_by_its_digest(https: str, site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     """Safety 20."""
     offer(site, contents(tiny_v1))
@@ -138,7 +139,7 @@ def test_a_file_that_changed_while_its_line_broke_is_begun_again(
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000, b"\xff", b""])
-def test_lists_that_are_none(https: str, site: Site, tmp_path: Path, body: bytes) -> None:
+def test_malformed_file_lists_are_refused(https: str, site: Site, tmp_path: Path, body: bytes) -> None:
     site.files["/m/slipway-manifest.json"] = body
     with pytest.raises(UnusableError, match="is not a list of files"):
         fetch(f"{https}/m", tmp_path)

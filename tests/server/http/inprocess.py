@@ -12,14 +12,14 @@ from aiohttp.test_utils import TestServer
 
 from slipway_server.engine.client import EngineClient, QueueLimits
 from slipway_server.engine.messages import Commands, Ready, encode
-from slipway_server.engine.request import Event, FinishReason, Request
+from slipway_server.engine.request import FinishReason, Request, RequestOutput
 from slipway_server.http.app import build
 from slipway_server.http.probes import Health
-from slipway_server.http.prompts import Model
-from slipway_server.http.replay import Bounds, Replays
-from slipway_server.http.service import Service
+from slipway_server.http.prompts import ServedModel
+from slipway_server.http.replay import ReplayLimits, ReplayStore
+from slipway_server.http.service import ModelService
 from slipway_server.models.checkpoint import Checkpoint, read
-from slipway_server.telemetry.metrics import Metrics
+from slipway_server.telemetry.metrics import ServerMetrics
 from slipway_server.text.chat_template import ChatTemplate
 from slipway_server.text.tokenizer import Tokenizer
 
@@ -40,18 +40,18 @@ class Scripted(EngineClient):
         self.tokens: tuple[int, ...] = (5, 6, 7)
         self.asked: list[Request] = []
 
-    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[Event, None]:
+    async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         encode(Commands([request], []))
         self.asked.append(request)
-        yield Event(request.id)
+        yield RequestOutput(request.id)
         if request.sampling is None:
-            yield Event(request.id, embedding=bytes(16), finish=FinishReason.STOP)
+            yield RequestOutput(request.id, embedding=bytes(16), finish=FinishReason.STOP)
             return
         told = len(request.resumed)
         for count in range(told + 1, request.sampling.max_tokens + 1):
             token = self.tokens[(count - 1) % len(self.tokens)]
             finish = request.sampling.finish_after(token, count)
-            yield Event(request.id, token, finish=finish)
+            yield RequestOutput(request.id, token, finish=finish)
             if finish:
                 return
             await asyncio.sleep(0)
@@ -60,15 +60,15 @@ class Scripted(EngineClient):
 class InProcess:
     """One server. `post` gives status and JSON (or text) of an answer."""
 
-    def __init__(self, model: Model, max_body_bytes: int = 8 << 20) -> None:
-        self.engine, self.metrics = Scripted(), Metrics(model.name)
+    def __init__(self, model: ServedModel, max_body_bytes: int = 8 << 20) -> None:
+        self.engine, self.metrics = Scripted(), ServerMetrics(model.name)
         health = Health(self.engine.heartbeat, 60.0)
         health.loaded = True
-        self.service = Service(model, self.engine, self.metrics, health)
+        self.service = ModelService(model, self.engine, self.metrics, health)
         self._max_body_bytes = max_body_bytes
 
     async def __aenter__(self) -> "InProcess":
-        self.app, _ = build(self.service, Replays(Bounds(window_s=0.0), self.metrics), self._max_body_bytes)
+        self.app, _ = build(self.service, ReplayStore(ReplayLimits(window_s=0.0), self.metrics), self._max_body_bytes)
         self.server = TestServer(self.app)
         await self.server.start_server(auto_decompress=False)  # as serve() does
         self.client = aiohttp.ClientSession()
@@ -101,10 +101,10 @@ class InProcess:
 
 def model_of(
     folder: Path = MODELS / "tiny-v1", *, template: str | None = CHAT, task: str = "generate", **config: Any
-) -> Model:
+) -> ServedModel:
     """The tokenizer of a folder, and a config.json that says what a test wants."""
     checkpoint: Checkpoint = read(folder, task=task)
-    return Model(
+    return ServedModel(
         name="chat",
         version="v1",
         checkpoint=replace(checkpoint, config=checkpoint.config | config),

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from slipway_server.engine.messages import Profile
-from slipway_server.http.debug import read
+from slipway_server.http.debug import parse_query
 
 from ..process import ServerProcess, get, post, until
 
 
 def test_a_query_is_bounded() -> None:
-    assert read("") == Profile(20, 10.0, False)
-    assert read("steps=200&seconds=60&kind=torch") == Profile(200, 60.0, True)
+    assert parse_query("") == Profile(20, 10.0, False)
+    assert parse_query("steps=200&seconds=60&kind=torch") == Profile(200, 60.0, True)
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_a_query_is_bounded() -> None:
         ("step=1", "step"),
     ],
 )
-def test_nonsense_is_told(query: str, word: str) -> None:
+def test_a_malformed_query_is_refused(query: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        read(query)
+        parse_query(query)
 
 
 @pytest.mark.integration

@@ -355,7 +355,7 @@ def test_models(client: openai.OpenAI) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
+def test_unsupported_fields_are_refused_by_name(
     client: openai.OpenAI, more: dict[str, object], param: str, code: str | None
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
@@ -384,7 +384,7 @@ def test_other_refusals(server: ServerProcess, client: openai.OpenAI) -> None:
     assert post(server.url + "/v1/embeddings", {"model": "chat", "input": "x"})[2]["error"]["param"] == "model"
 
 
-def test_embeddings_are_those_of_transformers(embedder: ServerProcess, encoder: Path) -> None:
+def test_embeddings_equal_those_of_transformers(embedder: ServerProcess, encoder: Path) -> None:
     texts = ["A ship leaves the slipway.", "Bread.", "The launch of a vessel into the water, " * 8, "bread and butter"]
     tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
     with torch.inference_mode():

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slipway_server.http.errors import ApiError
-from slipway_server.http.tenant import LOOK_AGAIN_S, MAX_FILE_BYTES, MAX_PROVED, PROOF, TENANT, Tenants, sign
+from slipway_server.http.errors import HttpError
+from slipway_server.http.tenant import MAX_FILE_BYTES, MAX_PROVED, PROOF, RELOAD_S, TENANT, Tenants, sign
 
-pytestmark = pytest.mark.attack_class(9, 19)
+pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 
 NOW, KEY, OTHER = 1_800_000_030.0, b"k" * 32, b"o" * 32
 WINDOW = int(NOW // 60)
@@ -56,7 +56,7 @@ def tenants(tmp_path: Path, unproved: list[None], clock: Clock) -> Tenants:
     return Tenants(str(path), CHAT, unproved=lambda: unproved.append(None), clock=clock)
 
 
-def test_a_proof_is_honoured_each_time(tenants: Tenants, unproved: list[None]) -> None:
+def test_a_proof_is_valid_more_than_once(tenants: Tenants, unproved: list[None]) -> None:
     assert [tenants.of(said()) for _ in range(3)] == [ANNA] * 3
     assert tenants.of(said(BERT)) == BERT
     assert not unproved
@@ -84,7 +84,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("headers", FORGED.values(), ids=FORGED)
-def test_a_forged_tenant_is_nobody_and_is_counted(
+def test_a_forged_tenant_is_ignored_and_counted(
     tenants: Tenants, unproved: list[None], headers: dict[str, str]
 ) -> None:
     """On the code before a model pod believed whoever reached its port."""
@@ -111,47 +111,47 @@ def test_keys_rotate_without_an_unproved_request(
     path = tmp_path / "keys.json"
     assert tenants.of(said()) == ANNA
     write(path, k1=KEY, k2=OTHER)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == tenants.of(said(key=OTHER, key_id="k2")) == ANNA
     write(path, k2=OTHER)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said(key=OTHER, key_id="k2")) == ANNA and not unproved
     assert tenants.of(said()) == "", "what was checked by a key that is gone counts no more"
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"keys": [{"id": "k1", "key": "%"}]}', " " * (MAX_FILE_BYTES + 1)])
-def test_without_keys_that_can_be_read_nobody_is_honoured(
+def test_without_readable_keys_no_tenant_is_accepted(
     tenants: Tenants, clock: Clock, tmp_path: Path, content: str
 ) -> None:
     assert tenants.of(said()) == ANNA
     (tmp_path / "keys.json").write_text(content)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ""
     write(tmp_path / "keys.json", k1=KEY)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ANNA
 
 
-def test_a_file_that_comes_late_or_goes_counts(tmp_path: Path, clock: Clock) -> None:
+def test_a_key_file_that_appears_or_disappears_takes_effect(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "keys.json"
     tenants = Tenants(str(path), CHAT, clock=clock)
     assert tenants.of(said()) == ""
     write(path, k1=KEY)
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ANNA
     path.unlink()
-    clock.now += LOOK_AGAIN_S
+    clock.now += RELOAD_S
     assert tenants.of(said()) == ""
 
 
-def test_what_is_remembered_is_bounded(tenants: Tenants) -> None:
+def test_the_cache_of_proofs_is_bounded(tenants: Tenants) -> None:
     for number in range(MAX_PROVED + 50):
         assert tenants.of(said(f"{number:032x}"))
         tenants.of({TENANT: ANNA, PROOF: f"v1.k1.{WINDOW}.{number:064x}"})
     assert len(tenants._proved) == MAX_PROVED
 
 
-def test_a_server_behind_a_proxy_of_ones_own_trusts_the_header() -> None:
+def test_a_server_that_trusts_the_header_needs_no_proof() -> None:
     assert Tenants(trust=True).of({TENANT: ANNA}) == ANNA
     assert Tenants().of({TENANT: ANNA}) == ""
 
@@ -159,7 +159,7 @@ def test_a_server_behind_a_proxy_of_ones_own_trusts_the_header() -> None:
 @pytest.mark.parametrize("trust", [True, False])
 @pytest.mark.parametrize("given", ["x", "F" * 32, "0" * 31, "0" * 33, "0" * 32 + " "])
 def test_nonsense_is_a_400(given: str, trust: bool) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(HttpError) as refused:
         Tenants(trust=trust).of({TENANT: given})
     assert refused.value.status == 400
     assert Tenants(trust=trust).of({}) == ""

@@ -43,6 +43,7 @@ async def text_of(server: InProcess, **more: Any) -> str:
 # --- token ids --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(3)
 @pytest.mark.attack_class(18)
 @pytest.mark.parametrize(
     ("more", "param"),
@@ -64,6 +65,7 @@ async def test_safety_3_token_ids_without_a_row_are_refused_by_name(more: dict[s
         assert not server.engine.asked
 
 
+@pytest.mark.finding(3)
 async def test_safety_3_neither_do_texts_reach_rows_that_are_not_there() -> None:
     """Gemma-3's tokenizer has one token more than its embedding has rows, and a text can name it."""
     model = model_of(vocab_size=2)
@@ -87,7 +89,8 @@ async def test_stop_tokens_without_a_row_are_left_out() -> None:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-async def test_safety_11_stop_strings_are_told_when_asked_for(server: InProcess) -> None:
+@pytest.mark.finding(11)
+async def test_safety_11_stop_strings_are_returned_when_requested(server: InProcess) -> None:
     whole = await text_of(server, max_tokens=12)
     stop = whole[3:5]
     at = whole.index(stop)
@@ -97,7 +100,8 @@ async def test_safety_11_stop_strings_are_told_when_asked_for(server: InProcess)
     assert later.startswith(whole[: at + 2]) and len(later) < len(whole)
 
 
-async def test_safety_11_special_tokens_are_told_when_asked_for(server: InProcess) -> None:
+@pytest.mark.finding(11)
+async def test_safety_11_special_tokens_are_returned_when_requested(server: InProcess) -> None:
     end = server.service.model.tokenizer.encode_now("<|im_end|>")[0]
     server.engine.tokens = (5, end, 6)
     plain = await text_of(server, ignore_eos=True)
@@ -107,6 +111,7 @@ async def test_safety_11_special_tokens_are_told_when_asked_for(server: InProces
     assert ended.endswith("<|im_end|>")
 
 
+@pytest.mark.finding(11)
 async def test_safety_11_special_tokens_of_prompts(server: InProcess) -> None:
     tokenizer = server.service.model.tokenizer
     await server.post(COMPLETE, completion(add_special_tokens=False))
@@ -127,6 +132,7 @@ async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> 
 # --- chats ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(10)
 async def test_safety_10_without_a_template_that_parses_texts_are_completed() -> None:
     async with InProcess(model_of(template="{% nonsense %}")) as server:
         status, answer = await server.post(CHAT, chat())
@@ -135,6 +141,7 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
         assert (await server.post(COMPLETE, completion()))[0] == 200
 
 
+@pytest.mark.finding(10, 11)
 @pytest.mark.attack_class(6)
 @pytest.mark.parametrize(
     ("more", "param", "code"),
@@ -164,6 +171,7 @@ async def test_safety_10_11_what_the_template_would_pass_over_is_refused(
     assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, param, code)
 
 
+@pytest.mark.finding(10)
 async def test_safety_10_fields_of_messages_reach_the_template() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "ferry", "arguments": '{"to": "x"}'}}
     messages = [
@@ -197,7 +205,7 @@ async def test_safety_10_fields_of_messages_reach_the_template() -> None:
     assert json.loads(tools)[0]["function"]["name"] == "ferry" and (thinking, effort) == ("False", "high")
 
 
-async def test_the_final_message_goes_on() -> None:
+async def test_the_final_message_is_continued() -> None:
     async with InProcess(model_of(template=templates.CHATML)) as server:
         messages = [*MESSAGES, {"role": "assistant", "content": "So "}]
         asked = chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
@@ -205,6 +213,7 @@ async def test_the_final_message_goes_on() -> None:
         assert server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt)).endswith("assistant\nSo ")
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
 async def test_safety_5_a_slow_template_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
@@ -245,6 +254,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(15, 18, 20)
 @pytest.mark.parametrize("path", PATHS)
 async def test_safety_5_nothing_is_answered_500(path: str) -> None:
@@ -287,7 +297,7 @@ async def test_no_header_is_answered_500(server: InProcess, headers: dict[str, s
 
 @pytest.mark.attack_class(15)
 @pytest.mark.parametrize("tail", [b"1" * 5000, b"1,,2", b"a", b"1_0", b"+1", b" 1", b"4294967296", b"\xff", b"1,2,3,"])
-async def test_tokens_of_a_resumed_stream_that_are_none(server: InProcess, tail: bytes) -> None:
+async def test_malformed_tokens_of_a_resumed_stream_are_refused(server: InProcess, tail: bytes) -> None:
     headers = {"X-Slipway-Resume": "1-1-" + "0" * 32 + ".1.00000000", "X-Slipway-Resume-Bytes": str(len(tail))}
     body = json.dumps(completion(stream=True)).encode() + tail
     status, answer = await server.post(COMPLETE, body, headers)
@@ -325,10 +335,12 @@ def test_requests_drawn_from_their_fields(data: st.DataObject) -> None:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.finding(25, "S14")
 @pytest.mark.attack_class(15, 16)
 async def test_safety_25_a_body_that_does_not_come_is_answered_408(
     server: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It held a server's drain up, too: a pod that leaves waits for each request that it has begun to read."""
     monkeypatch.setattr(bodies, "BODY_IDLE_S", 0.1)
     for path in (COMPLETE, "/v1/embeddings"):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
@@ -340,6 +352,7 @@ async def test_safety_25_a_body_that_does_not_come_is_answered_408(
     assert server.outcomes() == {"invalid": 2}
 
 
+@pytest.mark.finding(25)
 @pytest.mark.attack_class(15)
 async def test_safety_25_a_body_that_trickles_is_answered_408(
     server: InProcess, monkeypatch: pytest.MonkeyPatch
@@ -356,7 +369,7 @@ async def test_safety_25_a_body_that_trickles_is_answered_408(
 
 
 @pytest.mark.attack_class(15)
-async def test_a_body_is_no_longer_than_it_may_be() -> None:
+async def test_a_body_above_the_limit_is_refused() -> None:
     async with InProcess(model_of(), max_body_bytes=1000) as server:
         assert (await server.post(COMPLETE, b" " * 1001))[0] == 413
         assert (await server.post(COMPLETE, json.dumps(completion()).encode().ljust(1000)))[0] == 200
@@ -411,7 +424,7 @@ async def test_an_expectation_of_any_bytes_is_refused_in_words(server: InProcess
     assert head.startswith(b"HTTP/1.1 417") and json.loads(body)["error"]["param"] == "Expect"
 
 
-async def test_a_client_that_waits_for_100_is_told_to_go_on(server: InProcess) -> None:
+async def test_a_client_that_expects_100_gets_it(server: InProcess) -> None:
     url = server.server.make_url(COMPLETE)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     body = json.dumps(completion()).encode()

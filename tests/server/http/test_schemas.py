@@ -14,7 +14,7 @@ from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
 from slipway_server.http import fields
 from slipway_server.http.bodies import UNSUPPORTED, parse, prompts_of
-from slipway_server.http.errors import ApiError
+from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
 from slipway_server.http.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling, GenerateRequest
 
@@ -83,23 +83,26 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.finding(2)
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 @pytest.mark.parametrize("kind", [CompletionRequest, ChatRequest])
-def test_safety_2_what_is_out_of_range_is_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
+def test_safety_2_values_out_of_range_are_refused_by_name(kind: type[FullSampling], name: str, value: Any) -> None:
     body = (CHAT if kind is ChatRequest else COMPLETION) | {name: value}
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(body).encode(), kind)
     assert (refusal.value.status, refusal.value.param) == (400, name)
     assert len(str(refusal.value)) <= 501
 
 
+@pytest.mark.finding(2, 15)
 @pytest.mark.parametrize("value", [HUGE, 1001, -1001, 2**64])
 def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) -> None:
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(GENERATE | {"priority": value}).encode(), GenerateRequest)
     assert refusal.value.param == "priority"
 
 
+@pytest.mark.finding(5)
 @pytest.mark.parametrize(
     "body",
     [
@@ -127,23 +130,24 @@ def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) 
         b"{" + b'"a":1,' * 100_000,
     ],
 )
-def test_safety_5_what_is_no_json_object_is_refused(body: bytes) -> None:
+def test_safety_5_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
     """Deep nesting and long numbers were answered 500."""
     for kind in REQUESTS.values():
-        with pytest.raises(ApiError) as refusal:
+        with pytest.raises(HttpError) as refusal:
             parse(body, kind)
         assert refusal.value.status == 400 and len(str(refusal.value)) <= 501
         refusal.value.encode()
 
 
+@pytest.mark.finding(5)
 def test_safety_5_a_long_key_of_logit_bias_is_refused() -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"' + b"1" * 5000 + b'":1}}'
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(body, CompletionRequest)
     assert refusal.value.param == "logit_bias"
 
 
-def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
+def test_the_last_value_of_a_repeated_name_counts() -> None:
     """As in the gateway, which reads bodies with the same library, and adds a seed at the end of mirrored ones."""
     assert parse(b'{"model":"a","prompt":"x","seed":1,"seed":2}', CompletionRequest).seed == 2
 
@@ -165,7 +169,7 @@ def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
     ],
 )
 def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], param: str) -> None:
-    with pytest.raises(ApiError) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(body).encode(), kind)
     assert refusal.value.param == param
 
@@ -181,12 +185,13 @@ def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], 
         ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )
-def test_fields_that_do_not_go_together(more: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as refusal:
+def test_contradicting_fields_are_refused(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(HttpError) as refusal:
         parse(json.dumps(CHAT | more).encode(), ChatRequest).check()
     assert refusal.value.param == param
 
 
+@pytest.mark.finding(11)
 def test_safety_11_no_field_is_accepted_and_ignored() -> None:
     """Each of these was accepted without a word: now it is a field of its own, or refused by its name."""
     found = (
@@ -201,7 +206,7 @@ def test_safety_11_no_field_is_accepted_and_ignored() -> None:
     for kind in (ChatRequest, CompletionRequest, EmbeddingRequest):
         assert all(name in kind.__struct_fields__ or name in UNSUPPORTED for name in found)
     for name in ("chat_template", "response_format", "return_token_ids", "prompt_embeds", "logits_processors"):
-        with pytest.raises(ApiError) as refusal:
+        with pytest.raises(HttpError) as refusal:
             parse(json.dumps(COMPLETION | {name: ["x"]}).encode(), CompletionRequest)
         assert (refusal.value.param, refusal.value.code) == (name, "unsupported_parameter")
 
@@ -210,7 +215,7 @@ def test_prompts_of_one_field() -> None:
     assert prompts_of("x", "prompt") == ["x"] and prompts_of([1, 2], "prompt") == [[1, 2]]
     assert prompts_of([[1], "x"], "prompt") == [[1], "x"] and prompts_of(list(range(5000)), "prompt")
     for wrong in ([1, "x"], ["x"] * 2049):
-        with pytest.raises(ApiError):
+        with pytest.raises(HttpError):
             prompts_of(wrong, "prompt")  # type: ignore[arg-type]
 
 
@@ -258,17 +263,18 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.finding(2)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(sorted(CompletionRequest.__struct_fields__)), VALUES, max_size=4))
-def test_safety_2_what_is_accepted_can_be_sent_to_the_engine(more: dict[str, Any]) -> None:
+def test_safety_2_accepted_requests_can_be_encoded_for_the_engine(more: dict[str, Any]) -> None:
     """An integer of 80 bits was accepted, and its encoding failed after the messages of others were taken."""
     try:
         body = parse(json.dumps(COMPLETION | more).encode(), CompletionRequest)
         body.check()
-    except ApiError as refusal:
+    except HttpError as refusal:
         assert refusal.status == 400
         return
-    params = body.params(body.limit or 1, (2,))
+    params = body.params(body.limit or 1, (2,), 1 if body.seed is None else body.seed)
     encode(Commands([Request("r", (1,), params, body.priority or 0, timeout_s=body.timeout)], []))
 
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from slipway_server.engine.request import FinishReason, Logprobs
-from slipway_server.http.prompts import Model, Prompt
-from slipway_server.http.resume import Identity, Progress, Resume
+from slipway_server.http.prompts import Prompt, ServedModel
+from slipway_server.http.resume import Identity, Resume, StreamProgress
 from slipway_server.http.schemas import CompletionRequest
 from slipway_server.http.service import Delta
-from slipway_server.http.shapes import Choice, CompletionShape, Indexed, best
+from slipway_server.http.shapes import Choice, CompletionShape, IndexedDelta, best
 from slipway_server.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth."
@@ -31,7 +31,7 @@ async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[
     told = [Logprobs((token,), (-float(token),), 1) for token in tokens]
     known = len(resume.tokens) if resume else 0
 
-    async def deltas() -> AsyncIterator[Indexed]:
+    async def deltas() -> AsyncIterator[IndexedDelta]:
         for count, (token, item) in enumerate(zip(tokens[3:], told[3:], strict=True), 1):
             finish = FinishReason.LENGTH if count == len(tokens) - 3 else None
             fresh = count > known
@@ -40,33 +40,33 @@ async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[
             text = model.tokenizer.text_of(token) if count % 2 else ""
             yield 0, Delta(text, count, token, finish, item if fresh else None, of_prompt)
 
-    progress = Progress(IDENTITY, resume)
+    progress = StreamProgress(IDENTITY, resume)
     prompt = Prompt("In the beginning", tokens[:3])
-    shape = CompletionShape(cast(Model, model), IDENTITY, [prompt], body)
-    return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.fresh]
+    shape = CompletionShape(cast(ServedModel, model), IDENTITY, [prompt], body)
+    return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.is_new]
 
 
 @pytest.mark.parametrize("echo", [False, True])
-async def test_a_stream_that_is_taken_up_goes_on_with_the_same_chunks(tiny_v1: Path, echo: bool) -> None:
+async def test_a_resumed_stream_continues_with_the_same_chunks(tiny_v1: Path, echo: bool) -> None:
     model = Named(tiny_v1)
     whole = await chunks_of(model, None, echo=echo)
     tokens = model.tokenizer.encode_now(TEXT)
     offsets = [offset for chunk in whole for offset in chunk["choices"][0]["logprobs"]["text_offset"]]
     lengths = [len(model.tokenizer.text_of(token)) for token in (tokens if echo else tokens[3:])]
     assert offsets == [sum(lengths[:at]) for at in range(len(lengths))]
-    checked = Progress(IDENTITY)
+    checked = StreamProgress(IDENTITY)
     for position in range(1, len(tokens) - 3):
-        checked.saw(tokens[2 + position])
+        checked.add_token(tokens[2 + position])
         resume = Resume(IDENTITY, position, checked._check, tokens[3 : 3 + position])
         assert await chunks_of(model, resume, echo=echo) == whole[position + echo :]
 
 
-def test_the_best_of_choices_are_told_in_order() -> None:
+def test_the_best_choices_are_returned_in_order() -> None:
     def choice(*values: float) -> Choice:
         made = Choice()
         made.logprobs = [Logprobs((1,), (value,), 1) for value in values]
         return made
 
     sure, unsure, long = choice(-0.1), choice(-3.0), choice(-1.0, -1.0, -0.1)
-    assert best([unsure, long, sure], wanted=2) == [sure, long]
-    assert best([long, long], wanted=1) == [long]
+    assert best([unsure, long, sure], count=2) == [sure, long]
+    assert best([long, long], count=1) == [long]

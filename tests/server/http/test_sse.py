@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from slipway_server.http import sse
-from slipway_server.http.errors import ApiError, invalid
-from slipway_server.http.resume import Identity, Progress, Resume
+from slipway_server.http.errors import HttpError, invalid
+from slipway_server.http.resume import Identity, Resume, StreamProgress
 
 Events = Callable[[], AsyncIterator[Any]]
 
@@ -25,7 +25,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Answering:
     """Serves one event stream."""
 
-    def __init__(self, events: Events, progress: Progress | None = None) -> None:
+    def __init__(self, events: Events, progress: StreamProgress | None = None) -> None:
         self._events, self._progress = events, progress
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
@@ -43,19 +43,19 @@ class Answering:
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         try:
             return await sse.stream_events(http, self._events(), progress=self._progress)
-        except ApiError as failure:
+        except HttpError as failure:
             return web.json_response(failure.body, status=failure.status)
 
 
-def repeating(*tokens: int) -> Progress:
+def repeating(*tokens: int) -> StreamProgress:
     """Of a stream of which its client has these tokens, and nobody told them."""
     check = 0
     for token in tokens:
         check = crc32(token.to_bytes(4, "little"), check)
-    return Progress(Identity(seed=1), Resume(Identity(seed=1), len(tokens), check))
+    return StreamProgress(Identity(seed=1), Resume(Identity(seed=1), len(tokens), check))
 
 
-async def test_a_stream_is_kept_alive_while_it_has_nothing_to_say() -> None:
+async def test_a_silent_stream_is_kept_alive() -> None:
     heard = asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
@@ -71,12 +71,12 @@ async def test_a_stream_is_kept_alive_while_it_has_nothing_to_say() -> None:
         assert rest.replace(sse.COMMENT, b"") == b'data: "second"\n\n' + sse.DONE
 
 
-async def test_one_that_repeats_what_its_client_has_is_opened_by_comments() -> None:
+async def test_a_stream_that_recomputes_its_beginning_is_kept_alive_by_comments() -> None:
     progress, heard = repeating(0, 1), asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
         for token in range(3):
-            progress.saw(token)
+            progress.add_token(token)
             yield token
             if token == 1:
                 await heard.wait()

@@ -61,8 +61,9 @@ def test_caches_and_turns_by_tenant(one_slot: ServerProcess) -> None:
         assert ended.index("bert") <= 1
 
 
+@pytest.mark.finding(19)
 @pytest.mark.attack_class(9, 19)
-def test_a_forged_tenant_shares_the_cache_of_nobody_in_particular(tiny_v1: Path) -> None:
+def test_a_forged_tenant_shares_the_cache_of_requests_without_one(tiny_v1: Path) -> None:
     """Safety 19: a server that no proxy stands before takes no tenant without a gateway's proof, and refuses nobody."""
     with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server:
         server.wait_ready()

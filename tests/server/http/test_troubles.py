@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -134,7 +135,8 @@ def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path:
 RESUMABLE = {"X-Slipway-Resumable": "1"}
 
 
-def test_what_was_being_computed_at_a_crash_is_named(server: ServerProcess) -> None:
+@pytest.mark.finding(1)
+def test_requests_running_at_a_crash_are_named(server: ServerProcess) -> None:
     """Safety 1: a gateway counts who was in flight at a crash: by a code, or in a stream by a comment at its break."""
     body = LONG | {"model": "chat"}
     stream = send(server, json.dumps(body | {"stream": True}).encode(), RESUMABLE)
@@ -221,6 +223,23 @@ def test_drain_lets_streams_finish(tiny_v1: Path) -> None:
         assert server.wait() == 0
 
 
+@pytest.mark.finding("S14")
+def test_drain_waits_for_no_connection_without_a_request(tiny_v1: Path) -> None:
+    with ServerProcess(tiny_v1, "--drain-timeout", "600") as server:
+        server.wait_ready()
+        served = send(server, json.dumps(LONG | {"max_tokens": 1}).encode())
+        assert served.recv(12) == b"HTTP/1.1 200"
+        address = urlsplit(server.url)
+        half = socket.create_connection((address.hostname, address.port), timeout=30)
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert time.monotonic() - began < 30, "it is the end of two processes, and no time of a drain"
+        served.close()
+        half.close()
+
+
 def test_drain_that_runs_out_of_time_ends_streams_with_an_error(tiny_v1: Path) -> None:
     with ServerProcess(tiny_v1, "--drain-timeout", "0.2") as server:
         server.wait_ready()
@@ -234,7 +253,7 @@ def test_drain_that_runs_out_of_time_ends_streams_with_an_error(tiny_v1: Path) -
         assert server.wait() == 0
 
 
-def test_a_missing_shard_is_told_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_reported_in_one_sentence(tiny_broken: Path, tmp_path: Path) -> None:
     words = tmp_path / "last-words"
     with ServerProcess(tiny_broken, termination_log=words) as server:
         assert server.wait() == 65

@@ -7,7 +7,7 @@ import torch
 
 from slipway_server.kernels import native
 from slipway_server.kernels.api import AttentionSpec, Batch, Rotary
-from slipway_server.kernels.layers import Layer, in_turn
+from slipway_server.kernels.layers import Layer, in_sequence
 from tests.server.kernels.batches import POSITIONS, a_batch, needs_native
 
 pytestmark = [pytest.mark.integration, needs_native]
@@ -18,7 +18,7 @@ HIDDEN, HEADS, KV_HEADS, SIZE, INNER = 96, 4, 2, 32, 160
 STEPS = ([(0, 7), (0, 1)], [(7, 40), (1, 1), (0, 33)], [(47, 1), (2, 1), (33, 1)])
 
 
-def test_they_are_their_operations_in_turn() -> None:
+def test_layers_in_sequence_equal_their_operations() -> None:
     for after in (False, True):
         check(after=after, int8=False)
 
@@ -38,7 +38,7 @@ def check(*, after: bool, int8: bool) -> None:
         assert found.isfinite().all()
 
 
-def test_they_tell_what_they_spent() -> None:
+def test_layers_report_the_time_of_their_operations() -> None:
     layers = layers_of(True, after=False, int8=False)
     layers(torch.ones(3, HIDDEN, dtype=BF16), wanting(a_batch([(0, 3)]), [2]))
     assert all(spent_ns > 0 for spent_ns in layers.spent_ns)
@@ -76,4 +76,4 @@ def layers_of(as_one: bool, *, after: bool, int8: bool) -> Any:
         for _ in range(3)
     ]
     kernels.reserve(100)
-    return kernels.layers(made) if as_one else in_turn(made)
+    return kernels.layers(made) if as_one else in_sequence(made)

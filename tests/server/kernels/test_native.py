@@ -47,7 +47,7 @@ def bf16(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 11, 12, 13, 24, 33, 100])
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 16), (96, 64), (224, 272)])
-def test_products_are_those_of_torch(rows: int, outputs: int, inputs: int) -> None:
+def test_products_equal_those_of_torch(rows: int, outputs: int, inputs: int) -> None:
     weight, bias, x, other = bf16(outputs, inputs), bf16(outputs), bf16(rows, inputs), bf16(rows, outputs)
     product = native.NativeKernels(2).linear(weight, bias)
     exact = x.float() @ weight.float().T + bias.float()
@@ -114,14 +114,14 @@ def test_a_tied_weight_is_embedding_and_head(int8: bool, outputs: int) -> None:
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_an_input_that_is_no_number_stays_none_in_int8(odd: float) -> None:
+def test_a_nan_input_stays_nan_in_int8(odd: float) -> None:
     x = bf16(14, 48)
     x[3, 41] = odd
     y = native.NativeKernels(2, int8=True).linear(bf16(32, 48))(x)
     assert y.isfinite().all(dim=1).logical_not().nonzero().flatten().tolist() == [3]
 
 
-def test_a_weight_that_is_no_number_stays_none_in_int8() -> None:
+def test_a_nan_weight_stays_nan_in_int8() -> None:
     weight = bf16(32, 64)
     weight[5, 7] = math.nan
     y = native.NativeKernels(2, int8=True).linear(weight)(bf16(2, 64))
@@ -130,7 +130,7 @@ def test_a_weight_that_is_no_number_stays_none_in_int8() -> None:
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(33, 64), (32, 24)])
 def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
-    with pytest.raises(native.Unavailable, match="not a multiple"):
+    with pytest.raises(native.KernelsUnavailable, match="not a multiple"):
         native.NativeKernels(2).linear(bf16(outputs, inputs))
 
 
@@ -211,7 +211,7 @@ def test_int8_keys_and_values_take_their_bytes_and_scales(kernels: Any) -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 @pytest.mark.parametrize("kernels", [native.NativeKernels, TorchKernels], ids=["native", "torch"])
-def test_int8_does_not_hide_what_is_not_finite(kernels: Any, odd: float) -> None:
+def test_int8_does_not_hide_non_finite_numbers(kernels: Any, odd: float) -> None:
     arguments = (2,) if kernels is native.NativeKernels else (BF16, "cpu")
     spec = replace(a_spec(heads=2, kv_heads=2, size=32), rotary=None)
     qkv = bf16(4, width_of(spec))
@@ -223,14 +223,14 @@ def test_int8_does_not_hide_what_is_not_finite(kernels: Any, odd: float) -> None
 
 
 @pytest.mark.parametrize("kv_int8", [False, True])
-def test_what_lay_in_a_block_before_does_not_matter_once_it_is_cleared(kv_int8: bool) -> None:
+def test_a_cleared_block_leaks_no_earlier_content(kv_int8: bool) -> None:
     spec = a_spec()
     kernels = native.NativeKernels(2, kv_int8=kv_int8)
     layer = made(kernels, spec)
     batch, qkv = a_batch([(0, 5)]), bf16(5, width_of(spec))
     clean = layer(qkv, batch)
     layer(torch.full((40, width_of(spec)), math.nan, dtype=BF16), a_batch([(0, 40)]))
-    kernels.clear(batch.tables[0, :2].tolist())
+    kernels.clear(batch.block_tables[0, :2].tolist())
     assert torch.equal(layer(qkv, batch), clean)
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def test_it_is_zero_of_the_shape_and_begins_with_a_page() -> None:
+def test_memory_is_zero_of_the_shape_and_page_aligned() -> None:
     numbers = pages.in_large_pages((3, 5, 7), torch.bfloat16)
     assert numbers.shape == (3, 5, 7) and numbers.dtype == torch.bfloat16 and not numbers.any()
     assert numbers.data_ptr() % pages.LARGE_PAGE_BYTES == 0
@@ -25,11 +25,11 @@ def test_it_is_zero_of_the_shape_and_begins_with_a_page() -> None:
 @pytest.mark.skipif(
     not ENABLED.is_file() or "[never]" in ENABLED.read_text(), reason="NOT RUN: this kernel has no large pages"
 )
-def test_it_lies_in_large_pages() -> None:
+def test_memory_is_in_large_pages() -> None:
     assert kib("AnonHugePages", pages.in_large_pages((8 << 20,), torch.int8).fill_(1)) > 0
 
 
-def test_memory_is_taken_before_it_is_written_to() -> None:
+def test_memory_is_populated_before_it_is_written_to() -> None:
     numbers = pages.in_large_pages((64 << 20,), torch.int8)
     numbers[5] = 7
     before = kib("Rss", numbers)
@@ -38,7 +38,7 @@ def test_memory_is_taken_before_it_is_written_to() -> None:
     assert numbers[5] == 7 and numbers.sum() == 7
 
 
-def test_what_is_left_when_the_time_is_over_comes_in_the_background() -> None:
+def test_the_rest_is_populated_in_the_background() -> None:
     times = iter([0.0, 0.5, *[1.5] * 1000])
     numbers = pages.in_large_pages((64 << 20,), torch.int8)
     before = kib("Rss", numbers)
@@ -49,7 +49,7 @@ def test_what_is_left_when_the_time_is_over_comes_in_the_background() -> None:
     assert pages.populate([], threads=1, at_once_s=1.0) is None
 
 
-def test_what_is_used_first_is_taken_first() -> None:
+def test_pages_are_populated_in_the_order_of_use() -> None:
     page = pages.LARGE_PAGE_BYTES
     keys, values, scales = (pages.in_large_pages((size,), torch.int8) for size in (2 * page + 1, 2 * page, 5))
     at = [tensor.data_ptr() for tensor in (keys, values, scales)]

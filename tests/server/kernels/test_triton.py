@@ -49,7 +49,7 @@ def near(ours: torch.Tensor, exact: torch.Tensor) -> None:
     assert error <= TOLERANCE[ours.dtype], f"off by {error:.1e} of the largest value"
 
 
-def test_it_is_the_interpreter_that_runs_where_there_is_no_gpu() -> None:
+def test_without_a_gpu_the_interpreter_runs() -> None:
     assert (os.environ["TRITON_INTERPRET"] == "1") is INTERPRETED
 
 
@@ -71,7 +71,7 @@ def test_gated_products(activation: str) -> None:
     near(kernels().gated(gate, up, activation)(x), exact_kernels().gated(gate, up, activation)(x))
 
 
-def test_products_are_added_where_they_end() -> None:
+def test_products_are_added_in_float32() -> None:
     weight, bias, x, other = random(7, 8), random(7), random(3, 8), random(3, 7)
     ours, exact = (each.linear(weight, bias) for each in (kernels(), exact_kernels()))
     near(ours(x), exact(x))
@@ -124,16 +124,16 @@ def filled(dtype: torch.dtype, spec: AttentionSpec, batch: Batch) -> tuple[Any, 
         numbers = random(*plain.shape, dtype=dtype)
         plain.copy_(numbers)
         unwritten = torch.ones(len(plain), dtype=torch.bool, device=DEVICE)
-        for table, start in zip(batch.tables, batch.starts.tolist(), strict=True):
-            places = table.long()[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=DEVICE)
-            unwritten[places.flatten()[:start]] = False
+        for table, start in zip(batch.block_tables, batch.starts.tolist(), strict=True):
+            slot_mapping = table.long()[:, None] * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=DEVICE)
+            unwritten[slot_mapping.flatten()[:start]] = False
         numbers[unwritten] = torch.nan
         own.copy_(numbers.view(BLOCKS, BLOCK_TOKENS, *plain.shape[1:]).transpose(1, 2))
     return ours, exact
 
 
 def there(batch: Batch) -> Batch:
-    tensors = [field.name for field in fields(batch) if field.name != "singles"]
+    tensors = [field.name for field in fields(batch) if field.name != "num_decodes"]
     return replace(batch, **{name: getattr(batch, name).to(DEVICE) for name in tensors})
 
 
@@ -177,8 +177,8 @@ def test_a_decode_is_bitwise_the_same_in_any_batch_and_any_width_of_tables() -> 
     answer = ours(qkv, together)
     for row, blocks in ((1, 5), (2, 9)):
         alone = there(a_batch([(int(together.starts[row]), 1)]))
-        table, place = together.tables[row : row + 1, :blocks].contiguous(), together.places[row, None]
-        alone = replace(alone, tables=table, places=place)
+        block_table, slot = together.block_tables[row : row + 1, :blocks].contiguous(), together.slot_mapping[row, None]
+        alone = replace(alone, block_tables=block_table, slot_mapping=slot)
         assert torch.equal(ours(qkv[row, None], alone)[0], answer[row])
 
 

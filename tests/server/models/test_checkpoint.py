@@ -110,9 +110,10 @@ NOT_SERVED = {
 }
 
 
+@pytest.mark.finding(8, 9)
 @pytest.mark.parametrize("task", ["auto", "generate", "embed"])
 @pytest.mark.parametrize("name", list(NOT_SERVED))
-def test_what_is_neither_generator_nor_encoder_is_refused_whatever_is_asked(copy: Path, name: str, task: str) -> None:
+def test_models_that_neither_generate_nor_embed_are_refused_for_every_task(copy: Path, name: str, task: str) -> None:
     """Safety 8 and 9: it was served as mean-pooled nonsense, or loaded as if it were whole numbers."""
     change, sentence = NOT_SERVED[name]
     edit(copy, "config.json", **change)
@@ -162,6 +163,7 @@ def test_deep_json_is_a_sentence(copy: Path) -> None:
         read(copy)
 
 
+@pytest.mark.finding("S13")
 @pytest.mark.attack_class(21)
 @pytest.mark.parametrize("kind", ["file", "folder", "dangling"])
 def test_links_out_of_the_folder_are_refused(copy: Path, tmp_path: Path, kind: str) -> None:
@@ -191,6 +193,7 @@ def test_the_cache_of_the_hub_may_link_to_its_own_blobs_and_nowhere_else(tiny_v1
         read(snapshot)
 
 
+@pytest.mark.finding("S13")
 @pytest.mark.attack_class(4)
 def test_pickles_beside_safetensors_are_named_and_not_read(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     """stories S13: they were passed over in silence."""

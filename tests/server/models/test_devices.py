@@ -24,9 +24,7 @@ def test_devices_are_named_by_their_number(
 
 
 @pytest.mark.parametrize(("wanted", "count", "told"), [("cuda", 0, "no GPU here"), ("cuda:2", 2, "2 of them here")])
-def test_a_device_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, count: int, told: str
-) -> None:
+def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str, count: int, told: str) -> None:
     gpus(monkeypatch, count)
     with pytest.raises(LoadError, match=told):
         pick_device(wanted)

@@ -33,7 +33,7 @@ def test_the_folder_says_how(encoder: Path, tmp_path: Path) -> None:
     assert read_pooling(tmp_path) == ("mean", True)
 
 
-def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_unknown_encoders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Dense"}]))
     with pytest.raises(LoadError, match="Dense"):
         read_pooling(tmp_path)

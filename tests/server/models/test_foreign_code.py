@@ -88,7 +88,7 @@ def test_an_architecture_that_needs_the_code_is_refused_by_its_name(hostile: Pat
     assert not ran.exists()
 
 
-def test_transformers_is_not_asked_to_trust_it_either(hostile: Path, ran: Path) -> None:
+def test_transformers_never_gets_trust_remote_code(hostile: Path, ran: Path) -> None:
     change(hostile, model_type="evil", architectures=["EvilForCausalLM"])
     with pytest.raises(LoadError, match="cannot be loaded"):
         by_transformers("generate")(hostile)

@@ -41,10 +41,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
 
 
-def test_triton_computes_where_it_can() -> None:
+def test_triton_is_used_where_it_works() -> None:
     assert _on_gpu(options()).name == "triton"
 
 
+@pytest.mark.finding(12)
 def test_where_triton_cannot_start_a_kernel_the_server_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Safety 12: pods served torch's loops on a GPU with one warning, because the image has no C compiler."""
     monkeypatch.setattr(pointwise, "rms_norm", NoCompiler())
@@ -61,6 +62,7 @@ def test_a_trial_may_be_slow_and_the_log_says_why(
     assert "Failed to find C compiler" in caplog.text and "install gcc" in caplog.text
 
 
+@pytest.mark.finding(7)
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("device", ["cuda", "auto"])
 def test_int8_is_refused_on_a_gpu(device: str, tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_int8_is_refused_on_a_gpu(device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_another_family_is_refused_on_a_gpu_unless_it_may_be_slow(
+def test_a_foreign_family_is_refused_on_a_gpu_without_allow_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = LLAMA | {"model_type": "olmo2"}
@@ -81,7 +83,7 @@ def test_another_family_is_refused_on_a_gpu_unless_it_may_be_slow(
     assert load(tmp_path, config, allow_slow=True) == "loaded"
 
 
-def test_a_gpu_that_is_not_there_is_no_reason_to_take_the_cpu(tmp_path: Path) -> None:
+def test_a_missing_gpu_does_not_fall_back_to_the_cpu(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(LoadError, match="no GPU here"):
@@ -126,7 +128,7 @@ def test_weights_of_another_size_than_the_config_says_are_refused(
         load(tiny_v1, config, device="cpu")
 
 
-def test_nothing_is_kept_from_one_model_to_the_next() -> None:
+def test_no_state_is_kept_between_models() -> None:
     """structure 8: tables of rotations lay in a dict of the module, for ever."""
     from slipway_server.models import decoder
 

@@ -34,7 +34,9 @@ def test_the_type_can_be_chosen(tiny_v1: Path) -> None:
         ("layer_types", ["linear_attention"] * 3, "linear_attention"),
     ],
 )
-def test_what_cannot_be_served_is_told(tiny_v1: Path, tmp_path: Path, field: str, value: object, sentence: str) -> None:
+def test_a_model_that_cannot_be_served_is_an_error(
+    tiny_v1: Path, tmp_path: Path, field: str, value: object, sentence: str
+) -> None:
     folder = Path(shutil.copytree(tiny_v1, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_bytes()) | {field: value}
     (folder / "config.json").write_text(json.dumps(config))

@@ -13,16 +13,16 @@ import torch
 import transformers
 
 from docs.models_page import published
-from slipway_server.engine.engine import Engine
+from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.runner import DecoderRunner
-from slipway_server.engine.scheduler import Limits, Scheduler
+from slipway_server.engine.scheduler import Scheduler, SchedulerConfig
 from slipway_server.models import architectures
 from slipway_server.models.devices import LoadError
 from slipway_server.models.families import shape_of
 from slipway_server.models.generator import load_generator, self_test
 from tests.server.engine.test_families import CONTEXT, VOCABULARY, answers, expected
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.finding(8)]
 
 ENTRIES = {f"{entry.repository} {entry.note}".strip(): entry for entry in published()}
 NATIVE = [name for name, entry in ENTRIES.items() if entry.served == "native"]
@@ -110,11 +110,13 @@ def load(folder: Path, config: dict[str, Any]) -> Any:
 def tokens_of(decoder: Any) -> list[list[int]]:
     runner = DecoderRunner(decoder, slots=16, context_tokens=CONTEXT, blocks=64)
     self_test(decoder, VOCABULARY)
-    return answers(Engine(Scheduler(Limits(slots=16, step_tokens=48, kv_tokens=2048)), runner), lambda index: index)
+    return answers(
+        EngineCore(Scheduler(SchedulerConfig(slots=16, step_tokens=48, kv_tokens=2048)), runner), lambda index: index
+    )
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_what_a_file_leaves_out_is_taken_as_transformers_takes_it(name: str) -> None:
+def test_missing_fields_have_the_defaults_of_transformers(name: str) -> None:
     """Full size: the published fields give the shape that all fields of transformers' class give."""
     config = ENTRIES[name].config
     given = {field: value for field, value in config.items() if field not in ("auto_map", "model_type")}
@@ -147,11 +149,11 @@ def test_published_fallback_models_give_transformers_tokens_and_say_why(
     assert tokens_of(decoder) == expected(model)
 
 
-UNFIT = [name for name in REFUSED if ENTRIES[name].config["model_type"] in architectures.UNFIT]
+INCOMPATIBLE = [name for name in REFUSED if ENTRIES[name].config["model_type"] in architectures.INCOMPATIBLE]
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_what_is_called_unfit_would_fail_the_self_test(
+@pytest.mark.parametrize("name", INCOMPATIBLE)
+def test_an_incompatible_model_type_would_fail_the_self_test(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of architectures that are refused beforehand names none that could be served."""
@@ -159,6 +161,6 @@ def test_what_is_called_unfit_would_fail_the_self_test(
     saved(tmp_path, config)
     with pytest.raises(LoadError, match="cannot be served: model_type"):
         load(tmp_path, config)
-    monkeypatch.setattr(architectures, "UNFIT", {})
+    monkeypatch.setattr(architectures, "INCOMPATIBLE", {})
     with pytest.raises((LoadError, AttributeError, TypeError)):
         tokens_of(load(tmp_path, config))

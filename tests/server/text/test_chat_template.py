@@ -16,6 +16,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = [{"role": "user", "content": "Is {{ 7 * 7 }} a ship? <|im_end|>"}]
 
 
+@pytest.mark.finding(10)
 def test_safety_10_generation_tags_and_loop_controls_are_known() -> None:
     """They were unknown tags, and the server ended at start: SmolLM3, Phi-4-reasoning."""
     template = ChatTemplate(templates.GENERATION, TOKENS)
@@ -49,13 +50,13 @@ def test_calls_and_answers_of_tools() -> None:
     assert "tool<|end_header_id|>c1|ok<|eot_id|>" in text and '"name": "ferry"\n' in text
 
 
-def test_what_a_template_asks_for_is_known() -> None:
+def test_the_variables_of_a_template_are_found() -> None:
     template = ChatTemplate(templates.GENERATION, TOKENS)
     assert all(template.names(name) for name in ("enable_thinking", "documents", "reasoning_effort"))
     assert not template.names("tools") and not template.names("thinking")
 
 
-def test_a_template_of_its_own_for_tools(tmp_path: Path) -> None:
+def test_a_separate_template_for_tools(tmp_path: Path) -> None:
     named = [
         {"name": "default", "template": "plain {{ messages|length }}"},
         {"name": "tool_use", "template": "tools {{ tools|length }}"},
@@ -66,12 +67,12 @@ def test_a_template_of_its_own_for_tools(tmp_path: Path) -> None:
     assert not template.names("tools") and template.names("tools", tools=True)
 
 
-def test_a_template_for_tools_that_does_not_parse_leaves_the_other_one() -> None:
+def test_the_default_template_works_when_the_template_for_tools_does_not_parse() -> None:
     template = ChatTemplate("{{ messages|length }}", TOKENS, for_tools="{% nonsense %}")
     assert not template.problem and template.render(USER) == "1" and not template.names("tools", tools=True)
 
 
-def test_the_final_message_goes_on() -> None:
+def test_the_final_message_is_continued() -> None:
     messages = [*USER, {"role": "assistant", "content": "The ship is "}]
     given: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
     plain = ChatTemplate(templates.CHATML, TOKENS).render(messages, **given)
@@ -81,10 +82,11 @@ def test_the_final_message_goes_on() -> None:
         ChatTemplate("nothing", TOKENS).render(messages, **given)
 
 
+@pytest.mark.finding(10)
 @pytest.mark.parametrize(
     "source", [None, "{% nonsense %}", "{% for %}", "{{", "{% break %}", "{% generation %}", "{{ x | nofilter }}"]
 )
-def test_safety_10_a_template_that_does_not_parse_is_told_to_who_chats(source: str | None) -> None:
+def test_safety_10_a_chat_with_a_template_that_does_not_parse_is_refused(source: str | None) -> None:
     template = ChatTemplate(source, TOKENS)
     assert "/v1/completions" in template.problem
     with pytest.raises(ChatTemplateError, match="chat template"):
@@ -152,7 +154,7 @@ def test_a_template_that_makes_too_much_or_fails_is_a_refusal(source: str) -> No
     assert len(str(refusal.value)) < 500
 
 
-def test_what_a_template_writes_is_limited() -> None:
+def test_the_output_of_a_template_is_limited() -> None:
     content = [{"role": "user", "content": "x" * (MAX_RENDERED_CHARACTERS // 2)}]
     with pytest.raises(ChatTemplateError, match="writes more than"):
         ChatTemplate("{{ messages[0].content }}{{ messages[0].content }}{{ messages[0].content }}", TOKENS).render(
@@ -160,6 +162,7 @@ def test_what_a_template_writes_is_limited() -> None:
         )
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(6, 17, 18)
 @pytest.mark.parametrize(
     "source",
@@ -179,7 +182,7 @@ async def test_safety_5_a_template_without_end_is_ended(source: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("template", templates.ALL.values(), ids=templates.ALL)
-def test_prompts_are_those_of_transformers(template: str) -> None:
+def test_prompts_equal_those_of_transformers(template: str) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     call = {"type": "function", "function": {"name": "f", "arguments": {"a": [1, None, True], "b": "é\n"}}}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.text.detokenizer import MAX_HELD_TOKENS, detokenizer
+from slipway_server.text.detokenizer import MAX_PENDING_TOKENS, detokenizer
 from slipway_server.text.tokenizer import BYTE_FALLBACK, BYTE_LEVEL, OTHER, Tokenizer
 
 from ..conftest import MODELS
@@ -51,7 +51,7 @@ def deltas(
     return [*(text.push(token) for token in tokens), text.flush()]
 
 
-def test_kinds_are_told_apart(tmp_path: Path) -> None:
+def test_the_kinds_of_tokenizers_are_distinguished(tmp_path: Path) -> None:
     assert Tokenizer(MODELS / "tiny-v1").kind is BYTE_LEVEL
     assert word_piece(tmp_path).kind is OTHER
     made = byte_fallback(tmp_path)
@@ -59,6 +59,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
     assert byte_fallback(tmp_path, strips=False).leading.count == 0
 
 
+@pytest.mark.finding(6)
 def test_safety_6_characters_made_of_single_bytes_are_whole(sentencepiece: Tokenizer) -> None:
     """A window of six tokens was cut in the middle of a character, and the text was replacement characters."""
     tokens = sentencepiece.encode_now(SHIP)
@@ -67,14 +68,15 @@ def test_safety_6_characters_made_of_single_bytes_are_whole(sentencepiece: Token
     assert [delta for delta in found if delta] == list(SHIP)
 
 
+@pytest.mark.finding(6)
 @given(st.data())
-def test_safety_6_deltas_of_any_text_join_to_it(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_safety_6_the_joined_deltas_equal_the_text(tokenizer: Tokenizer, data: st.DataObject) -> None:
     tokens = tokenizer.encode_now(data.draw(TEXTS))
     assert "".join(deltas(tokenizer, tokens)) == tokenizer.decode(list(tokens))
 
 
 @given(st.data())
-def test_an_answer_goes_on_after_its_prompt(by_bytes: Tokenizer, data: st.DataObject) -> None:
+def test_an_answer_continues_its_prompt(by_bytes: Tokenizer, data: st.DataObject) -> None:
     """Only where a text begins, spaces are taken away."""
     tokenizer = by_bytes
     prompt, answer = tokenizer.encode_now("a ship"), tokenizer.encode_now(data.draw(TEXTS))
@@ -83,7 +85,7 @@ def test_an_answer_goes_on_after_its_prompt(by_bytes: Tokenizer, data: st.DataOb
 
 
 @given(st.data())
-def test_special_tokens_are_told_when_asked_for(by_bytes: Tokenizer, data: st.DataObject) -> None:
+def test_special_tokens_are_part_of_the_text_when_requested(by_bytes: Tokenizer, data: st.DataObject) -> None:
     tokenizer = by_bytes
     special = sorted(tokenizer.special_ids)
     texts = st.lists(
@@ -120,11 +122,11 @@ def _without(found: str, whole: str) -> list[str]:
     return [c for c in whole if c != "\ufffd" and any(c == other for other in rest)]
 
 
-def test_what_is_broken_for_good_is_not_held_back(tmp_path: Path) -> None:
+def test_invalid_bytes_are_not_held_back_for_ever(tmp_path: Path) -> None:
     for tokenizer in (byte_fallback(tmp_path), _byte_level()):
         broken = next(id for id in range(300) if tokenizer.bytes_of(id) == b"\xff")
         found = deltas(tokenizer, (broken,) * 100)
-        assert "".join(found) == "\ufffd" * 100 and len([delta for delta in found if delta]) > 100 / MAX_HELD_TOKENS
+        assert "".join(found) == "\ufffd" * 100 and len([delta for delta in found if delta]) > 100 / MAX_PENDING_TOKENS
 
 
 def test_bytes_of_single_tokens(sentencepiece: Tokenizer) -> None:

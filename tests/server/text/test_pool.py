@@ -16,6 +16,7 @@ def endless() -> None:
         pass
 
 
+@pytest.mark.finding(5)
 async def test_safety_5_a_work_without_end_is_ended_and_leaves_its_thread() -> None:
     pool = TextPool(threads=1, limit_s=0.1)
     with pytest.raises(TextTimeout):
@@ -23,7 +24,7 @@ async def test_safety_5_a_work_without_end_is_ended_and_leaves_its_thread() -> N
     assert await pool.run(lambda: 5) == 5
 
 
-async def test_the_event_loop_goes_on_meanwhile() -> None:
+async def test_the_event_loop_is_not_blocked() -> None:
     pool, turns = TextPool(threads=1, limit_s=0.5), 0
     work = asyncio.create_task(pool.run(endless))
     while not work.done():
@@ -52,7 +53,7 @@ async def test_too_many_works_are_refused() -> None:
     assert await pool.run(lambda: 1) == 1
 
 
-async def test_who_leaves_takes_its_work_along() -> None:
+async def test_a_cancelled_caller_cancels_its_job() -> None:
     pool = TextPool(threads=1)
     for _ in range(20):
         work = asyncio.create_task(pool.run(endless))
@@ -63,7 +64,7 @@ async def test_who_leaves_takes_its_work_along() -> None:
     assert await pool.run(lambda: 5) == 5
 
 
-async def test_what_a_work_raises_is_told() -> None:
+async def test_the_exception_of_a_job_is_raised() -> None:
     def fails() -> None:
         raise ValueError("no")
 

@@ -32,13 +32,14 @@ def sent(matcher: StopMatcher, pieces: list[str], least: int = 0) -> str:
 
 
 @given(pieces_of_text, st.lists(letters, max_size=4), st.booleans())
-def test_what_is_sent_is_the_text_up_to_the_first_stop(pieces: list[str], stops: list[str], include: bool) -> None:
+def test_the_text_up_to_the_first_stop_string_is_sent(pieces: list[str], stops: list[str], include: bool) -> None:
     matcher, text = StopMatcher(tuple(stops), include=include), "".join(pieces)
     told, found = sent(matcher, pieces), first_match(text, stops)
     assert (matcher.matched is None) == (found is None)
     assert told == (text if found is None else text[: found[1] if include else found[0]])
 
 
+@pytest.mark.finding(11)
 @given(pieces_of_text, st.lists(letters, max_size=4), st.integers(0, 20))
 def test_safety_11_before_the_least_length_no_stop_string_ends_a_text(
     pieces: list[str], stops: list[str], least: int
@@ -50,14 +51,15 @@ def test_safety_11_before_the_least_length_no_stop_string_ends_a_text(
     assert told == (text if found is None else text[: found[0]])
 
 
-def test_only_what_may_become_a_stop_is_held_back() -> None:
+def test_only_a_possible_start_of_a_stop_string_is_held_back() -> None:
     matcher = StopMatcher(("END",))
     assert [matcher.push(text) for text in ("abc", "dE", "N", "x", "EN", "D more")] == ["abc", "d", "", "ENx", "", ""]
     assert matcher.matched == "END"
 
 
+@pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
-def test_safety_5_stop_strings_are_looked_for_in_linear_time() -> None:
+def test_safety_5_stop_strings_are_found_in_linear_time() -> None:
     """Long stop strings that nearly match everywhere were compared with every end of the text, for each token."""
     stops = tuple("a" * 1000 + str(number) for number in range(16))
 

@@ -32,7 +32,7 @@ def streamed(tokens: list[int], prompt: tuple[int, ...] = ()) -> str:
 
 
 @pytest.mark.parametrize("model", ["tiny-v1", "minilm"])
-def test_ids_are_those_of_transformers(model: str, tiny_v1: Path, encoder: Path) -> None:
+def test_token_ids_equal_those_of_transformers(model: str, tiny_v1: Path, encoder: Path) -> None:
     folder = tiny_v1 if model == "tiny-v1" else encoder
     reference, ours = AutoTokenizer.from_pretrained(folder), Tokenizer(folder)
     for text in [*TEXTS, "long " * 400]:
@@ -49,7 +49,7 @@ def test_deltas_of_any_tokens_join_to_their_text(tokens: list[int]) -> None:
     assert streamed(tokens) == TOKENIZER.decode(tokens)
 
 
-def test_a_broken_file_is_told(tmp_path: Path) -> None:
+def test_a_broken_tokenizer_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json of .* cannot be read"):
         Tokenizer(tmp_path)
@@ -62,7 +62,7 @@ def test_characters_come_whole() -> None:
     assert text.flush() == ""
 
 
-def test_chat_prompts_are_those_of_transformers(tiny_v1: Path) -> None:
+def test_chat_prompts_equal_those_of_transformers(tiny_v1: Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Grüße\n"}]
     reference = AutoTokenizer.from_pretrained(tiny_v1)
     expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -83,6 +83,6 @@ def test_a_template_in_the_tokenizer_config_is_found(tmp_path: Path) -> None:
     "source",
     [None, "{{ raise_exception('roles must alternate') }}", "{{ messages.__class__.__mro__ }}", "{{ nothing() }}"],
 )
-def test_what_a_template_cannot_do_is_a_refusal(source: str | None) -> None:
+def test_a_template_error_is_a_refusal(source: str | None) -> None:
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source, {}).render([])

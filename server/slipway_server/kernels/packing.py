@@ -22,22 +22,22 @@ class Packed:
 
     ids: Ints
     positions: Ints
-    places: Ints
+    slot_mapping: Ints
     first: Ints
     counts: Ints
     starts: Ints
-    tables: Ints
+    block_tables: Ints
     rows: Ints
 
     @property
-    def singles(self) -> int:
-        """Spans in front that have one token each."""
+    def num_decodes(self) -> int:
+        """Spans at the front that have one token each."""
         longer = numpy.flatnonzero(self.counts != 1)
         return int(longer[0]) if len(longer) else len(self.counts)
 
     @property
-    def decodes(self) -> bool:
-        """Whether there is one token of each sequence and one is sampled after each: such steps look all alike."""
+    def decodes_only(self) -> bool:
+        """Whether each sequence has one token, and the next one is sampled after it: such steps can be captured."""
         return len(self.ids) == len(self.counts) == len(self.rows)
 
     def fields(self) -> Iterator[tuple[str, Ints]]:
@@ -45,21 +45,21 @@ class Packed:
 
 
 def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: int) -> Packed:
-    """A step of decodes as one of `size` of them, with tables of `width` blocks.
+    """A step of decodes as one of `size` of them, with block tables of `width` blocks.
 
-    Rows that are too many write to the block `scratch`, which no sequence has, and read what they wrote there.
+    The padding rows write to the block `scratch`, which no sequence has, and read it.
     """
     count, more = len(packed.ids), size - len(packed.ids)
-    tables = numpy.full((size, width), scratch, numpy.int32)
-    tables[:count, : packed.tables.shape[1]] = packed.tables
+    block_tables = numpy.full((size, width), scratch, numpy.int32)
+    block_tables[:count, : packed.block_tables.shape[1]] = packed.block_tables
     return Packed(
         ids=numpy.pad(packed.ids, (0, more)),
         positions=numpy.pad(packed.positions, (0, more)),
-        places=numpy.pad(packed.places, (0, more), constant_values=scratch * block_tokens),
+        slot_mapping=numpy.pad(packed.slot_mapping, (0, more), constant_values=scratch * block_tokens),
         first=numpy.arange(size, dtype=numpy.int32),
         counts=numpy.ones(size, numpy.int32),
         starts=numpy.pad(packed.starts, (0, more)),
-        tables=tables,
+        block_tables=block_tables,
         rows=numpy.arange(size, dtype=numpy.int32),
     )
 
@@ -78,7 +78,7 @@ class Layout:
     def ints(self) -> int:
         return sum(_aligned(prod(shape)) for _, shape in self.shapes)
 
-    def places(self) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
+    def slices(self) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
         """Each field's name, its part of the buffer, and the shape to see it in."""
         begin = 0
         for name, shape in self.shapes:
@@ -86,7 +86,7 @@ class Layout:
             begin += _aligned(prod(shape))
 
     def fill(self, buffer: Ints, packed: Packed) -> None:
-        for name, part, _ in self.places():
+        for name, part, _ in self.slices():
             buffer[part] = getattr(packed, name).reshape(-1)
 
 

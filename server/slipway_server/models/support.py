@@ -1,4 +1,4 @@
-"""How a config.json would be served, and why: what loading decides later, without weights. Pure."""
+"""How a config.json would be served, and why: the decision that loading makes later with the weights. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ NATIVE, FALLBACK, ENCODER, REFUSED = "native", "fallback", "encoder", "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ModelSupport:
     served: str  # native | fallback | encoder | refused
     reason: str = ""  # why it is refused, or why the engine's own decoder does not compute it
 
 
-def judge(config: dict[str, Any], *, pooled: bool = False, context_tokens: int | None = None) -> Verdict:
+def check_support(config: dict[str, Any], *, pooled: bool = False, context_tokens: int | None = None) -> ModelSupport:
     """Of a folder with this config.json, with sentence-transformers' modules.json where `pooled`.
 
     Args:
@@ -24,12 +24,12 @@ def judge(config: dict[str, Any], *, pooled: bool = False, context_tokens: int |
     """
     try:
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
-            return Verdict(ENCODER)
+            return ModelSupport(ENCODER)
         longest = config.get("max_position_embeddings")
         shape_of(config, context_tokens or (longest if isinstance(longest, int) else 2048))
-    except (architectures.Refused, BadConfig) as reason:
-        return Verdict(REFUSED, str(reason))
+    except (architectures.NotServable, BadConfig) as reason:
+        return ModelSupport(REFUSED, str(reason))
     except Unsupported as reason:
-        why = architectures.unfit(config)
-        return Verdict(REFUSED, why) if why else Verdict(FALLBACK, str(reason))
-    return Verdict(NATIVE)
+        why = architectures.incompatibility(config)
+        return ModelSupport(REFUSED, why) if why else ModelSupport(FALLBACK, str(reason))
+    return ModelSupport(NATIVE)

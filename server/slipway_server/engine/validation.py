@@ -1,4 +1,4 @@
-"""What the engine computes with: token ids that the model has, and numbers that are numbers.
+"""The engine's own check of requests: token ids within the vocabulary, and finite numbers in range.
 
 The HTTP process checks the same with better sentences. This is the last check before kernels, which index memory by
 token ids, and before the scheduler, which every request shares. Pure.
@@ -14,7 +14,7 @@ LARGEST = sys.float_info.max
 Range = tuple[str, float, float, float]  # name, value, least, most
 
 
-def check(request: Request, vocab_size: int) -> None:
+def validate_request(request: Request, vocab_size: int) -> None:
     """Raises ValueError, with the field's name, for a request that the engine must not take.
 
     `vocab_size`: rows of the embedding and columns of the logits that the model has; 0: not known.
@@ -54,7 +54,7 @@ def _ranges(request: Request) -> Iterator[Range]:
 
 
 def _check_rules(p: SamplingParams, vocab_size: int) -> None:
-    """Stop tokens and bad words that the model does not have are harmless: it cannot say them."""
+    """Stop tokens and bad words outside the vocabulary are harmless: the model cannot generate them."""
     if p.repetition_penalty <= 0:
         raise ValueError(f"repetition_penalty is {p.repetition_penalty!r}: it must be above 0")
     _check_ids("logit_bias", tuple(token for token, _ in p.logit_bias), vocab_size)

@@ -1,0 +1,46 @@
+"""Hashes of full KV cache blocks: equal prefixes of one tenant have equal hashes. Pure."""
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+
+HASH_BYTES = 16
+MAX_TENANTS = 10_000  # whose root hashes are kept
+
+
+class BlockHasher:
+    """Chained, keyed hashes: the hash of a block covers all tokens up to its end.
+
+    The key is random for each process, so that nobody can construct a collision.
+    """
+
+    def __init__(self, block_tokens: int, *, scope: str = "", key: bytes | None = None) -> None:
+        """`scope`: revision, dtype and adapter of the model. Blocks of different scopes are never shared."""
+        self._block_tokens, self._scope = block_tokens, scope
+        self._key = key or secrets.token_bytes(32)
+        self._roots: dict[str, bytes] = {}
+
+    def root_hash(self, tenant: str) -> bytes:
+        """The parent of the first block of this tenant's sequences: tenants share no blocks."""
+        if tenant not in self._roots:
+            if len(self._roots) >= MAX_TENANTS:
+                self._roots.clear()
+            self._roots[tenant] = self._hash(_encode({"scope": self._scope, "tenant": tenant}))
+        return self._roots[tenant]
+
+    def hash_blocks(self, parent: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
+        """One hash for each full block of `tokens`."""
+        size = self._block_tokens
+        for start in range(0, len(tokens) - size + 1, size):
+            words = b"".join(token.to_bytes(4, "little") for token in tokens[start : start + size])
+            parent = self._hash(parent + words)
+            yield parent
+
+    def _hash(self, data: bytes) -> bytes:
+        return hashlib.blake2b(data, digest_size=HASH_BYTES, key=self._key).digest()
+
+
+def _encode(fields: dict[str, str]) -> bytes:
+    """Names and values with their lengths, so that no two sets of fields have the same encoding."""
+    parts = (part.encode() for field in sorted(fields.items()) for part in field)
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -1,0 +1,87 @@
+"""A Start message to an engine: loads the model, sizes the KV cache and runs the self-test."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..kernels.api import BLOCK_TOKENS
+from ..machine import settle_memory
+from ..models import checkpoint
+from ..models.devices import LoadError, pick_device
+from ..models.generator import load_generator, self_test
+from .budget import TokenBudget
+from .engine import EngineCore
+from .messages import Ready, Start
+from .runner import DecoderRunner
+from .scheduler import Scheduler
+from .sizing import limits_for, num_blocks_that_fit
+
+CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
+LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine is
+
+
+def build_engine(start: Start, threads: int) -> tuple[EngineCore, Ready]:
+    """Raises LoadError."""
+    return build_generator(start, threads) if start.task == "generate" else build_encoder(start)
+
+
+def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
+    folder = Path(start.model)
+    config = checkpoint.read_config(folder)
+    decoder = load_generator(
+        folder,
+        config,
+        dtype=start.dtype,
+        quantization=start.quantization,
+        device=start.device,
+        context_tokens=start.context_tokens,
+        threads=threads,
+        kv_cache_dtype=start.kv_cache_dtype,
+        allow_slow=start.allow_slow,
+    )
+    settle_memory()
+    kernels = decoder.kernels
+    if start.kernels == "native" and kernels.name != "native":
+        raise LoadError(
+            f"--kernels native: {kernels.name} would compute this model. The C kernels are for bfloat16 and int8 on "
+            "CPUs with AVX512-BF16 and AVX512-VNNI."
+        )
+    limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start))
+    runner = DecoderRunner(
+        decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
+    )
+    self_test(decoder, decoder.vocab_size)
+    if start.kv_tokens:  # a requested size; the default is half of the free memory, which others may need sooner
+        kernels.populate()
+    scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
+    least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
+    default_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
+    budget = TokenBudget(least, limits.step_tokens, start.step_s or default_s)
+    dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
+    ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
+    return EngineCore(Scheduler(limits, scope=scope), runner, budget, vocab_size=vocab_size), ready
+
+
+def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
+    # Imported here, because transformers takes seconds to import and built-in decoders do not need it.
+    from ..models.encoder import EncoderRunner
+    from ..models.loader import load
+
+    if start.kv_cache_dtype != "auto":
+        raise LoadError(
+            f"--kv-cache-dtype {start.kv_cache_dtype} is for models that generate: this one has no such cache."
+        )
+    device = pick_device(start.device)
+    model = load(Path(start.model), task="embed", dtype=start.dtype, device=device)
+    runner = EncoderRunner(model, Path(start.model))
+    runner.self_test()
+    limits = limits_for(start, model.device, 0)
+    embeddings: Any = model.get_input_embeddings()
+    vocab_size = int(embeddings.weight.shape[0])
+    ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers", vocab_size)
+    return EngineCore(Scheduler(limits), runner, vocab_size=vocab_size), ready
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,57 @@
+"""How much a step and the KV cache may take: limits from settings, device and free memory."""
+
+from typing import Any
+
+import torch
+
+from ..kernels import cuda
+from ..kernels.api import BLOCK_TOKENS, Kernels
+from ..machine import free_memory_bytes
+from ..models.decoder import Decoder
+from ..models.devices import LoadError
+from .memory import DeviceMemory, for_cache
+from .messages import Start
+from .scheduler import MAX_PROMPT_LOGPROBS, SchedulerConfig
+
+CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
+# Of the memory that is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.
+CPU_SHARE = 0.5
+# Of the free memory, for the steps of transformers' models, whose need is not known.
+FOREIGN_STEP_SHARE = 0.15
+
+
+def limits_for(start: Start, device: torch.device, blocks: int) -> SchedulerConfig:
+    kv_tokens = start.kv_tokens or start.slots * start.context_tokens
+    return SchedulerConfig(
+        slots=start.slots,
+        step_tokens=step_tokens(start, device),
+        kv_tokens=min(max(1, kv_tokens // BLOCK_TOKENS), blocks) * BLOCK_TOKENS if blocks else 0,
+        block_tokens=BLOCK_TOKENS,
+        chunked=start.task == "generate",
+        prefix_cache=start.prefix_cache,
+    )
+
+
+def step_tokens(start: Start, device: torch.device) -> int:
+    """Every running sequence decodes in every step. A step has at least one token more, for a prefill."""
+    default = CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS
+    return max(start.step_tokens or default, start.slots + 1)
+
+
+def num_blocks_that_fit(decoder: Any, start: Start) -> int:
+    """KV cache blocks for the memory beside the weights. On a CPU, pages are allocated when they are written to."""
+    kernels: Kernels = decoder.kernels
+    if kernels.device.type == "cpu":
+        return max(1, int(free_memory_bytes() * CPU_SHARE) // kernels.bytes_per_block)
+    free, total = cuda.memory_bytes()
+    step_bytes = int(free * FOREIGN_STEP_SHARE)
+    if isinstance(decoder, Decoder):
+        rows = start.slots + MAX_PROMPT_LOGPROBS
+        step_bytes = decoder.shape.step_bytes(step_tokens(start, kernels.device), rows, kernels.dtype.itemsize)
+    fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // kernels.bytes_per_block
+    if fit < 2:  # one of them is the scratch block
+        raise LoadError(
+            f"The GPU has no room for keys and values beside the weights: of {total >> 20} MiB {free >> 20} are free, "
+            f"--gpu-memory-utilization is {start.gpu_memory}, and a step needs {step_bytes >> 20} MiB."
+        )
+    return fit - 1

@@ -1,0 +1,41 @@
+"""The engine process's end of the socket to the HTTP process: whole messages, blocking."""
+
+import select
+import socket
+
+from .messages import LENGTH_BYTES, FromEngine, ToEngine, encode, to_engine
+
+
+class HungUp(Exception):
+    """The HTTP process closed its end of the socket."""
+
+
+class Wire:
+    """Sends and receives messages. Raises HungUp."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, message: FromEngine) -> None:
+        try:
+            self._socket.sendall(encode(message))
+        except OSError as error:
+            raise HungUp from error
+
+    def readable(self, timeout_s: float) -> bool:
+        return bool(select.select([self._socket], [], [], timeout_s)[0])
+
+    def receive(self) -> ToEngine:
+        return to_engine.decode(self._read(int.from_bytes(self._read(LENGTH_BYTES), "big")))
+
+    def _read(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            try:
+                part = self._socket.recv(size - len(received))
+            except OSError as error:
+                raise HungUp from error
+            if not part:
+                raise HungUp
+            received += part
+        return bytes(received)

@@ -1,0 +1,27 @@
+"""What only one module of the server may touch: the device, and the environment."""
+
+import ast
+from pathlib import Path
+
+import slipway_server
+
+PACKAGE = Path(slipway_server.__file__).parent
+
+
+def modules_with(*expressions: str) -> set[str]:
+    """Modules whose code has one of these attribute expressions, such as `os.environ`."""
+    return {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in expressions
+    }
+
+
+def test_only_one_module_calls_cuda() -> None:
+    assert modules_with("torch.cuda") == {"kernels/cuda.py"}
+
+
+def test_only_settings_and_environment_read_the_environment() -> None:
+    # The compiler of the C kernels is a script that runs before the package can be imported.
+    assert modules_with("os.environ", "os.getenv") == {"settings.py", "environment.py", "kernels/build.py"}
