@@ -1,4 +1,4 @@
-"""Every finding of the safety review, and the stories of the review of a day with Slipway that it refers to, has a test.
+"""Every finding of the safety review, and each story that it refers to, has a test.
 
 `pytest.mark.finding(26, "S1")` names them. `pytest -m finding` runs all of them.
 """
@@ -26,4 +26,4 @@ def test_the_marker_counts_modules_and_functions() -> None:
         "tests/operator/planning/test_forged_status.py::test_attempts_that_are_none_are_dropped_and_said" in found[26]
     )
     assert "tests/gateway/test_budget.py::test_what_is_read_is_counted" not in found[25]
-    assert all(name.startswith("tests/") or name.startswith("e2e/") for names in found.values() for name in names)
+    assert all(name.startswith(("tests/", "e2e/")) for names in found.values() for name in names)
