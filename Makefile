@@ -169,7 +169,7 @@ status: setup ## what the development cluster is doing
 train: setup ## train the two tiny models anew (about 5 minutes)
 	$(PY) examples/train_tiny.py
 
-docs: setup ## write the generated reference pages anew
+generate: setup ## write the CRDs and the reference pages anew
 	$(PY) docs/generate.py
 
 lock: | $(UV) ## resolve the dependencies anew

@@ -1,4 +1,4 @@
-"""Writes what is derived: reference pages, the operator's list of fields, the chart's CRDs. `--check` only compares."""
+"""Writes what is derived: the CRDs of the API types, the list of their fields, reference pages. `--check` compares."""
 
 import sys
 from collections.abc import Iterator
@@ -12,6 +12,10 @@ import status_page
 import threat_model_page
 import yaml
 
+from slipway_operator.api import crd
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
+from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
+
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
@@ -23,7 +27,7 @@ Node = dict[str, Any]
 _HEADER = """\
 # ModelDeployment reference
 
-Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not edit.
+Generated from the API types in `operator/slipway_operator/api`, as `crds/` is, by `make generate`; do not edit.
 
 `kubectl explain modeldeployments.slipway.dev.spec.model` shows the same in a terminal. Use the full name
 `modeldeployments.slipway.dev` in scripts: other projects have a kind of the same name. At the prompt `mdep` is enough.
@@ -32,7 +36,7 @@ Generated from `crds/modeldeployments.yaml` by `python docs/generate.py`; do not
 _TEMPLATE_HEADER = """
 # AnalysisTemplate reference
 
-Generated from `crds/analysistemplates.yaml`. `llm-default` and `llm-shadow-drift` are there without an object; one of
+Generated from the API types, as `crds/` is. `llm-default` and `llm-shadow-drift` are there without an object; one of
 that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
 """
 
@@ -53,32 +57,36 @@ def main(arguments: list[str]) -> int:
 
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
-    source = CRD.read_text()
-    crd: Node = yaml.load(source, yaml.CSafeLoader)
+    deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(crd) + template_reference(),
+        ROOT / "docs" / "crd.md": reference(deployment) + template_reference(template),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
-        FIELDS: known_fields(crd),
-        CHART_CRDS / CRD.name: source,
-        CHART_CRDS / TEMPLATE_CRD.name: TEMPLATE_CRD.read_text(),
+        FIELDS: known_fields(deployment),
+        CRD: crd.text(ModelDeployment),
+        CHART_CRDS / CRD.name: crd.text(ModelDeployment),
+        TEMPLATE_CRD: crd.text(AnalysisTemplate),
+        CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
     }
 
 
-def reference(crd: Node) -> str:
+def reference(manifest: Node) -> str:
     """The CRD as Markdown."""
-    version = crd["spec"]["versions"][0]
+    version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    return "\n".join([_HEADER, *_identity(crd, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip() + "\n"
+    return (
+        "\n".join([_HEADER, *_identity(manifest, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip()
+        + "\n"
+    )
 
 
-def known_fields(crd: Node) -> str:
+def known_fields(manifest: Node) -> str:
     """Every field that a manifest may have, as a module of the operator."""
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     paths = [*schema["properties"], *(path for path, _, _ in _walk(schema["properties"]["spec"], "spec"))]
     listed = "\n".join(f'    "{path}",' for path in paths)
     return f'''"""Fields of a ModelDeployment, as crds/modeldeployments.yaml has them; written by docs/generate.py."""
@@ -89,21 +97,20 @@ FIELDS = (
 '''
 
 
-def template_reference() -> str:
+def template_reference(manifest: Node) -> str:
     """The CRD of AnalysisTemplates as a part of the same page."""
-    crd = yaml.load(TEMPLATE_CRD.read_text(), yaml.CSafeLoader)
-    version = crd["spec"]["versions"][0]
+    version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    lines = [*_identity(crd, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
+    lines = [*_identity(manifest, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
     text = "\n".join([_TEMPLATE_HEADER, *lines]).rstrip() + "\n"
     return text.replace("\n## ", "\n### ").replace("### AnalysisTemplate reference", "# AnalysisTemplate reference")
 
 
-def _identity(crd: Node, version: Node) -> Iterator[str]:
-    names = crd["spec"]["names"]
+def _identity(manifest: Node, version: Node) -> Iterator[str]:
+    names = manifest["spec"]["names"]
     yield "| | |\n|---|---|"
-    yield f"| apiVersion | `{crd['spec']['group']}/{version['name']}` |"
-    yield f"| kind | `{names['kind']}`, {crd['spec']['scope'].lower()} |"
+    yield f"| apiVersion | `{manifest['spec']['group']}/{version['name']}` |"
+    yield f"| kind | `{names['kind']}`, {manifest['spec']['scope'].lower()} |"
     yield f"| short name, category | `{', '.join(names['shortNames'])}`, `{', '.join(names['categories'])}` |"
     if "subresources" in version:
         yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from slipway_operator.model.status import State
+from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.planning.guards import IN_FLIGHT, STEPPING
 from slipway_operator.planning.rollout import TABLE, Row
 

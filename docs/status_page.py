@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from slipway_operator.model.status import Phase, State
+from slipway_operator.api.v1alpha1.status import Phase, State
 from slipway_operator.planning import causes
 
 ROOT = Path(__file__).resolve().parents[1]

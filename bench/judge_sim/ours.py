@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.judge_sim.traffic import CANARY, DRIFT, LATENCIES, METRICS, MINUTE_S, STABLE, Traffic, by_minute
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
 from slipway_operator.judging import verdict as judging
 from slipway_operator.judging.evidence import log_combined
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec
+from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Decision, Status
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.autoscalers import Autoscalers
@@ -24,7 +25,6 @@ from slipway_operator.metrics_api.sampler import Sampler, followed
 from slipway_operator.model import status
 from slipway_operator.model.observed import Observed
 from slipway_operator.model.plan import Event, Plan
-from slipway_operator.model.status import Decision, Status
 from slipway_operator.planning.hooks import notices
 from slipway_operator.planning.plan import PlanSettings, plan
 from slipway_operator.providers.runner import MeasurementRunner

@@ -14,10 +14,9 @@ from slipway_cli import lease as cli_lease
 from slipway_cli.deployment import Deployment, read
 from slipway_cli.history import Record
 from slipway_cli.intents import Change, Decision, Nothing
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, RunVerdict
+from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
-from slipway_operator.model.analysis import Outcome, Reason
-from slipway_operator.model.analysis_run import RunVerdict
-from slipway_operator.model.status import State
 from slipway_operator.model.strategy import parse_strategy
 from slipway_operator.planning import findings
 from slipway_operator.planning.guards import STEPPING

@@ -8,12 +8,12 @@ import pytest
 from slipway_gateway import samples as gateway_samples
 from slipway_gateway.fate import Outcome
 from slipway_gateway.table import Backend, Route
+from slipway_operator.api.v1alpha1 import analysis_run
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
 from slipway_operator.kube import samples
 from slipway_operator.kube.gateways import Answer
-from slipway_operator.model import analysis
 from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, Reading
-from slipway_operator.model.analysis_run import AnalysisRun
 from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.wire import parse_time
 from slipway_operator.planning import counting
@@ -129,7 +129,9 @@ ERRORS_ONLY = AnalysisSpec(
 )
 
 
-def judged(failing_sessions: int, requests_each: int, share_that_fails: float, sound_sessions: int) -> analysis.Outcome:
+def judged(
+    failing_sessions: int, requests_each: int, share_that_fails: float, sound_sessions: int
+) -> analysis_run.Outcome:
     """The verdict on a canary of whose requests these failed, by all that lies between the gateway and the judge."""
     counters = gateway_samples.Samples()
     epoch = counters.epoch(ROUTE)
@@ -164,17 +166,17 @@ def judged(failing_sessions: int, requests_each: int, share_that_fails: float, s
 @pytest.mark.finding(27)
 def test_a_key_of_which_a_third_fails_does_not_pass_as_one_event_of_many_requests() -> None:
     """safety 27: events are counted by session, so they are a part of sessions and not of requests."""
-    assert judged(1, 2000, 0.3, sound_sessions=0) is not analysis.Outcome.PASS
+    assert judged(1, 2000, 0.3, sound_sessions=0) is not analysis_run.Outcome.PASS
 
 
 @pytest.mark.finding(27)
 def test_sessions_that_share_a_fate_do_not_pass_at_the_limit_that_they_break() -> None:
     """safety 27: 2 % of the sessions fail whole; by requests of six each that would be a third of a percent."""
-    assert judged(20, 6, 1.0, sound_sessions=980) is not analysis.Outcome.PASS
+    assert judged(20, 6, 1.0, sound_sessions=980) is not analysis_run.Outcome.PASS
 
 
 def test_a_canary_without_errors_passes() -> None:
-    assert judged(0, 1, 0.0, sound_sessions=2000) is analysis.Outcome.PASS
+    assert judged(0, 1, 0.0, sound_sessions=2000) is analysis_run.Outcome.PASS
 
 
 def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:

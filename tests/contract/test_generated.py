@@ -7,7 +7,7 @@ import sys
 from tests.support.api_server import ROOT
 
 
-def test_reference_and_chart_copy_follow_the_crd() -> None:
+def test_crds_their_copies_and_references_follow_the_api_types() -> None:
     done = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -12,10 +12,11 @@ from slipway_gateway import table
 from slipway_gateway.app import CALLS_WAIT_S, Admin
 from slipway_gateway.backends import Backends
 from slipway_gateway.telemetry.metrics import Metrics
+from slipway_operator.api.v1alpha1.routes import Backend, Traffic
+from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
+from slipway_operator.api.v1alpha1.status import Phase, Status
 from slipway_operator.kube import calls, gateways
 from slipway_operator.model import status as status_room
-from slipway_operator.model.sleep import Sleep, SleepState
-from slipway_operator.model.status import Backend, Phase, Status, Traffic
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api

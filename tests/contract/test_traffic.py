@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry
 from slipway_gateway import table
 from slipway_gateway.backends import Backends
 from slipway_gateway.telemetry.metrics import Metrics
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderMatch, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
@@ -16,8 +18,6 @@ from slipway_operator.model import labels, wire
 from slipway_operator.model import status as status_room
 from slipway_operator.model.observed import Snapshot
 from slipway_operator.model.spec import parse_inputs
-from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, RevisionStatus, Status, Traffic
-from slipway_operator.model.strategy import HeaderMatch
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api

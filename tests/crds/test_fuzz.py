@@ -9,6 +9,7 @@ import pytest
 from bench.fuzz import operator
 from bench.fuzz.crs import Drawn
 from bench.fuzz.tally import Tally, count
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import spec, status, template
 from slipway_operator.model.observed import Observed
 from slipway_operator.planning.plan import plan
@@ -59,7 +60,7 @@ def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
         obj = {**answer.body, "metadata": live["metadata"]}
         parsed = spec.parse(obj)
         tally.ended(type(parsed).__name__)
-        made = plan(obj, status.Status(), Observed(), operator.SETTINGS, operator.NOW)
+        made = plan(obj, Status(), Observed(), operator.SETTINGS, operator.NOW)
         if isinstance(parsed, spec.Invalid):
             (said,) = (one for one in made.status.conditions if one.type == "Accepted")
             assert (said.status, said.message) == ("False", parsed.message) and len(parsed.message) > 20

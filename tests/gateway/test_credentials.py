@@ -10,9 +10,10 @@ from multidict import CIMultiDict
 from slipway_gateway.routes_file import parse as parse_file
 from slipway_gateway.table import Endpoints, Problem, Route, RouteTable, build, parse_route
 from slipway_gateway.wire import headers as gateway_headers
+from slipway_operator.api.v1alpha1.routes import Backend, Traffic
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import spec as spec_room
 from slipway_operator.model import status as status_room
-from slipway_operator.model.status import Backend, Status, Traffic
 from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.priority import PRIORITY_LIMIT, limit_priority
 from slipway_server.http.requests.shadow import priority_of

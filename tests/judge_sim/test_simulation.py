@@ -24,8 +24,8 @@ from bench.judge_sim.running import (
     null_result,
 )
 from bench.judge_sim.traffic import CANARY, DRIFT, METRICS, STABLE, Plan, Traffic, draw
+from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging import verdict as judging
-from slipway_operator.model.analysis import Epoch
 from slipway_operator.planning.analysis import READ_S
 
 

@@ -7,10 +7,10 @@ from itertools import accumulate, count
 from random import Random
 from typing import TYPE_CHECKING
 
+from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.labels import what_runs
 from slipway_operator.model.observed import Gateway
 from slipway_operator.model.samples import Pairs, Sample, Side
-from slipway_operator.model.status import Traffic
 
 if TYPE_CHECKING:
     from tests.support.model_world import World

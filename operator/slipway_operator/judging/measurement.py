@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.measurements import Measurement, MetricRun, Phase
 from slipway_operator.model import expression
-from slipway_operator.model.analysis import Outcome, Reason, Verdict
-from slipway_operator.model.measuring import MOST_KEPT, Answer, Measure, Measurement, MetricRun, Phase
+from slipway_operator.model.analysis import Verdict
+from slipway_operator.model.measuring import MOST_KEPT, Answer, Measure
 
 VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
 _LARGEST_SHOWN = 10**18

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
 from slipway_operator.judging import forecast
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
@@ -19,16 +20,11 @@ from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis import (
     AnalysisSpec,
-    Counts,
-    Epoch,
     Finding,
     Kind,
     MetricSpec,
     MetricVerdict,
-    Outcome,
     Reading,
-    Reason,
-    Symptom,
     Verdict,
     without_floor,
 )

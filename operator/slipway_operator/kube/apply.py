@@ -4,6 +4,7 @@ import logging
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
@@ -11,7 +12,7 @@ from slipway_operator.kube.ownership import foreign_controller, is_controlled, i
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
-from slipway_operator.model.status import Status, render
+from slipway_operator.model.status import render
 
 Object = dict[str, Any]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Decision
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists
 from slipway_operator.kube.resources import EVENTS
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Event
-from slipway_operator.model.status import Decision
 from slipway_operator.model.wire import format_time
 
 Object = dict[str, Any]

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN
 from slipway_operator.manifests import bounds
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import HUB_TOKEN, KeyRef, Model, PodInputs
+from slipway_operator.model.spec import KeyRef, Model, PodInputs
 
 HTTP_PORT = 8000
 PROBE_PORT = 8001

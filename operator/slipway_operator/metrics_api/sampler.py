@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from slipway_operator.api.v1alpha1.sleep import SleepState
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import exposition
@@ -15,8 +17,6 @@ from slipway_operator.metrics_api.exposition import Reading
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed
-from slipway_operator.model.sleep import SleepState
-from slipway_operator.model.status import Status
 
 Key = tuple[str, str]
 

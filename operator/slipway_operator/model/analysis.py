@@ -8,34 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
 from slipway_operator.model.measuring import Argument, Measure
-
-
-class Outcome(StrEnum):
-    """What an analysis says."""
-
-    PASS = "Pass"
-    FAIL = "Fail"
-    INCONCLUSIVE = "Inconclusive"
-
-
-class Reason(StrEnum):
-    """Why it says so."""
-
-    WORSE = "WorseThanStable"  # Fail: the evidence crossed 1/falseRollbackRate
-    VETOED = "Vetoed"  # Fail: a symptom that needs no statistics, and stable does not have it
-    METRIC_FAILED = "MetricFailed"  # Fail: a threshold was missed more often than its failureLimit
-    METRIC_ERROR = "MetricError"  # Fail: a provider was asked in vain more often than its consecutiveErrorLimit
-    NOT_WORSE = "NotWorse"  # Pass
-    UNDECIDED = "Undecided"  # Inconclusive, as all below: more requests will tell
-    NO_DATA = "NoData"
-    STALE = "Stale"  # counters were not read for longer than the template allows
-    WARM_UP = "WarmUp"
-    SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share: the comparison means nothing
-    LOAD_MISMATCH = "LoadMismatch"  # pods of canary carry more load than stable's: their latencies cannot be compared
-    NO_FLOOR = "NoFloor"  # stable has no second pod that would say how much two of its answers differ anyway
-    MEASURING = "Measuring"  # measurements of a provider are still to come
-    METRIC_INCONCLUSIVE = "MetricInconclusive"  # for good: more often than its inconclusiveLimit
 
 
 class OnInconclusive(StrEnum):
@@ -166,54 +140,9 @@ class AnalysisSpec:
         return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
-
-    An epoch ends with its weight, and by the clock: see `judging.epochs`.
-
-    A session counts at most one bad event. For paired drift they are mirrored prompts at weight 50: `kc` where only the
-    canary disagreed with stable, `ks` where only the second stable pod did.
-
-    Raises:
-        ValueError: when the counts are impossible.
-    """
-
-    w: int  # weight of the canary in percent when these requests were assigned, 1 to 99
-    nc: int = 0  # requests to canary
-    ns: int = 0  # requests to stable
-    kc: int = 0  # bad ones of canary
-    ks: int = 0  # bad ones of stable
-
-    def __post_init__(self) -> None:
-        if not 0 < self.w < 100:
-            raise ValueError(f"weight is {self.w}; a comparison needs both revisions: count at 1 to 99 percent only")
-        if not (0 <= self.kc <= self.nc and 0 <= self.ks <= self.ns):
-            raise ValueError(
-                f"impossible counts: {self.kc} bad of {self.nc} on canary, {self.ks} of {self.ns} on stable"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """All that an analysis remembers of a metric: four integers for each epoch."""
-
-    metric: str
-    epochs: tuple[Epoch, ...] = ()
-
-
 def without_floor(metric: str) -> str:
     """The name under which a metric's mirrored prompts are counted that no second stable pod answered."""
     return f"{metric}/no-floor"
-
-
-@dataclass(frozen=True, slots=True)
-class Symptom:
-    """How much of a veto's symptom each side shows now; 1 or 0 where it is there or not."""
-
-    veto: str
-    canary: float
-    stable: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1 import autoscaling as api
 from slipway_operator.model import quantity
-
-Json = Mapping[str, Any]
 
 
 class MetricType(StrEnum):
@@ -86,53 +86,58 @@ class Autoscaling:
     hold_s: int = HOLD_S  # how long a gateway lets a request wait for it to wake; 0: not at all
 
 
-def parse_autoscaling(spec: Json | None) -> Autoscaling | None:
-    """Read the field; None when it is not there.
+def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
+    """Read `spec.autoscaling`.
+
+    Raises:
+        ValueError: when it makes no sense.
+    """
+    return autoscaling_of(read(api.Autoscaling, encoded(spec), "spec.autoscaling"))
+
+
+def autoscaling_of(written: api.Autoscaling | None) -> Autoscaling | None:
+    """What the field asks for; None when it is not there.
 
     Raises:
         ValueError: for bounds that exclude each other and targets that are no positive quantity.
-        KeyError: when a required field is missing, which the schema rules out.
     """
-    if spec is None:
+    if written is None:
         return None
-    behavior = spec.get("behavior") or {}
-    read = Autoscaling(
-        max_replicas=int(spec["maxReplicas"]),
-        metrics=tuple(_metric(item) for item in spec["metrics"]),
-        min_replicas=int(spec.get("minReplicas", 1)),
-        scale_up=_rules(behavior.get("scaleUp") or {}, SCALE_UP),
-        scale_down=_rules(behavior.get("scaleDown") or {}, SCALE_DOWN),
-        idle_s=int(spec["idleSeconds"]) if "idleSeconds" in spec else None,
-        hold_s=int(spec.get("holdSeconds", HOLD_S)),
-    )
-    if not 0 <= read.min_replicas <= read.max_replicas:
+    if written.min_replicas > written.max_replicas:
         raise ValueError(
-            f"spec.autoscaling: minReplicas {read.min_replicas} must be from 0 to maxReplicas {read.max_replicas}"
+            f"spec.autoscaling: minReplicas {written.min_replicas} must be from 0 to maxReplicas {written.max_replicas}"
         )
-    if (read.min_replicas == 0) != (read.idle_s is not None):
+    if (written.min_replicas == 0) != (written.idle_seconds is not None):
         raise ValueError("spec.autoscaling: minReplicas 0 and idleSeconds go together: write both or neither")
-    return read
+    behavior = written.behavior or api.Behavior()
+    return Autoscaling(
+        max_replicas=written.max_replicas,
+        metrics=tuple(map(_metric, written.metrics)),
+        min_replicas=written.min_replicas,
+        scale_up=_rules(behavior.scale_up, SCALE_UP),
+        scale_down=_rules(behavior.scale_down, SCALE_DOWN),
+        idle_s=written.idle_seconds,
+        hold_s=HOLD_S if written.hold_seconds is None else written.hold_seconds,
+    )
 
 
-def _metric(item: Json) -> Metric:
-    kind, target = MetricType(item["type"]), str(item["target"])
+def _metric(metric: api.Metric) -> Metric:
+    kind, target = MetricType(metric.type), metric.target
     share = target.endswith("%") and kind in OF_REQUESTS
     if quantity.parse(target.removesuffix("%") if share else target) <= 0:
         raise ValueError(f"spec.autoscaling.metrics: the target {target} of {kind} must be above 0")
-    if kind in NAMED and not item.get("name"):
+    if kind in NAMED and not metric.name:
         raise ValueError(f"spec.autoscaling.metrics: {kind} needs the name of a metric")
-    labels = (item.get("selector") or {}).get("matchLabels") or {}
-    return Metric(
-        kind, target, item.get("name") or "", tuple(sorted(labels.items())), item.get("targetType") or AVERAGE
-    )
+    labels = (metric.selector and metric.selector.match_labels) or {}
+    return Metric(kind, target, metric.name or "", tuple(sorted(labels.items())), metric.target_type or AVERAGE)
 
 
-def _rules(given: Json, default: Rules) -> Rules:
-    policies = tuple(
-        Policy(item["type"], int(item["value"]), int(item["periodSeconds"])) for item in given.get("policies") or ()
-    )
+def _rules(given: api.ScaleUpRules | api.ScaleDownRules | None, default: Rules) -> Rules:
+    if given is None:
+        return default
+    window, policies = given.stabilization_window_seconds, given.policies
     return Rules(
-        int(given.get("stabilizationWindowSeconds", default.window_s)),
-        str(given.get("selectPolicy", default.select)),
-        policies or default.policies,
+        default.window_s if window is None else window,
+        given.select_policy or default.select,
+        tuple(Policy(one.type, one.value, one.period_seconds) for one in policies) or default.policies,
     )

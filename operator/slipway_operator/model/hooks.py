@@ -1,24 +1,10 @@
 """Webhooks of a rollout: what a user writes, what is asked, what is answered, what is remembered."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Any
 
-
-class HookType(StrEnum):
-    """When a hook is called and what its answer does. The words are Flagger's."""
-
-    CONFIRM_ROLLOUT = "confirm-rollout"  # gate: before the new revision gets pods
-    PRE_ROLLOUT = "pre-rollout"  # check: pods are ready, no request goes there yet
-    ROLLOUT = "rollout"  # check: every gateway routes by the weight of a step
-    CONFIRM_TRAFFIC_INCREASE = "confirm-traffic-increase"  # gate: before each higher weight
-    CONFIRM_PROMOTION = "confirm-promotion"  # gate: before the new revision gets all traffic
-    POST_ROLLOUT = "post-rollout"  # told: promoted or rejected
-    ROLLBACK = "rollback"  # asked all the time: 2xx rejects the revision
-    EVENT = "event"  # told: every Event
-
+from slipway_operator.api.v1alpha1 import strategy
+from slipway_operator.api.v1alpha1.hook_state import HookType
 
 # A gate holds until it is answered 2xx; a check is run once, and its failure rejects the revision.
 GATES = frozenset({HookType.CONFIRM_ROLLOUT, HookType.CONFIRM_TRAFFIC_INCREASE, HookType.CONFIRM_PROMOTION})
@@ -42,30 +28,6 @@ class Hook:
         return 1 if self.type in GATES or self.type is HookType.ROLLBACK else 1 + self.retries
 
 
-class HookOutcome(StrEnum):
-    """What became of a hook's present question."""
-
-    ASKED = "Asked"  # no answer yet
-    WAITING = "Waiting"  # a gate that does not open; asked again
-    PASSED = "Passed"  # 2xx
-    FAILED = "Failed"  # a check, or what was told, without 2xx in any try
-
-
-@dataclass(frozen=True, slots=True)
-class HookState:
-    """What is remembered of a hook within one attempt: written down before anything is done because of it."""
-
-    name: str
-    type: HookType
-    about: str  # what it is asked about: start, pods, "weight 25", promotion, ...; another one is another question
-    key: str  # Idempotency-Key of the present question
-    outcome: HookOutcome
-    since: datetime  # when it was first asked about this
-    asked: int = 1  # questions in this attempt; the last part of the key
-    at: datetime | None = None  # when it answered last
-    message: str = ""  # its last answer
-
-
 @dataclass(frozen=True, slots=True)
 class HookCall:
     """A question to put to a hook. The same key is the same question, however often it is put."""
@@ -83,33 +45,13 @@ class HookAnswer:
     message: str  # status and first line of the body, or why there is none
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The rollout that ended last and who is to be told."""
-
-    revision: str
-    attempt: int
-    step_index: int
-    promoted: bool
-    reason: str
-    at: datetime
-    hooks: tuple[HookState, ...] = field(default=())
-
-
-def parse_hooks(items: Iterable[Mapping[str, Any]]) -> tuple[Hook, ...]:
-    """Read `spec.strategy.hooks`.
-
-    Raises:
-        KeyError, TypeError, ValueError: when they are not what the schema lets through.
-    """
-    return tuple(
-        Hook(
-            name=item["name"],
-            type=HookType(item["type"]),
-            url=item["url"],
-            timeout_s=int(item.get("timeoutSeconds", 10)),
-            retries=int(item.get("retries", 2)),
-            metadata=tuple(sorted((item.get("metadata") or {}).items())),
-        )
-        for item in items
+def hook_of(written: strategy.Hook) -> Hook:
+    """One webhook of `spec.strategy.hooks`."""
+    return Hook(
+        name=written.name,
+        type=HookType(written.type),
+        url=written.url,
+        timeout_s=written.timeout_seconds,
+        retries=written.retries,
+        metadata=tuple(sorted((written.metadata or {}).items())),
     )

@@ -1,11 +1,14 @@
 """From a metric with a provider, as a user wrote it, to a Measure; what makes no sense is said in a sentence."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from slipway_operator.api.v1alpha1 import analysis_job, provider
+from slipway_operator.api.v1alpha1.analysis_template import Metric
+from slipway_operator.api.v1alpha1.provider import Provider
 from slipway_operator.model import expression, json_path
 from slipway_operator.model.closed_job import closed
 from slipway_operator.model.measuring import (
+    DEFAULT_ERROR_LIMIT,
     LEAST_INTERVAL_S,
     Argument,
     Header,
@@ -18,52 +21,37 @@ from slipway_operator.model.measuring import (
 )
 from slipway_operator.model.strategy import parse_duration_s
 
-Json = Mapping[str, Any]
-
 PROVIDERS = ("prometheus", "web", "job")
-REVISIONS = ("Stable", "Latest")  # Argo's podTemplateHashValue
-FIELDS = ("metadata.name", "metadata.namespace")
 
 
-def parse_measure(item: Json) -> Measure:
-    """Read a metric that has a provider.
+def measure(metric: Metric, asked: Provider) -> Measure:
+    """A metric that has a provider.
 
     Raises:
-        ValueError, KeyError, TypeError: when it makes no sense; the first in words for the author of the template.
+        ValueError: when it makes no sense; in words for the author of the template.
     """
-    who, provider = f"metric {item['name']!r}:", item["provider"]
-    given = [name for name in PROVIDERS if name in provider]
-    if len(given) != 1 or len(provider) != 1:
-        raise ValueError(
-            f"{who} provider is exactly one of {', '.join(PROVIDERS)}, not {', '.join(provider) or 'none'}"
-        )
-    metric = Measure(
-        name=item["name"],
-        prometheus=_prometheus(provider["prometheus"]) if "prometheus" in provider else None,
-        web=_web(provider["web"]) if "web" in provider else None,
-        job=_job(provider["job"], who) if "job" in provider else None,
-        success=item.get("successCondition", ""),
-        failure=item.get("failureCondition", ""),
-        interval_s=parse_duration_s(item["interval"]) if "interval" in item else None,
-        initial_delay_s=parse_duration_s(item.get("initialDelay", "0s")),
-        asked_count=int(item["count"]) if "count" in item else None,
-        failure_limit=int(item.get("failureLimit", 0)),
-        inconclusive_limit=int(item.get("inconclusiveLimit", 0)),
-        error_limit=int(item.get("consecutiveErrorLimit", 4)),
-        success_limit=int(item.get("consecutiveSuccessLimit", 0)),
-        dry_run=bool(item.get("dryRun", False)),
+    who = f"metric {metric.name!r}:"
+    given = [*(name for name in PROVIDERS if getattr(asked, name)), *(asked.model_extra or ())]
+    if len(given) != 1 or given[0] not in PROVIDERS:
+        raise ValueError(f"{who} provider is exactly one of {', '.join(PROVIDERS)}, not {', '.join(given) or 'none'}")
+    made = Measure(
+        name=metric.name,
+        prometheus=_prometheus(asked.prometheus) if asked.prometheus else None,
+        web=_web(asked.web) if asked.web else None,
+        job=_job(asked.job, who) if asked.job else None,
+        success=metric.success_condition or "",
+        failure=metric.failure_condition or "",
+        interval_s=None if metric.interval is None else parse_duration_s(metric.interval),
+        initial_delay_s=0 if metric.initial_delay is None else parse_duration_s(metric.initial_delay),
+        asked_count=metric.count,
+        failure_limit=metric.failure_limit or 0,
+        inconclusive_limit=metric.inconclusive_limit or 0,
+        error_limit=DEFAULT_ERROR_LIMIT if metric.consecutive_error_limit is None else metric.consecutive_error_limit,
+        success_limit=metric.consecutive_success_limit or 0,
+        dry_run=bool(metric.dry_run),
     )
-    _check(metric, who)
-    return metric
-
-
-def parse_arguments(items: Iterable[Json]) -> tuple[Argument, ...]:
-    """Read `spec.args`.
-
-    Raises:
-        ValueError: when one has neither a value nor a known source.
-    """
-    return tuple(_argument(item) for item in items)
+    _check(made, who)
+    return made
 
 
 def check_arguments(metrics: Iterable[Measure], arguments: Iterable[Argument]) -> None:
@@ -102,50 +90,47 @@ def _check(metric: Measure, who: str) -> None:
         raise ValueError(f"{who} {error}") from error
 
 
-def _job(provider: Json, who: str) -> Job:
+def _job(asked: analysis_job.JobProvider, who: str) -> Job:
     try:
-        return Job(closed(provider["spec"]))
+        return Job(closed(asked.spec))
     except ValueError as error:
         raise ValueError(f"{who} {error}") from error
 
 
-def _prometheus(provider: Json) -> Prometheus:
-    return Prometheus(
-        provider["address"], provider["query"], _headers(provider), timeout_s=int(provider.get("timeout", 30))
-    )
+def _prometheus(asked: provider.Prometheus) -> Prometheus:
+    return Prometheus(asked.address, asked.query, tuple(map(_header, asked.headers)), asked.timeout)
 
 
-def _web(provider: Json) -> Web:
+def _web(asked: provider.Web) -> Web:
     return Web(
-        url=provider["url"],
-        method=provider.get("method", "GET"),
-        headers=_headers(provider),
-        body=provider.get("body", ""),
-        json_path=provider.get("jsonPath", ""),
-        timeout_s=int(provider.get("timeoutSeconds", 10)),
-        insecure=bool(provider.get("insecure", False)),
+        url=asked.url,
+        method=asked.method,
+        headers=tuple(map(_header, asked.headers)),
+        body=asked.body or "",
+        json_path=asked.json_path or "",
+        timeout_s=asked.timeout_seconds,
+        insecure=bool(asked.insecure),
     )
 
 
-def _headers(provider: Json) -> tuple[Header, ...]:
-    return tuple(_header(item) for item in provider.get("headers") or ())
+def _header(header: provider.Header) -> Header:
+    if header.value_from:
+        reference = header.value_from.secret_key_ref
+        return Header(header.key, secret=SecretKey(reference.name, reference.key))
+    return Header(header.key, header.value or "")
 
 
-def _header(item: Json) -> Header:
-    if "valueFrom" not in item:
-        return Header(item["key"], item["value"])
-    source = item["valueFrom"]["secretKeyRef"]
-    return Header(item["key"], secret=SecretKey(source["name"], source["key"]))
+def argument(given: provider.Argument) -> Argument:
+    """An argument with its value, or with where that comes from.
 
-
-def _argument(item: Json) -> Argument:
-    if "value" in item:
-        return Argument(item["name"], item["value"])
-    source = item.get("valueFrom") or {}
-    found = source.get("podTemplateHashValue") or (source.get("fieldRef") or {}).get("fieldPath") or ""
-    if found not in (*REVISIONS, *FIELDS):
+    Raises:
+        ValueError: when it has neither.
+    """
+    source = given.value_from
+    field = source.field_ref.field_path if source and source.field_ref else None
+    found = (source.pod_template_hash_value if source else None) or field
+    if given.value is None and found is None:
         raise ValueError(
-            f"argument {item['name']!r} has no value: write value, or valueFrom with podTemplateHashValue "
-            f"{' or '.join(REVISIONS)}, or with fieldRef.fieldPath {' or '.join(FIELDS)}"
+            f"argument {given.name!r} has no value: write value, or valueFrom with podTemplateHashValue or fieldRef"
         )
-    return Argument(item["name"], source=found)
+    return Argument(given.name, given.value, found or "")

@@ -8,7 +8,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -16,21 +15,12 @@ T = TypeVar("T")
 
 ERROR_RETRY_S = 10  # Argo's: after an error, where no interval is given
 LEAST_INTERVAL_S = 5  # as often as an analysis is looked at
+DEFAULT_ERROR_LIMIT = 4  # Argo's consecutiveErrorLimit
 MOST_KEPT = 10  # measurements of a metric in the status
 JOB_DEADLINE_S = 3600  # of a Job that does not say
 JOB_KEPT_S = 3600  # a finished Job that nobody deleted, for the operator died at the wrong moment
 
 _ARGUMENT = re.compile(r"\{\{\s*args\.([A-Za-z0-9_-]+)\s*\}\}")
-
-
-class Phase(StrEnum):
-    """What became of a measurement, and of a metric."""
-
-    RUNNING = "Running"
-    SUCCESSFUL = "Successful"
-    FAILED = "Failed"
-    INCONCLUSIVE = "Inconclusive"
-    ERROR = "Error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +90,7 @@ class Measure:
     asked_count: int | None = None  # count
     failure_limit: int = 0
     inconclusive_limit: int = 0
-    error_limit: int = 4  # consecutiveErrorLimit
+    error_limit: int = DEFAULT_ERROR_LIMIT  # consecutiveErrorLimit
     success_limit: int = 0  # consecutiveSuccessLimit; 0: none
     dry_run: bool = False
 
@@ -145,42 +135,6 @@ class Answer:
     value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. Of a Job: whether it succeeded
     message: str = ""
     problem: str = ""  # an error: the provider was not reached, or said nothing that can be used
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One measurement that was taken."""
-
-    at: datetime
-    phase: Phase
-    value: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRun:
-    """All that an analysis remembers of a metric with a provider."""
-
-    name: str
-    phase: Phase = Phase.RUNNING
-    successful: int = 0
-    failed: int = 0
-    inconclusive: int = 0
-    error: int = 0
-    consecutive_success: int = 0
-    consecutive_error: int = 0
-    measurements: tuple[Measurement, ...] = ()  # the last ones, newest last
-    message: str = ""  # why it ended as it did
-
-    @property
-    def count(self) -> int:
-        """Measurements that were no errors."""
-        return self.successful + self.failed + self.inconclusive
-
-    @property
-    def taken(self) -> int:
-        """All measurements."""
-        return self.count + self.error
 
 
 def arguments_in(value: Any) -> Iterator[str]:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.hooks import HookCall
 from slipway_operator.model.measuring import Question
-from slipway_operator.model.status import Status
 from slipway_operator.model.weights import Weights
 
 

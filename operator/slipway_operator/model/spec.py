@@ -8,21 +8,22 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
-import msgspec
-
-from slipway_operator.model import quantity, typed
-from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
-from slipway_operator.model.hooks import Hook, parse_hooks
-from slipway_operator.model.strategy import Strategy, parse_strategy
-from slipway_operator.model.wire import parse_time
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import ApiType
+from slipway_operator.api.v1alpha1 import pod_inputs
+from slipway_operator.api.v1alpha1 import strategy as strategies
+from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
+from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN, InputsRecord
+from slipway_operator.model import quantity
+from slipway_operator.model.autoscaling import Autoscaling, autoscaling_of
+from slipway_operator.model.hooks import Hook, hook_of
+from slipway_operator.model.strategy import Strategy, strategy_of
+from slipway_operator.model.wire import camel
 
 Json = Mapping[str, Any]
 
 KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
-# What reading something else than a spec ends in; OverflowError: of numbers that no integer or time holds.
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ class Spec:
 def parse(obj: Json) -> Spec | Invalid:
     """Read a ModelDeployment object."""
     try:
-        written = msgspec.json.encode(obj.get("spec"))
-    except _MALFORMED as error:
+        written = encoded(obj.get("spec"))
+    except ValueError as error:
         return _invalid(error)
     return _parsed(obj["metadata"]["name"], written)
 
@@ -133,39 +134,53 @@ def parse(obj: Json) -> Spec | Invalid:
 def _parsed(name: str, written: bytes) -> Spec | Invalid:
     """By what is written: a spec is read in each reconcile, and seldom another one than before."""
     try:
-        spec = msgspec.json.decode(written) or {}
-        parsed = Spec(
-            inputs=_one_device(parse_inputs(spec, name)),
-            replicas=int(spec.get("replicas", 1)),
-            strategy=parse_strategy(spec.get("strategy") or {}),
-            drain_timeout_s=int((spec.get("drain") or {}).get("timeoutSeconds", 600)),
-            paused=bool(spec.get("paused", False)),
-            progress_deadline_s=int(spec.get("progressDeadlineSeconds", 600)),
-            revision_history_limit=int(spec.get("revisionHistoryLimit", 5)),
-            rollback_window=int((spec.get("rollbackWindow") or {}).get("revisions", 0)),
-            restart_at=_time(spec.get("restartAt")),
-            intents=_intents(spec.get("rollout") or {}),
-            hooks=_hooks_of(spec),
-            autoscaling=parse_autoscaling(spec.get("autoscaling")),
-            forward_headers=tuple((spec.get("traffic") or {}).get("forwardHeaders") or ()),
-        )
-        typed.check(parsed)
-    except _MALFORMED as error:
+        return _spec_of(read(ModelDeploymentSpec, written, "spec"), name)
+    except ValueError as error:
         return _invalid(error)
-    return parsed
+
+
+def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
+    return Spec(
+        inputs=_one_device(_inputs_of(spec, name)),
+        replicas=spec.replicas,
+        strategy=strategy_of(spec.strategy or strategies.Strategy()),
+        drain_timeout_s=(spec.drain or Drain()).timeout_seconds,
+        paused=spec.paused,
+        progress_deadline_s=spec.progress_deadline_seconds,
+        revision_history_limit=spec.revision_history_limit,
+        rollback_window=spec.rollback_window.revisions if spec.rollback_window else 0,
+        restart_at=spec.restart_at,
+        intents=_intents(spec.rollout or RolloutIntents()),
+        hooks=tuple(map(hook_of, spec.strategy.hooks)) if spec.strategy else (),
+        autoscaling=autoscaling_of(spec.autoscaling),
+        forward_headers=spec.traffic.forward_headers if spec.traffic else (),
+    )
 
 
 def _invalid(error: Exception) -> Invalid:
-    return Invalid(f"the spec cannot be read: {type(error).__name__}: {error}"[:LONGEST_MESSAGE])
+    return Invalid(f"the spec cannot be read: {error}"[:LONGEST_MESSAGE])
+
+
+class _Hooks(ApiType):
+    hooks: tuple[strategies.Hook, ...] = ()
+
+
+class _Hooked(ApiType):
+    """A spec of which nothing but the hooks is read."""
+
+    strategy: _Hooks | None = None
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
-    """The webhooks of a ModelDeployment object that the schema let through."""
-    return _hooks_of(obj.get("spec") or {})
-
-
-def _hooks_of(spec: Json) -> tuple[Hook, ...]:
-    return parse_hooks((spec.get("strategy") or {}).get("hooks") or ())
+    """The webhooks of a ModelDeployment object: also of one whose spec makes no sense, which they may be told."""
+    spec = parse(obj)
+    if isinstance(spec, Spec):
+        return spec.hooks
+    try:
+        alone = read(_Hooked, encoded(obj.get("spec")), "spec")
+    except ValueError:
+        return ()
+    return tuple(map(hook_of, alone.strategy.hooks)) if alone.strategy else ()
 
 
 def _one_device(inputs: PodInputs) -> PodInputs:
@@ -178,40 +193,75 @@ def _one_device(inputs: PodInputs) -> PodInputs:
     return inputs
 
 
-def parse_inputs(spec: Json, default_name: str) -> PodInputs:
-    """Read the pod inputs from a spec, or from the snapshot that `inputs_to_dict` made of one."""
-    model, engine, resources = spec["model"], spec.get("engine") or {}, spec.get("resources") or {}
-    variables = engine.get("env") or ()
-    accelerator = resources.get("accelerator")
+def parse_inputs(record: Json, default_name: str) -> PodInputs:
+    """Read the pod inputs from the snapshot that `inputs_to_dict` made of some.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    return _recorded(encoded(record), default_name)
+
+
+@lru_cache(KEPT)
+def _recorded(written: bytes, default_name: str) -> PodInputs:
+    return _inputs_of(read(InputsRecord, written, "inputs"), default_name)
+
+
+def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
     return PodInputs(
-        Model(
-            uri=model["uri"],
-            name=model.get("name") or default_name,
-            revision=model.get("revision"),
-            version=model.get("version"),
-            task=model.get("task", "auto"),
-            dtype=model.get("dtype", "auto"),
-            quantization=model.get("quantization", "none"),
-            max_model_len_tokens=model.get("maxModelLen"),
-            secret=_hub_token(model.get("secretRef")),
-        ),
-        Engine(
-            image=engine.get("image"),
-            args=tuple(engine.get("args") or ()),
-            env=tuple((variable["name"], variable["value"]) for variable in variables if "valueFrom" not in variable),
-            env_from=tuple(
-                (variable["name"], _key_ref(variable["valueFrom"])) for variable in variables if "valueFrom" in variable
-            ),
-        ),
-        Resources(
-            cpu=_quantity("cpu", resources.get("cpu")),
-            memory=_quantity("memory", resources.get("memory")),
-            accelerator=(accelerator.get("resource", "nvidia.com/gpu"), int(accelerator["count"]))
-            if accelerator is not None
-            else None,
-            storage=_quantity("storage", resources.get("storage")),
+        _model(written.model, default_name),
+        _engine(written.engine or pod_inputs.Engine()),
+        _resources(written.resources or pod_inputs.Resources()),
+    )
+
+
+def _model(model: pod_inputs.Model, default_name: str) -> Model:
+    return Model(
+        uri=model.uri,
+        name=model.name or default_name,
+        revision=model.revision,
+        version=model.version,
+        task=model.task,
+        dtype=model.dtype,
+        quantization=model.quantization,
+        max_model_len_tokens=model.max_model_len,
+        secret=KeyRef(model.secret_ref.name, model.secret_ref.key) if model.secret_ref else None,
+    )
+
+
+def _engine(engine: pod_inputs.Engine) -> Engine:
+    return Engine(
+        image=engine.image,
+        args=engine.args,
+        env=tuple((variable.name, _value(variable)) for variable in engine.env if not variable.value_from),
+        env_from=tuple(
+            (variable.name, _key_ref(variable.value_from)) for variable in engine.env if variable.value_from
         ),
     )
+
+
+def _value(variable: pod_inputs.EnvVar) -> str:
+    if variable.value is None:
+        raise ValueError(f"spec.engine.env: {variable.name} has neither value nor valueFrom: write one of them")
+    return variable.value
+
+
+def _resources(resources: pod_inputs.Resources) -> Resources:
+    accelerator = resources.accelerator
+    return Resources(
+        cpu=_quantity("cpu", resources.cpu),
+        memory=_quantity("memory", resources.memory),
+        accelerator=(accelerator.resource, accelerator.count) if accelerator else None,
+        storage=_quantity("storage", resources.storage),
+    )
+
+
+def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
+    if source.secret_key_ref:
+        return KeyRef(source.secret_key_ref.name, source.secret_key_ref.key)
+    if source.config_map_key_ref:
+        return KeyRef(source.config_map_key_ref.name, source.config_map_key_ref.key, "configMapKeyRef")
+    raise ValueError("spec.engine.env: valueFrom has neither secretKeyRef nor configMapKeyRef: write one of them")
 
 
 def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
@@ -257,47 +307,28 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
     return canonical
 
 
-def _hub_token(reference: Json | None) -> KeyRef | None:
-    return KeyRef(reference["name"], reference.get("key", HUB_TOKEN)) if reference else None
-
-
 def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
     return {"name": secret.name, "key": None if secret.key == HUB_TOKEN else secret.key} if secret else None
-
-
-def _key_ref(source: Json) -> KeyRef:
-    kind = "secretKeyRef" if "secretKeyRef" in source else "configMapKeyRef"
-    return KeyRef(source[kind]["name"], source[kind]["key"], kind)
 
 
 _REVISION, _NUMBER = "[a-z2-7]{10}", "[0-9]{1,9}"
 _TOKENS = {
     "promote": re.compile(f"{_REVISION}/{_NUMBER}/{_NUMBER}"),
-    "promoteFull": re.compile(_REVISION),
+    "promote_full": re.compile(_REVISION),
     "abort": re.compile(f"{_REVISION}/{_NUMBER}"),
     "retry": re.compile(f"{_REVISION}/{_NUMBER}"),
-    "rollbackTo": re.compile(f"{_REVISION}/{_REVISION}"),
+    "rollback_to": re.compile(f"{_REVISION}/{_REVISION}"),
 }
 
 
-def _intents(rollout: Json) -> Intents:
+def _intents(written: RolloutIntents) -> Intents:
     """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
+    tokens: dict[str, str | None] = {name: getattr(written, name) for name in _TOKENS}
     for name, pattern in _TOKENS.items():
-        if name in rollout and not pattern.fullmatch(rollout[name]):
-            raise ValueError(
-                f"rollout.{name} {rollout[name][:80]!r} is no token of a rollout: see status.rollout.token"
-            )
-    return Intents(
-        promote=rollout.get("promote"),
-        promote_full=rollout.get("promoteFull"),
-        abort=rollout.get("abort"),
-        retry=rollout.get("retry"),
-        rollback_to=rollout.get("rollbackTo"),
-    )
-
-
-def _time(value: str | None) -> datetime | None:
-    return None if value is None else parse_time(value)
+        token = tokens[name]
+        if token is not None and not pattern.fullmatch(token):
+            raise ValueError(f"spec.rollout.{camel(name)} {token!r} is no token of a rollout: see status.rollout.token")
+    return Intents(**tokens)
 
 
 def _quantity(name: str, value: object) -> str | None:
@@ -307,7 +338,7 @@ def _quantity(name: str, value: object) -> str | None:
     try:
         quantity.parse(str(value))
     except ValueError as error:
-        raise ValueError(f"resources.{name}: {error}") from None
+        raise ValueError(f"spec.resources.{name}: {error}") from None
     return str(value)
 
 

@@ -1,15 +1,17 @@
 """How a new revision goes out: canary, blue-green and steering by hand, all as one list of steps."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Json = Mapping[str, Any]
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1 import blue_green, steps
+from slipway_operator.api.v1alpha1 import strategy as api
+from slipway_operator.api.v1alpha1.routes import HeaderMatch
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-MAX_DURATION_S = 1800  # of an analysis that does not say
 PREVIEW = "preview"  # name of blue-green's header route
 MIRROR = "mirror"  # name of a mirror that has none
 
@@ -27,15 +29,6 @@ class SetScale:
 
     percent: int | None = None
     replicas: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderMatch:
-    """A request header and the value it has (`exact`) or begins with (`prefix`)."""
-
-    name: str
-    exact: str | None = None
-    prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class Analysis:
 
     template: str
     until_verdict: bool = True
-    max_duration_s: int = MAX_DURATION_S
+    max_duration_s: int = 1800
 
 
 Step = SetWeight | SetScale | SetHeaderRoute | SetMirrorRoute | Pause | Analysis
@@ -142,28 +135,46 @@ class Strategy:
         return (*inline, *((self.background.template,) if self.background else ()))
 
 
-def parse_strategy(strategy: Json) -> Strategy:
+def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
     """Read `spec.strategy`.
 
     Raises:
-        ValueError, KeyError, TypeError: when it makes no sense.
+        ValueError: when it makes no sense.
     """
-    if "canary" in strategy and "blueGreen" in strategy:
-        raise ValueError("strategy takes canary or blueGreen, not both")
-    chosen = strategy.get("blueGreen") or strategy.get("canary") or {}
-    common: dict[str, Any] = {
-        "scale_down_delay_s": int(chosen.get("scaleDownDelaySeconds", 30)),
-        "abort_scale_down_delay_s": int(chosen.get("abortScaleDownDelaySeconds", 30)),
-        "progress_threshold": _threshold(chosen.get("replicaProgressThreshold") or {}),
-        "capacity": _capacity(strategy.get("capacity") or {}),
+    return strategy_of(read(api.Strategy, encoded(strategy), "spec.strategy"))
+
+
+def strategy_of(written: api.Strategy) -> Strategy:
+    """What `spec.strategy` asks for.
+
+    Raises:
+        ValueError: when it makes no sense.
+    """
+    if written.canary and written.blue_green:
+        raise ValueError("spec.strategy takes canary or blueGreen, not both")
+    if written.blue_green:
+        return Strategy(steps=_blue_green_steps(written.blue_green), blue_green=True, **_common(written))
+    canary = written.canary or api.Canary()
+    percent = canary.traffic_percent
+    return Strategy(
+        steps=tuple(map(_step, canary.steps)) if percent is None else _by_hand_steps(percent),
+        by_hand=percent is not None,
+        background=_background(canary.analysis),
+        baseline_pod=bool(canary.baseline_pod),
+        **_common(written),
+    )
+
+
+def _common(written: api.Strategy) -> dict[str, Any]:
+    """Of both ways."""
+    chosen = written.blue_green or written.canary or api.Canary()
+    threshold = chosen.replica_progress_threshold
+    return {
+        "scale_down_delay_s": chosen.scale_down_delay_seconds,
+        "abort_scale_down_delay_s": chosen.abort_scale_down_delay_seconds,
+        "progress_threshold": Threshold(threshold.value, threshold.type == "Percent") if threshold else Threshold(),
+        "capacity": _capacity(written.capacity or api.Capacity()),
     }
-    if "blueGreen" in strategy:
-        return Strategy(steps=_blue_green_steps(chosen), blue_green=True, **common)
-    common["background"] = _background(chosen.get("analysis"))
-    common["baseline_pod"] = bool(chosen.get("baselinePod", False))
-    if "trafficPercent" in chosen:
-        return Strategy(steps=_by_hand_steps(int(chosen["trafficPercent"])), by_hand=True, **common)
-    return Strategy(steps=tuple(_step(step) for step in chosen.get("steps") or ()), **common)
 
 
 def parse_duration_s(text: str) -> int:
@@ -179,100 +190,80 @@ def parse_duration_s(text: str) -> int:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _blue_green_steps(chosen: Json) -> tuple[Step, ...]:
+def _blue_green_steps(chosen: blue_green.BlueGreen) -> tuple[Step, ...]:
     """Preview pods and their route, an analysis of them, the gate, full size, all requests, an analysis of those.
 
     Stable keeps its pods until the last one has passed, so that the way back is a switch.
     """
-    full, preview = SetScale(percent=100), chosen.get("previewReplicaCount")
-    first = SetScale(replicas=int(preview)) if preview is not None else full
-    route = (SetHeaderRoute(PREVIEW, _matches(chosen["previewRoute"])),) if "previewRoute" in chosen else ()
-    resized = (full,) if preview is not None else ()
+    full, preview = SetScale(percent=100), chosen.preview_replica_count
+    first = full if preview is None else SetScale(replicas=preview)
+    route = (SetHeaderRoute(PREVIEW, _matches(chosen.preview_route.match)),) if chosen.preview_route else ()
+    resized = () if preview is None else (full,)
     before, after = (
-        (_analysis(chosen[field]),) if field in chosen else ()
-        for field in ("prePromotionAnalysis", "postPromotionAnalysis")
+        (_analysis(analysis),) if analysis else ()
+        for analysis in (chosen.pre_promotion_analysis, chosen.post_promotion_analysis)
     )
     return (first, *route, *before, *_blue_green_gate(chosen), *resized, SetWeight(100), *after)
 
 
-def _blue_green_gate(chosen: Json) -> tuple[Step, ...]:
-    if not chosen.get("autoPromotionEnabled", True):
+def _blue_green_gate(chosen: blue_green.BlueGreen) -> tuple[Step, ...]:
+    if not chosen.auto_promotion_enabled:
         return (Pause(),)
-    delay_s = int(chosen.get("autoPromotionSeconds", 0))
-    return (Pause(delay_s),) if delay_s else ()
+    return (Pause(chosen.auto_promotion_seconds),) if chosen.auto_promotion_seconds else ()
 
 
 def _by_hand_steps(percent: int) -> tuple[Step, ...]:
     return (SetWeight(100),) if percent == 100 else (SetWeight(percent), Pause())
 
 
-def _step(step: Json) -> Step:
-    if "setWeight" in step:
-        return SetWeight(int(step["setWeight"]))
-    if "setCanaryScale" in step:
-        return _scale(step["setCanaryScale"])
-    if "setHeaderRoute" in step:
-        return SetHeaderRoute(step["setHeaderRoute"]["name"], _matches(step["setHeaderRoute"]))
-    if "setMirrorRoute" in step:
-        return _mirror(step["setMirrorRoute"])
-    if "analysis" in step:
-        return _analysis(step["analysis"])
-    duration = (step["pause"] or {}).get("duration")
-    return Pause(None if duration is None else parse_duration_s(duration))
+def _step(step: steps.CanaryStep) -> Step:
+    if step.set_weight is not None:
+        return SetWeight(step.set_weight)
+    if scale := step.set_canary_scale:
+        return SetScale(percent=scale.weight) if scale.replicas is None else SetScale(replicas=scale.replicas)
+    if step.set_header_route:
+        return SetHeaderRoute(step.set_header_route.name, _matches(step.set_header_route.match))
+    if step.set_mirror_route:
+        return _mirror(step.set_mirror_route)
+    if step.analysis:
+        return _analysis(step.analysis)
+    if step.pause:
+        return Pause(None if step.pause.duration is None else parse_duration_s(step.pause.duration))
+    raise ValueError("spec.strategy.canary.steps: a step is empty; write setWeight, pause or another one")
 
 
-def _analysis(analysis: Json) -> Analysis:
-    longest = analysis.get("maxDuration")
-    return Analysis(
-        _only_template(analysis),
-        until_verdict=bool(analysis.get("untilVerdict", True)),
-        max_duration_s=MAX_DURATION_S if longest is None else parse_duration_s(longest),
-    )
+def _analysis(analysis: steps.WaitingAnalysis) -> Analysis:
+    return Analysis(_only_template(analysis), analysis.until_verdict, parse_duration_s(analysis.max_duration))
 
 
-def _background(analysis: Json | None) -> Background | None:
-    return Background(_only_template(analysis), int(analysis.get("startingStep", 0))) if analysis else None
+def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:
+    return Background(_only_template(analysis), analysis.starting_step) if analysis else None
 
 
-def _only_template(analysis: Json) -> str:
-    templates = analysis["templates"]
-    if len(templates) != 1:
-        raise ValueError(f"an analysis takes one template, not {len(templates)}: name the metrics of all in one")
-    return str(templates[0]["templateName"])
+def _only_template(analysis: steps.Analysis) -> str:
+    count = len(analysis.templates)
+    if count != 1:
+        raise ValueError(f"an analysis takes one template, not {count}: name the metrics of all in one")
+    return analysis.templates[0].template_name
 
 
-def _scale(scale: Json) -> SetScale:
-    if "replicas" in scale:
-        return SetScale(replicas=int(scale["replicas"]))
-    return SetScale(percent=int(scale["weight"])) if "weight" in scale else SetScale()
-
-
-def _mirror(route: Json) -> SetMirrorRoute:
+def _mirror(route: steps.SetMirrorRoute) -> SetMirrorRoute:
     """Argo Rollouts' step: all requests where only headers are named, and an end where only the name is."""
-    match = _matches(route)
-    percentage = route.get("percentage", 100 if match else None)
-    return SetMirrorRoute(route.get("name", MIRROR), None if percentage is None else int(percentage), match)
+    percentage = 100 if route.percentage is None and route.match else route.percentage
+    return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
 
 
-def _matches(route: Json) -> tuple[HeaderMatch, ...]:
-    return tuple(
-        HeaderMatch(item["headerName"].lower(), item["headerValue"].get("exact"), item["headerValue"].get("prefix"))
-        for item in route.get("match") or ()
-    )
+def _matches(match: Iterable[steps.HeaderMatch]) -> tuple[HeaderMatch, ...]:
+    return tuple(HeaderMatch(one.header_name.lower(), one.header_value.exact, one.header_value.prefix) for one in match)
 
 
-def _threshold(threshold: Json) -> Threshold:
-    return Threshold(int(threshold.get("value", 100)), threshold.get("type", "Percent") == "Percent")
-
-
-def _capacity(capacity: Json) -> Capacity:
-    surge = capacity.get("maxSurge", "100%")
-    defaults = Capacity()
+def _capacity(capacity: api.Capacity) -> Capacity:
+    surge = capacity.max_surge
     return Capacity(
-        policy=Policy(capacity.get("policy", defaults.policy)),
+        policy=Policy(capacity.policy),
         max_surge=int(str(surge).removesuffix("%")),
         in_percent=isinstance(surge, str),
-        surge_timeout_s=int(capacity.get("surgeTimeoutSeconds", defaults.surge_timeout_s)),
-        deadline_s=int(capacity.get("deadlineSeconds", defaults.deadline_s)),
-        hold_s=int(capacity.get("holdSeconds", defaults.hold_s)),
+        surge_timeout_s=capacity.surge_timeout_seconds,
+        deadline_s=capacity.deadline_seconds,
+        hold_s=capacity.hold_seconds,
     )

@@ -5,12 +5,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1 import analysis_template as api
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, Metric
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
-from slipway_operator.model.measure_words import check_arguments, parse_arguments, parse_measure
+from slipway_operator.model.measure_words import argument, check_arguments, measure
 
 Json = Mapping[str, Any]
 
@@ -28,6 +31,7 @@ BAD_EVENTS = {
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
 # What a run remembers is of this kind: another number begins every run anew, as another template does.
 COUNTED = 3
+KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
 # What each veto counts, for people.
@@ -69,83 +73,79 @@ def slower(event: str) -> Slower | None:
 def parse(name: str, spec: Json) -> Template:
     """Read the spec of an AnalysisTemplate; one that makes no sense becomes its problem, never an exception."""
     try:
-        return Template(_analysis(spec))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = str(error) if isinstance(error, ValueError) else f"it cannot be read: {type(error).__name__}: {error}"
-        return Template(problem=f"AnalysisTemplate {name!r}: {why}")
+        return Template(_parsed(encoded(spec)))
+    except ValueError as error:
+        return Template(problem=f"AnalysisTemplate {name!r}: {error}")
 
 
-def _analysis(spec: Json) -> AnalysisSpec:
-    least, defaults = spec.get("minSamples") or {}, MinSamples()
-    measured = tuple(parse_measure(item) for item in spec["metrics"] if _is_measured(item))
-    arguments = parse_arguments(spec.get("args") or ())
+@lru_cache(KEPT)
+def _parsed(written: bytes) -> AnalysisSpec:
+    """By what is written: many analyses name the same few, in each reconcile."""
+    return _analysis(read(AnalysisTemplateSpec, written, "spec"))
+
+
+def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
+    measured = tuple(measure(metric, metric.provider) for metric in spec.metrics if metric.provider)
+    arguments = tuple(map(argument, spec.args))
+    for metric in spec.metrics:
+        _check_kind(metric)
     check_arguments(measured, arguments)
     return AnalysisSpec(
-        metrics=tuple(_metric(item) for item in spec["metrics"] if not _is_measured(item)),
-        false_rollback_rate=float(spec.get("falseRollbackRate", 0.01)),
-        false_promote_rate=float(spec.get("falsePromoteRate", 0.05)),
-        on_inconclusive=OnInconclusive(spec.get("onInconclusive", OnInconclusive.PAUSE)),
-        min_samples=MinSamples(
-            int(least.get("canaryRequests", defaults.canary_requests)),
-            int(least.get("warmupSeconds", defaults.warmup_seconds)),
-        ),
-        vetoes=tuple(_veto(item) for item in spec.get("vetoes") or ()),
-        stale_seconds=int(spec.get("staleSeconds", 60)),
-        max_load_difference=float(spec.get("maxLoadDifference", 0.25)),
+        metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
+        false_rollback_rate=spec.false_rollback_rate,
+        false_promote_rate=spec.false_promote_rate,
+        on_inconclusive=OnInconclusive(spec.on_inconclusive),
+        min_samples=MinSamples(spec.min_samples.canary_requests, spec.min_samples.warmup_seconds),
+        vetoes=tuple(map(_veto, spec.vetoes)),
+        stale_seconds=spec.stale_seconds,
+        max_load_difference=spec.max_load_difference,
         measured=measured,
         arguments=arguments,
     )
 
 
-def _is_measured(item: Json) -> bool:
-    """Whether a metric asks a provider.
-
-    Raises:
-        ValueError: when its kind says otherwise, or it counts an event too.
-    """
-    measured, kind = "provider" in item, item.get("kind")
-    if measured and "event" in item:
-        raise ValueError(f"metric {item['name']!r}: it has an event and a provider; remove one of them")
-    if kind is not None and (kind == "Threshold") != measured:
-        raise ValueError(f"metric {item['name']!r}: kind Threshold goes with a provider, any other with an event")
-    return measured
+def _check_kind(metric: Metric) -> None:
+    if metric.provider and metric.event is not None:
+        raise ValueError(f"metric {metric.name!r}: it has an event and a provider; remove one of them")
+    if metric.kind is not None and (metric.kind == "Threshold") != bool(metric.provider):
+        raise ValueError(f"metric {metric.name!r}: kind Threshold goes with a provider, any other with an event")
 
 
-def _metric(item: Json) -> MetricSpec:
-    event = item.get("event", "")
-    kind = _kind(item, event)
+def _metric(metric: Metric) -> MetricSpec:
+    event = metric.event or ""
+    kind = _kind(metric, event)
     if kind is Kind.BAD_EVENT and event not in BAD_EVENTS and slower(event) is None:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(
-            f"metric {item['name']!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
+            f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
     return MetricSpec(
-        name=item["name"],
+        name=metric.name,
         event=event,
         kind=kind,
-        share=float(item.get("share", 0.0)),
-        tolerate_ratio=float(item.get("tolerateRatio", 1.0)),
-        max_ratio=float(item.get("maxRatio", 2.0)),
-        ok_below=float(item["okBelow"]) if "okBelow" in item else None,
+        share=metric.share or 0.0,
+        tolerate_ratio=metric.tolerate_ratio,
+        max_ratio=metric.max_ratio,
+        ok_below=metric.ok_below,
         latency=slower(event) is not None,
-        dry_run=bool(item.get("dryRun", False)),
+        dry_run=bool(metric.dry_run),
     )
 
 
-def _kind(item: Json, event: str) -> Kind:
+def _kind(metric: Metric, event: str) -> Kind:
     """How a metric without a provider decides: known from its event, and as written where kind is written."""
-    kind, drifts, known = item.get("kind"), event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
+    kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
     if kind not in (None, *Kind):
-        raise ValueError(f"metric {item['name']!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
+        raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
     if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts:
-        raise ValueError(f"metric {item['name']!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
+        raise ValueError(f"metric {metric.name!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
     return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
 
 
-def _veto(item: Json) -> Veto:
-    if item["name"] not in VETOES:
-        raise ValueError(f"veto {item['name']!r} is not available; write one of {', '.join(VETOES)}")
-    return Veto(item["name"], float(item.get("limit", 1)))
+def _veto(veto: api.Veto) -> Veto:
+    if veto.name not in VETOES:
+        raise ValueError(f"veto {veto.name!r} is not available; write one of {', '.join(VETOES)}")
+    return Veto(veto.name, float(veto.limit))
 
 
 # What LLM servers are judged by when nobody says otherwise. How long an answer takes depends on how long it is, so e2e

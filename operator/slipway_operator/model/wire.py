@@ -1,50 +1,22 @@
-"""Dataclasses to and from the camelCase JSON of the API: one rule in place of a mapping per type."""
+"""Dataclasses from the camelCase JSON that `to_json` makes of them."""
 
 import dataclasses
 import types
 import typing
 from collections.abc import Callable, Hashable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from types import NoneType
 from typing import Any, TypeVar, cast
 
+from slipway_operator.api.times import format_time, parse_time
+from slipway_operator.api.writing import camel, to_json
+
+__all__ = ["camel", "format_time", "from_json", "parse_time", "to_json"]
+
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-KEPT = 4096  # times as text: one status names the same few in each reconcile
-FIRST_YEAR, LAST_YEAR = 1970, 9000
-_PLAIN = frozenset({str, int, float, bool, NoneType})
-
-
-def to_json(value: Any) -> Any:
-    """A dataclass as JSON; None, empty tuples and empty dicts are left out."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if members := _members(cast(Hashable, kind)):
-        return _fields(value, members)
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, tuple | frozenset):
-        items = sorted(value) if isinstance(value, frozenset) else value
-        return [item if type(item) in _PLAIN else to_json(item) for item in items]
-    if isinstance(value, datetime):
-        return format_time(value)
-    return value
-
-
-def _fields(value: Any, members: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Most are plain, and need no call: a status holds thousands."""
-    made = {}
-    for name, key in members:
-        item = getattr(value, name)
-        if type(item) in _PLAIN:
-            if item is not None:
-                made[key] = item
-        elif (found := to_json(item)) not in ([], {}):
-            made[key] = found
-    return made
 
 
 def from_json(kind: type[T], value: Any) -> T:
@@ -60,33 +32,6 @@ def from_json(kind: type[T], value: Any) -> T:
     return kind(**{name: read(value[key]) for name, key, read in readers if key in value})
 
 
-@lru_cache(KEPT)
-def format_time(moment: datetime) -> str:
-    """RFC 3339 in UTC, whole seconds."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
-
-
-@lru_cache(KEPT)
-def parse_time(text: str) -> datetime:
-    """A datetime in UTC from RFC 3339.
-
-    Raises:
-        ValueError: when it is none, or so far away that nothing could be added to it.
-    """
-    moment = datetime.fromisoformat(text)
-    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        raise ValueError(f"{text} is not a time between the years {FIRST_YEAR} and {LAST_YEAR}")
-    return moment.astimezone(UTC)
-
-
-@cache
-def _members(kind: Hashable) -> tuple[tuple[str, str], ...]:
-    """Names of a dataclass's fields, ours and the API's; nothing for other types."""
-    if not dataclasses.is_dataclass(kind):
-        return ()
-    return tuple((field.name, camel(field.name)) for field in dataclasses.fields(kind))
-
-
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
     """Names of a dataclass's fields, ours and the API's, and how each is read."""
@@ -97,7 +42,7 @@ def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
 @cache
 def _reader(hint: Any) -> Reader:
     """How a value of this type is read: found out once, because a status holds thousands."""
-    if isinstance(hint, types.UnionType):
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
@@ -162,10 +107,3 @@ def _list(value: Any) -> list[Any] | tuple[Any, ...]:
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-@cache
-def camel(name: str) -> str:
-    """A field's name as the API has it."""
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)

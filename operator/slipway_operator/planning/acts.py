@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from slipway_operator.model.analysis import OnInconclusive, Reason
-from slipway_operator.model.analysis import Outcome as Verdict
-from slipway_operator.model.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.analysis_run import Outcome as Verdict
+from slipway_operator.api.v1alpha1.status import Abort, Mode, Rollout, State
+from slipway_operator.model.analysis import OnInconclusive
 from slipway_operator.model.plan import Event
-from slipway_operator.model.status import Abort, Mode, Rollout, State
 from slipway_operator.model.strategy import Analysis, Pause
 from slipway_operator.planning import analysis, baseline, canary, capacity, findings, hooks
 from slipway_operator.planning.guards import FIRST, HELD, IN_FLIGHT, LOST, has_none

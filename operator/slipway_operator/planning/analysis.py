@@ -8,11 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from slipway_operator.api.v1alpha1.analysis_run import (
+    AnalysisRun,
+    Load,
+    Outcome,
+    Reason,
+    RunVerdict,
+    Symptom,
+    VerdictChange,
+)
+from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis import AnalysisSpec, OnInconclusive, Outcome, Reading, Reason, Symptom, Verdict
-from slipway_operator.model.analysis_run import AnalysisRun, Load, RunVerdict, VerdictChange
-from slipway_operator.model.status import Rollout, State
+from slipway_operator.model.analysis import AnalysisSpec, OnInconclusive, Reading, Verdict
 from slipway_operator.model.strategy import Analysis, Strategy
 from slipway_operator.model.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.planning import baseline, counting, findings, measuring, trace

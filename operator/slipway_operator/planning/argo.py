@@ -7,9 +7,9 @@ each has its effect once; nobody but the user writes the spec.
 from dataclasses import replace
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import PauseCondition, Rollout, State, Status
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Json, Spec
-from slipway_operator.model.status import PauseCondition, Rollout, State, Status
 from slipway_operator.model.strategy import Analysis
 from slipway_operator.planning.guards import IN_FLIGHT
 from slipway_operator.planning.situation import Course

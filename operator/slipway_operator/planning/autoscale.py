@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.manifests.autoscaler import (
     API_VERSION,
     CUSTOM,
@@ -18,7 +19,6 @@ from slipway_operator.model.autoscaling import OWN_NAMES
 from slipway_operator.model.observed import Autoscaler, ScalerCondition
 from slipway_operator.model.plan import Create, Delete
 from slipway_operator.model.spec import Json
-from slipway_operator.model.status import Condition
 from slipway_operator.planning.conditions import condition
 from slipway_operator.planning.situation import Situation
 

@@ -7,12 +7,12 @@ compared with and carry nothing: stable keeps the pods for their share too, and 
 from datetime import datetime, timedelta
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Workload
-from slipway_operator.model.status import Rollout, State
 from slipway_operator.model.strategy import Analysis
 from slipway_operator.planning import canary, capacity
 from slipway_operator.planning.situation import Course, Situation

@@ -4,8 +4,8 @@ Surge adds pods beside a full stable revision. Replace takes a stable pod away f
 fewer carries the traffic meanwhile. Recreate has one pod only: the old one leaves before the new one comes.
 """
 
+from slipway_operator.api.v1alpha1.status import Mode
 from slipway_operator.model.observed import UNSCHEDULABLE
-from slipway_operator.model.status import Mode
 from slipway_operator.model.strategy import Policy
 from slipway_operator.planning import canary, causes, scheduling
 from slipway_operator.planning.situation import Course, Situation

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from slipway_operator.model.status import Condition
+from slipway_operator.api.v1alpha1.status import Condition
 
 NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD = "NameConflict", "ForeignObjects", "UnknownField"
 # Of all others it is good that they hold.

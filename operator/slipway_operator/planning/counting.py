@@ -9,10 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Seen, Threshold
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, frozen
-from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, Kind, MetricSpec, without_floor
-from slipway_operator.model.analysis_run import AnalysisRun, Seen, Threshold
+from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec, without_floor
 from slipway_operator.model.labels import baseline_of
 from slipway_operator.model.observed import Gateway
 from slipway_operator.model.samples import Pairs, Sample, Side

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.sleep import SleepState
+from slipway_operator.api.v1alpha1.status import Condition, Mode, Phase, Rollout, State
 from slipway_operator.model import wire
-from slipway_operator.model.sleep import SleepState
-from slipway_operator.model.status import Condition, Mode, Phase, Rollout, State, Traffic
 from slipway_operator.model.strategy import Pause
 from slipway_operator.planning import (
     analysis,

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from slipway_operator.model.analysis import MetricVerdict, Reason, Verdict
-from slipway_operator.model.analysis_run import MetricRow, RunVerdict
+from slipway_operator.api.v1alpha1.analysis_run import MetricRow, Reason, RunVerdict
+from slipway_operator.model.analysis import MetricVerdict, Verdict
 
 
 def told(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerdict:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from slipway_operator.model.hooks import Hook, HookOutcome, HookState, HookType
-from slipway_operator.model.status import Mode, Rollout, State
+from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
+from slipway_operator.model.hooks import Hook
 from slipway_operator.model.strategy import SetWeight
 from slipway_operator.planning import canary, capacity
 from slipway_operator.planning.situation import Course, Situation

@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from slipway_operator.model.analysis import Outcome, Reason
-from slipway_operator.model.status import Mode, Rollout, State
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.strategy import Pause, Policy
 from slipway_operator.planning import analysis, baseline, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas

@@ -5,21 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.status import Phase, Rollout, State, Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import wire
-from slipway_operator.model.hooks import (
-    GATES,
-    Ended,
-    Hook,
-    HookAnswer,
-    HookCall,
-    HookOutcome,
-    HookState,
-    HookType,
-)
+from slipway_operator.model.hooks import GATES, Hook, HookAnswer, HookCall
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Json, parse_hooks_of
-from slipway_operator.model.status import Phase, Rollout, State, Status
 from slipway_operator.planning import capacity, gates
 from slipway_operator.planning.replicas import enough_replicas
 from slipway_operator.planning.situation import Course, Situation

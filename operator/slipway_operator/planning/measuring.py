@@ -7,13 +7,14 @@ an operator that died puts the same question under the same key, and never one m
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.measurements import MetricRun, Phase
 from slipway_operator.judging.measurement import Measured, measured, noted
 from slipway_operator.manifests.job import analysis_job
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec
-from slipway_operator.model.analysis_run import AnalysisRun
-from slipway_operator.model.measuring import ERROR_RETRY_S, Argument, Measure, MetricRun, Phase, Question, filled
+from slipway_operator.model.measuring import ERROR_RETRY_S, Argument, Measure, Question, filled
 from slipway_operator.planning.situation import Course, Situation
 
 

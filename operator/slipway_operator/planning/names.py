@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model import names, wire
 from slipway_operator.model.names import Claim, Grants, Standing, Wish
 from slipway_operator.model.plan import Event
-from slipway_operator.model.status import Condition
 from slipway_operator.planning.conditions import NAME_CONFLICT
 from slipway_operator.planning.situation import Situation
 

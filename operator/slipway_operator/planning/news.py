@@ -6,10 +6,11 @@ decisions: a crash between the status and the Event may swallow one, and what it
 
 from collections.abc import Sequence
 
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.sleep import SleepState
+from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, State
 from slipway_operator.model import wire
 from slipway_operator.model.plan import Event, Evict
-from slipway_operator.model.sleep import SleepState
-from slipway_operator.model.status import Condition, RevisionStatus, Rollout, State, Traffic
 from slipway_operator.planning import causes, service
 from slipway_operator.planning.situation import Course, Situation
 

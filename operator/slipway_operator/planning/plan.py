@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Condition, Phase, RevisionStatus, Rollout, State, Status
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
@@ -12,7 +14,6 @@ from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Child, Observed, Snapshot
 from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
-from slipway_operator.model.status import Condition, Phase, RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.status import parse as parse_status
 from slipway_operator.planning import (
     analysis,

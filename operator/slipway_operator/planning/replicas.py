@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.status import Mode, State
 from slipway_operator.model import labels
-from slipway_operator.model.status import Mode, State
 from slipway_operator.planning import baseline, canary, capacity, gates, restart
 from slipway_operator.planning.situation import Course, Situation
 

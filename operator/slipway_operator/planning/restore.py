@@ -9,10 +9,11 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, State, Status
 from slipway_operator.model.observed import Observed
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Spec
-from slipway_operator.model.status import RevisionStatus, Rollout, State, Status, Traffic
 from slipway_operator.model.wire import camel
 
 MAX_GENERATION = 1 << 53

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import AnalysisSpec, Verdict
-from slipway_operator.model.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model.strategy import Strategy, parse_strategy
 from slipway_operator.model.template import Template, found
 from slipway_operator.planning import findings, trace
@@ -53,8 +54,12 @@ def runs(obj: Json) -> dict[str, AnalysisRun]:
     """
     rollout = (obj.get("status") or {}).get("rollout") or {}
     try:
-        return {field: wire.from_json(AnalysisRun, rollout[field]) for field in FIELDS if rollout.get(field)}
-    except (TypeError, ValueError, AttributeError) as error:
+        return {
+            field: read(AnalysisRun, encoded(rollout[field]), f"status.rollout.{field}")
+            for field in FIELDS
+            if rollout.get(field)
+        }
+    except (ValueError, AttributeError) as error:
         raise ValueError(f"status.rollout cannot be read as one of this release: {error}") from error
 
 

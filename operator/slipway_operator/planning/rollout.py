@@ -7,8 +7,8 @@ goes on from where it was.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from slipway_operator.api.v1alpha1.status import Decision, State
 from slipway_operator.model.plan import Event
-from slipway_operator.model.status import Decision, State
 from slipway_operator.planning import acts, guards, hooks
 from slipway_operator.planning.acts import Outcome
 from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, STEPPING, WAITING

@@ -1,7 +1,7 @@
 """Whether requests get answers, by what gateways measure: what pods and ReplicaSets say of themselves is not enough."""
 
+from slipway_operator.api.v1alpha1.sleep import SleepState
 from slipway_operator.model.observed import Gateway, Service
-from slipway_operator.model.sleep import SleepState
 from slipway_operator.planning.situation import Course, Situation
 
 # So many requests got no answer, and they are nearly all of the last 10 to 20 seconds.

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
+from slipway_operator.api.v1alpha1.status import Decision, Rollout, State, Status
 from slipway_operator.model import labels
 from slipway_operator.model.observed import Observed, Workload
-from slipway_operator.model.sleep import Sleep, SleepState
 from slipway_operator.model.spec import Resources, Spec
-from slipway_operator.model.status import Decision, Rollout, State, Status
 from slipway_operator.planning import causes
 from slipway_operator.planning.causes import Cause
 

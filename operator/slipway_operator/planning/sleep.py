@@ -7,10 +7,10 @@ hand, is it written down that the deployment sleeps; only then do its pods leave
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
+from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import wire
 from slipway_operator.model.plan import Event
-from slipway_operator.model.sleep import Sleep, SleepState
-from slipway_operator.model.status import State
 from slipway_operator.planning import restart
 from slipway_operator.planning.rollout import matching_row
 from slipway_operator.planning.situation import Course, Situation

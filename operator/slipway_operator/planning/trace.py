@@ -6,8 +6,7 @@ Nothing is decided by it. It is there to look at a verdict again, with the judge
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slipway_operator.model.analysis import Counts, Epoch
-from slipway_operator.model.analysis_run import AnalysisRun, Moment
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Moment
 
 MOST_READINGS = 32
 # A reading changes the epochs of the generations that gateways still count, of which there are four: no run comes near.

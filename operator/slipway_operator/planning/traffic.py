@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.sleep import SleepState
+from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model import labels
 from slipway_operator.model.autoscaling import HOLD_S
-from slipway_operator.model.sleep import SleepState
-from slipway_operator.model.status import Backend, HeaderRoute, MirrorRoute, Mode, Rollout, State, Traffic
 from slipway_operator.model.strategy import Policy
 from slipway_operator.planning import baseline, canary, capacity, gates
 from slipway_operator.planning.replicas import enough_replicas, needed_replicas

@@ -11,11 +11,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model import last_applied
 from slipway_operator.model.plan import Event
 from slipway_operator.model.spec import Json
 from slipway_operator.model.spec_fields import FIELDS
-from slipway_operator.model.status import Condition
 from slipway_operator.planning.conditions import UNKNOWN_FIELD, condition
 
 MOST = 5  # fields that are named

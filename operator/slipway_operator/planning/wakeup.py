@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.model.status import Rollout, State, Traffic
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.strategy import Pause
 from slipway_operator.planning import analysis, autoscale, baseline, hooks, measuring, restart, service, sleep, weights
 from slipway_operator.planning.guards import IN_FLIGHT, analysis_ends, pause_ends

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from slipway_operator.model.status import Phase, Status
+from slipway_operator.api.v1alpha1.status import Phase, Status
 
 Key = tuple[str, str]
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from slipway_operator import explain
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube import apply, events
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.known import Known
@@ -22,7 +23,6 @@ from slipway_operator.kube.resources import (
 from slipway_operator.model import status
 from slipway_operator.model.observed import Observed, PodTrouble
 from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
-from slipway_operator.model.status import Status
 from slipway_operator.planning.plan import PlanSettings, plan
 
 pytestmark = pytest.mark.integration

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from bench.judge_sim.latencies import Shape, slow
+from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging.evidence import log_ratio_evidence
 from slipway_operator.judging.forecast import (
     Rates,
@@ -14,7 +15,7 @@ from slipway_operator.judging.forecast import (
     requests_until_fail,
     requests_until_pass,
 )
-from slipway_operator.model.analysis import Epoch, MetricSpec
+from slipway_operator.model.analysis import MetricSpec
 
 ALPHA, SHARE, BETA = 0.01, 1 / 8, 0.05
 TTFT, ITL = Shape(0.6), Shape(0.2)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bench.judge_sim import kayenta
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis import AnalysisSpec, Counts, Epoch, MetricSpec, Outcome, Reading
+from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, Reading
 
 SPEC = AnalysisSpec(metrics=(MetricSpec("metric", share=1.0),))
 

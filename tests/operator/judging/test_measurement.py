@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.measurements import Measurement, MetricRun, Phase
 from slipway_operator.judging.measurement import Measured, composed, measured, noted
-from slipway_operator.model.analysis import Outcome, Reason, Verdict
-from slipway_operator.model.measuring import MOST_KEPT, Answer, Job, Measure, Measurement, MetricRun, Phase, Web
+from slipway_operator.model.analysis import Verdict
+from slipway_operator.model.measuring import MOST_KEPT, Answer, Job, Measure, Web
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 WEB = Web("http://q")

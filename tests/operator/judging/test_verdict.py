@@ -8,20 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
 from slipway_operator.judging.verdict import Tally, judge, log_evidence, passes
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import (
     AnalysisSpec,
-    Counts,
-    Epoch,
     Finding,
     Kind,
     MetricSpec,
     MinSamples,
-    Outcome,
     Reading,
-    Reason,
-    Symptom,
     Verdict,
     Veto,
     without_floor,

@@ -150,7 +150,7 @@ def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
     ("fields", "says"),
     [
         ({"maxReplicas": 2, "minReplicas": 3}, "minReplicas 3 must be from 0 to maxReplicas 2"),
-        ({"minReplicas": -1}, "minReplicas -1 must be from 0"),
+        ({"minReplicas": -1}, "spec.autoscaling.minReplicas: must be at least 0, and is '-1'"),
         ({"minReplicas": 0}, "write both or neither"),
         ({"idleSeconds": 60}, "write both or neither"),
         ({"metrics": [{"type": "QueueDepth", "target": "0"}]}, "the target 0 of QueueDepth must be above 0"),

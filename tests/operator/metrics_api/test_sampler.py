@@ -9,13 +9,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
 from slipway_operator.metrics_api.sampler import ASKED_S, Sampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.observed import Autoscaler, Observed, Pod, Workload
-from slipway_operator.model.status import RevisionStatus, Status
 from tests.support.told import as_told
 
 CHAT = ("default", "chat")

@@ -96,9 +96,18 @@ def test_nonsense_is_said_in_a_sentence(metric: dict[str, Any], says: str) -> No
     assert says in found.problem and found.problem.startswith("AnalysisTemplate 'mine': ")
 
 
-@pytest.mark.parametrize("argument", [{"name": "a"}, {"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}}])
-def test_an_argument_without_a_value_is_refused(argument: dict[str, Any]) -> None:
-    assert "argument 'a' has no value" in parse("mine", template(RATE, args=[argument])).problem
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"name": "a"}, "argument 'a' has no value"),
+        (
+            {"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}},
+            "spec.args[0].valueFrom.fieldRef.fieldPath: must be 'metadata.name' or 'metadata.namespace', and is ",
+        ),
+    ],
+)
+def test_an_argument_without_a_value_is_refused(argument: dict[str, Any], says: str) -> None:
+    assert says in parse("mine", template(RATE, args=[argument])).problem
 
 
 def test_arguments_are_filled_in_everywhere() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.hooks import GATES, Hook, HookType
+from slipway_operator.api.v1alpha1.hook_state import HookType
+from slipway_operator.model.hooks import GATES, Hook
 from slipway_operator.model.spec import Invalid, KeyRef, Spec, inputs_to_dict, parse, parse_inputs
 from slipway_operator.model.strategy import Pause, SetScale, SetWeight, parse_duration_s
 
@@ -125,20 +126,23 @@ def test_only_what_is_not_asked_anew_is_tried_again(kind: HookType) -> None:
         ({"resources": {"storage": "1.5GiB"}}, r"resources\.storage: '1\.5GiB' is no quantity"),
         ({"restartAt": "0001-01-01T00:00:00+14:00"}, "is not a time between the years"),
         ({"restartAt": "9999-12-31T23:59:59-14:00"}, "is not a time between the years"),
-        ({"replicas": 10**12}, "replicas is '1000000000000', a int, which is more than 32 bits hold"),
-        ({"replicas": 1e300}, "more than 32 bits hold"),
+        ({"replicas": 10**12}, r"spec\.replicas: must be at most 10000, and is '1000000000000'"),
+        ({"replicas": 1e300}, r"spec\.replicas: must be a whole number, and is '1e\+300'"),
         ({"replicas": 10**30}, "the spec cannot be read"),
-        ({"model": {"uri": {"a": 1}}}, r"inputs\.model\.uri is \"\{'a': 1\}\", a dict"),
+        ({"model": {"uri": {"a": 1}}}, r"spec\.model\.uri: must be a text, and is \"\{'a': 1\}\""),
         ({"rollout": {"promote": "abcdefghij/1/x"}}, r"rollout\.promote 'abcdefghij/1/x' is no token"),
         ({"rollout": {"retry": "abcdefghij"}}, r"rollout\.retry 'abcdefghij' is no token"),
         ({"rollout": {"retry": "abcdefghij/" + "9" * 40}}, "is no token"),
         ({"rollout": {"promoteFull": {"a": 1}}}, "the spec cannot be read: "),
         ({"model": {"uri": "\ud800"}}, "the spec cannot be read"),
-        ({"strategy": {"canary": {"steps": [{"pause": {"duration": "x" * 70_000}}]}}}, "is not a duration"),
+        (
+            {"strategy": {"canary": {"steps": [{"pause": {"duration": "x" * 70_000}}]}}},
+            r"spec\.strategy\.canary\.steps\[0\]\.pause\.duration: must have at most 32 characters",
+        ),
     ],
 )
 def test_what_fuzzing_found_is_refused_in_words(written: dict[str, Any], words: str) -> None:
     """Safety 26. Each of these was an exception of the parser or of planning, or a message without an end."""
     found = read(**written)
     assert isinstance(found, Invalid) and len(found.message) <= 1024
-    assert re.search(words, found.message, re.DOTALL) or "x" * 900 in found.message, found.message
+    assert re.search(words, found.message), found.message

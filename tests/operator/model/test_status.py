@@ -1,9 +1,11 @@
 """The status survives the way through the API server's JSON."""
 
 import json
+from typing import Any
 
 import pytest
 
+from slipway_operator.api.v1alpha1.status import Phase, Status
 from slipway_operator.model import status as status_room
 from tests.support.model_cluster import healthy, model
 
@@ -20,11 +22,16 @@ def test_round_trip_of_every_status_of_a_rollout() -> None:
 
 
 def test_an_absent_status_is_that_of_a_new_object() -> None:
-    assert status_room.parse(None) == status_room.Status()
+    assert status_room.parse(None) == Status()
+
+
+@pytest.mark.parametrize("value", [[], "abc", 1, {"rollout": {"analysis": {"counts": [{"epochs": [[[]]]}]}}}])
+def test_what_is_no_status_is_that_of_a_new_object(value: Any) -> None:
+    assert status_room.parse(value) == Status()
 
 
 def test_fields_of_a_later_release_are_ignored() -> None:
-    assert status_room.parse({"phase": "Healthy", "invented": 1}).phase is status_room.Phase.HEALTHY
+    assert status_room.parse({"phase": "Healthy", "invented": 1}).phase is Phase.HEALTHY
 
 
 @pytest.mark.finding(26)
@@ -43,4 +50,4 @@ def test_fields_of_a_later_release_are_ignored() -> None:
 )
 def test_fields_of_another_type_count_as_lost(field: str, value: object) -> None:
     """Safety 26: fuzzing found that what has another type was believed, and ended planning with an exception."""
-    assert status_room.parse({field: value, "message": "kept"}) == status_room.Status(message="kept")
+    assert status_room.parse({field: value, "message": "kept"}) == Status(message="kept")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.planning.analysis import MOST_CHANGES, READ_S
 from slipway_operator.planning.counting import MOST_GONE
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, healthy, model

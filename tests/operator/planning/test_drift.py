@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.analysis import Outcome
+from slipway_operator.api.v1alpha1.analysis_run import Outcome
 from slipway_operator.model.template import SHADOW_DRIFT
 from slipway_operator.planning import retrial
 from tests.support.model_cluster import ModelCluster, healthy, model

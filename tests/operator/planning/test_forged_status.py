@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.status import Status, Traffic
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Status
 from tests.support.forgery import forged
 from tests.support.model_cluster import ModelCluster, ModelGateway, healthy, model
 

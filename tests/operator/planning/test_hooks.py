@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from slipway_operator.model.hooks import HookOutcome
+from slipway_operator.api.v1alpha1.hook_state import HookOutcome
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.plan import Event
-from slipway_operator.model.status import Status
 from slipway_operator.planning.hooks import notices
 from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import SETTINGS, Crashed, ModelCluster, healthy, hook, model

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_operator.api.v1alpha1.status import Condition, Phase
 from slipway_operator.model.names import Claim, Grants, Standing, Wish, decode, encode, grants, is_name, size_bytes
 from slipway_operator.model.observed import Observed
-from slipway_operator.model.status import Condition, Phase
 from slipway_operator.planning import names
 from slipway_operator.planning.names import Rules, settle
 from tests.support.model_cluster import ModelCluster, healthy

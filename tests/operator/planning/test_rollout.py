@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from slipway_operator.model.status import State, render
+from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.model.status import render
 from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout import TABLE
 from tests.support.model_cluster import SETTINGS, ModelCluster, ModelGateway, cluster, healthy, model

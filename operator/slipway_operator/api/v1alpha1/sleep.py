@@ -3,6 +3,12 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from slipway_operator.api.markers import AtMost
+from slipway_operator.api.types import Int32, Time
 
 MAX_WAKES = 5
 
@@ -18,11 +24,18 @@ class SleepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Where it is, since when, and how long the last wakes took."""
+    """Of a deployment that may go without pods.
+
+    Where it is, since when, and how long the last wakes took.
+    """
 
     state: SleepState
-    since: datetime
-    wake_seconds: tuple[int, ...] = ()  # from the first request to the first ready pod, newest last
+    """FallingAsleep: gateways are told to hold what comes, and the pods are still there. Asleep: no pods. Waking:
+    pods come up."""
+    since: Time
+    """When that began."""
+    wake_seconds: Annotated[tuple[Annotated[Int32, Field(description="Of one wake.")], ...], AtMost(5)] = ()
+    """How long the last wakes took, from the request to the first ready pod, the newest last."""
 
     def to(self, state: SleepState, now: datetime) -> "Sleep":
         """The next state; a wake that ends is remembered."""

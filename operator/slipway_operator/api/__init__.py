@@ -1,0 +1,1 @@
+"""The API types, described once: CRDs, their reference and the parser are made of them."""

@@ -1,0 +1,94 @@
+"""CustomResourceDefinitions of API types."""
+
+from typing import Any
+
+import yaml
+
+from slipway_operator.api import markers
+from slipway_operator.api.schema import Node, structural
+
+_LABELS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/part-of": "slipway"}
+_HEADER = """\
+# Generated from {module} by `make generate`; do not edit.
+"""
+
+
+def text(kind: type) -> str:
+    """The manifest, as it stands in crds/."""
+    header = _HEADER.format(module=kind.__module__.replace(".", "/") + ".py")
+    return header + yaml.dump(manifest(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def manifest(kind: type) -> Node:
+    """The CustomResourceDefinition of a root type."""
+    said = markers.definition_of(kind)
+    singular = kind.__name__.lower()
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{said.plural}.{said.group}", "labels": _LABELS},
+        "spec": {
+            "group": said.group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind.__name__,
+                "listKind": f"{kind.__name__}List",
+                "plural": said.plural,
+                "singular": singular,
+                "shortNames": list(said.short_names),
+                "categories": list(said.categories),
+            },
+            "versions": [_version(kind, said)],
+        },
+    }
+
+
+def _version(kind: type, said: markers.Definition) -> Node:
+    return {
+        "name": said.version,
+        "served": True,
+        "storage": True,
+        **_subresources(said),
+        "additionalPrinterColumns": [_column(column) for column in said.columns],
+        "schema": {"openAPIV3Schema": _root(kind, said)},
+    }
+
+
+def _subresources(said: markers.Definition) -> Node:
+    found: Node = {"status": {}} if said.status else {}
+    if said.scale:
+        found["scale"] = {
+            "specReplicasPath": said.scale.spec_replicas,
+            "statusReplicasPath": said.scale.status_replicas,
+            "labelSelectorPath": said.scale.selector,
+        }
+    return {"subresources": found} if found else {}
+
+
+def _column(column: markers.Column) -> Node:
+    return {
+        "name": column.name,
+        "type": column.type,
+        **({"priority": 1} if column.wide else {}),
+        "jsonPath": column.path,
+        **({"description": column.description} if column.description else {}),
+    }
+
+
+def _root(kind: type, said: markers.Definition) -> Node:
+    """The schema, with what every object has."""
+    node = structural(kind)
+    own = {
+        "apiVersion": {"type": "string", "description": f"{said.group}/{said.version}."},
+        "kind": {"type": "string", "description": f"{kind.__name__}."},
+        # The API server describes it itself and refuses a description here.
+        "metadata": {"type": "object"},
+    }
+    return {**node, "properties": {**own, **node["properties"]}}
+
+
+class _Dumper(yaml.SafeDumper):
+    """As people write manifests: items of lists where their list begins, nothing by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

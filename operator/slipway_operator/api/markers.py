@@ -1,0 +1,158 @@
+"""What a field or a type says for the CRD alone, as controller-gen's markers do for Go types."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=type)
+
+_RULES = "__kubernetes_rules__"
+_DEFINITION = "__kubernetes_definition__"
+_OPEN = "__kubernetes_preserve_unknown_fields__"
+_REQUIRED = "__kubernetes_required__"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A CEL rule of the API server, and the sentence for who breaks it."""
+
+    cel: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of an integer or a string: int32, int64, date-time."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Values that the API server takes. The operator reads others too: a record may be of another release."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyText:
+    """An enumeration of which the API server takes any text, so that a later release can add to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListMap:
+    """A list that is merged by a key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSet:
+    """A list in which each value stands once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOf:
+    """A map that is kept as it is written, and that another type describes."""
+
+    type: type
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """Items or characters that the API server takes. The operator reads more: nobody else may stop it."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of `kubectl get`."""
+
+    name: str
+    type: str
+    path: str
+    description: str = ""
+    wide: bool = False  # shown with -o wide only
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Paths of the scale subresource."""
+
+    spec_replicas: str
+    status_replicas: str
+    selector: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a CustomResourceDefinition says beside the schema."""
+
+    group: str
+    version: str
+    plural: str
+    short_names: tuple[str, ...]
+    categories: tuple[str, ...]
+    columns: tuple[Column, ...]
+    status: bool = False
+    scale: Scale | None = None
+
+
+def rule(cel: str, message: str) -> Callable[[T], T]:
+    """Add a rule about a whole object; several are checked from the top."""
+
+    def mark(kind: T) -> T:
+        setattr(kind, _RULES, (Rule(cel, message), *vars(kind).get(_RULES, ())))
+        return kind
+
+    return mark
+
+
+def rules_of(kind: type) -> tuple[Rule, ...]:
+    """The rules of a type itself."""
+    found: tuple[Rule, ...] = vars(kind).get(_RULES, ())
+    return found
+
+
+def preserve_unknown_fields(kind: T) -> T:
+    """Let the API server keep fields that the type does not name."""
+    setattr(kind, _OPEN, True)
+    return kind
+
+
+def preserves_unknown_fields(kind: type) -> bool:
+    """Whether the API server keeps them."""
+    return bool(vars(kind).get(_OPEN, False))
+
+
+def required(*names: str) -> Callable[[T], T]:
+    """Fields of a part of the status that must be there; in a spec those without a default must."""
+
+    def mark(kind: T) -> T:
+        setattr(kind, _REQUIRED, names)
+        return kind
+
+    return mark
+
+
+def required_of(kind: type) -> tuple[str, ...]:
+    """The fields that `required` names."""
+    found: tuple[str, ...] = vars(kind).get(_REQUIRED, ())
+    return found
+
+
+def custom_resource(definition: Definition) -> Callable[[T], T]:
+    """Say that a type is the root of a CustomResourceDefinition."""
+
+    def mark(kind: T) -> T:
+        setattr(kind, _DEFINITION, definition)
+        return kind
+
+    return mark
+
+
+def definition_of(kind: Any) -> Definition:
+    """The definition of a root type."""
+    found: Definition = getattr(kind, _DEFINITION)
+    return found

@@ -1,0 +1,114 @@
+"""Custom resources as typed values; what cannot be read is a sentence that names its path."""
+
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+
+MOST_TOLD = 5  # things that are wrong, in one sentence
+LONGEST = 1024  # characters of a message: it goes into a status, and keys of maps are a part of paths
+_SHOWN = 80  # characters of a value
+# What encoding ends in that is no JSON: of texts and numbers that no API server sends, and of nesting without an end.
+_NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+class Unreadable(ValueError):
+    """What is written is no object of this type; the message names each place and says what belongs there."""
+
+
+def encoded(value: Any) -> bytes:
+    """As JSON.
+
+    Raises:
+        Unreadable: when it is none.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except _NO_JSON as error:
+        raise Unreadable(f"it is no JSON: {error}") from None
+
+
+def read(kind: type[T], written: bytes, at: str = "") -> T:
+    """Read JSON. `at`: the path of the value in its object.
+
+    Raises:
+        Unreadable: naming the path of all that is wrong.
+    """
+    try:
+        made: T = _adapter(cast(Hashable, kind)).validate_json(written)
+    except ValidationError as error:
+        found = [one for one in error.errors(include_url=False) if not _follows(one)]
+        told = [_sentence(one, at) for one in found[:MOST_TOLD]]
+        rest = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
+        raise Unreadable("; ".join([*told, *rest])[:LONGEST]) from None
+    return made
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(type, kind))
+
+
+def _follows(error: ErrorDetails) -> bool:
+    """Whether a list is only called short for items of it that cannot be read, which are named themselves."""
+    return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
+
+
+def _sentence(error: ErrorDetails, at: str) -> str:
+    path = at
+    for part in error["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return f"{path.lstrip('.') or 'it'}: {_wrong(error)}"
+
+
+def _wrong(error: ErrorDetails) -> str:
+    context: dict[str, Any] = error.get("ctx") or {}
+    if error["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return "is missing"
+    if error["type"] == "value_error":
+        return str(context["error"])
+    if error["type"] == "literal_error":
+        return f"must be {context['expected']}, and is {_shown(error)}"
+    words = _WORDS.get(error["type"])
+    return words(context, _shown(error)) if words else f"{error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _shown(error: ErrorDetails) -> str:
+    return repr(str(error["input"])[:_SHOWN])
+
+
+def _kind(what: str) -> Callable[[dict[str, Any], str], str]:
+    return lambda _, given: f"must be {what}, and is {given}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+_WORDS: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "enum": lambda context, given: f"must be {context['expected']}, and is {given}",
+    "greater_than": lambda context, given: f"must be above {context['gt']:.15g}, and is {given}",
+    "greater_than_equal": lambda context, given: f"must be at least {context['ge']:.15g}, and is {given}",
+    "less_than_equal": lambda context, given: f"must be at most {context['le']:.15g}, and is {given}",
+    "string_too_short": lambda context, _: f"must have at least {_count(context['min_length'], 'character')}",
+    "string_too_long": lambda context, _: f"must have at most {_count(context['max_length'], 'character')}",
+    "too_short": lambda context, _: f"must have at least {_count(context['min_length'], 'item')}",
+    "too_long": lambda context, _: f"must have at most {_count(context['max_length'], 'item')}",
+    "string_pattern_mismatch": lambda context, given: f"must match {context['pattern']}, and is {given}",
+    "int_type": _kind("a whole number"),
+    "int_from_float": _kind("a whole number"),
+    "int_parsing_size": _kind("a whole number of at most 64 bits"),
+    "float_type": _kind("a number"),
+    "finite_number": _kind("a number"),
+    "string_type": _kind("a text"),
+    "bool_type": _kind("true or false"),
+    "tuple_type": _kind("a list"),
+    "dict_type": _kind("an object"),
+    "model_type": _kind("an object"),
+    "dataclass_type": _kind("an object"),
+}

@@ -1,0 +1,1 @@
+"""slipway.dev/v1alpha1: ModelDeployment and AnalysisTemplate."""

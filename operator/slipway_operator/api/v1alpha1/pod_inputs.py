@@ -1,0 +1,276 @@
+"""What a pod depends on: the model, the server that runs it, and what it gets."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from slipway_operator.api.markers import ListMap, OneOf, Rule, rule
+from slipway_operator.api.types import ApiType, Int32, IntOrString
+
+HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._A-Za-z0-9]+$")]
+
+_POSITIVE = "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))"
+
+
+class HubTokenRef(ApiType):
+    """Secret of the same namespace with the hub's token. The fetcher alone gets it, as HF_TOKEN; it stands in no
+    revision, status or log. A changed value is no new revision: new pods read it."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: ObjectKey = HUB_TOKEN
+    """Key in it."""
+
+
+@rule(
+    "!has(self.revision) || self.uri.startsWith('hf://') || self.revision.matches('^sha256:[0-9a-f]{64}$')",
+    (
+        "spec.model.revision of an https://, pvc:// or file:// model is its digest: write sha256: and 64 "
+        "hexadecimal digits in lower case"
+    ),
+)
+@rule(
+    "!has(self.revision) || !self.uri.startsWith('hf://') || !self.revision.startsWith('sha256:')",
+    (
+        "spec.model.revision of an hf:// model is a branch, a tag or a commit: write for example main, or the "
+        "commit's 40 digits"
+    ),
+)
+@rule(
+    "!has(self.secretRef) || self.uri.startsWith('hf://')",
+    ("spec.model.secretRef holds a hub's token and goes with hf:// only: remove it, or use a uri like hf://org/model"),
+)
+@rule(
+    "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
+    (
+        "spec.model.name cannot change, because clients send it: create a second ModelDeployment with the new "
+        "name and move them over"
+    ),
+)
+class Model(ApiType):
+    """The model and the name it is served under. A change here is a new revision and starts a rollout."""
+
+    uri: Annotated[
+        str,
+        Field(min_length=1, max_length=2048),
+        Rule(
+            "self.matches('^(hf|https|pvc|file)://.+')",
+            "spec.model.uri must start with hf://, https://, pvc:// or file://; write for example hf://org/model",
+        ),
+        Rule(
+            "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$')",
+            "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.revision",
+        ),
+        Rule(
+            "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$')",
+            "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
+        ),
+        Rule(
+            "!self.startsWith('file://') || self.startsWith('file:///')",
+            "a file:// uri holds an absolute path: write file:///path/to/model",
+        ),
+        Rule(
+            "!self.contains('/../') && !self.endsWith('/..')",
+            "spec.model.uri must not contain '..': write the path without it",
+        ),
+        Rule(
+            "!self.matches('^[a-z]+://[^/?#]*@')",
+            "spec.model.uri must not hold credentials, for many can read it: write the host without them",
+        ),
+    ]
+    """Where the weights are: hf://org/model, https://host/model.tar, pvc://claim/path, or file:///path inside the
+    server image. Weights are safetensors; pickled files are refused."""
+    secret_ref: HubTokenRef | None = None
+    revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Branch, tag or commit of an hf:// repository; sha256: and a digest of an https:// archive or manifest, or of a
+    pvc:// or file:// folder. A branch is resolved once: the first pod reports its commit, and every later pod of
+    the revision loads that one. docs/server.md has the digest."""
+    name: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"),
+            Rule(
+                "!self.contains('/')",
+                (
+                    "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always "
+                    "reached; write for example Qwen3-0.6B"
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    """The name that clients send as "model". Default is metadata.name. It cannot change. It belongs to who claimed
+    it first; NAMESPACE/NAME of the ModelDeployment reaches it in any case."""
+    version: (
+        Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] | None
+    ) = None
+    """A version for people; answers carry it as model_version. Default is the revision's hash."""
+    task: Annotated[str, OneOf(("auto", "generate", "embed"))] = "auto"
+    """What the model does: generate text or embed it. auto reads it from the model's configuration."""
+    dtype: Annotated[str, OneOf(("auto", "float32", "bfloat16", "float16"))] = "auto"
+    """Number format of weights and arithmetic. auto takes the checkpoint's."""
+    quantization: Annotated[str, OneOf(("none", "int8"))] = "none"
+    """int8 computes weights and activations of linear layers in 8 bits, from the checkpoint's weights at load: half
+    the memory and up to twice the speed on CPUs with AVX512-VNNI; elsewhere pods refuse it."""
+    max_model_len: Annotated[Int32, Field(ge=16, le=10000000)] | None = None
+    """Longest prompt plus answer, in tokens. Default is the model's own limit."""
+
+
+class SecretKeyRef(ApiType):
+    """A key of a Secret."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: ObjectKey
+    """Key in it."""
+
+
+class ConfigMapKeyRef(ApiType):
+    """A key of a ConfigMap."""
+
+    name: ObjectName
+    """Name of the ConfigMap."""
+    key: ObjectKey
+    """Key in it."""
+
+
+@rule(
+    "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+    "valueFrom in spec.engine.env has either secretKeyRef or configMapKeyRef: write one of them",
+)
+class EnvSource(ApiType):
+    """Where its value comes from, in the same namespace. The revision holds the reference, and never the value."""
+
+    secret_key_ref: SecretKeyRef | None = None
+    config_map_key_ref: ConfigMapKeyRef | None = None
+
+
+@rule(
+    "has(self.value) != has(self.valueFrom)",
+    "a variable of spec.engine.env has either value or valueFrom: write one of them",
+)
+class EnvVar(ApiType):
+    """One variable."""
+
+    name: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=4096)] | None = None
+    """Its value. Not for secrets."""
+    value_from: EnvSource | None = None
+
+
+class Engine(ApiType):
+    """The server that runs the model. A change here is a new revision."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Image of the model server and its fetcher. Default is the operator's, remembered with each revision."""
+    args: Annotated[
+        tuple[Annotated[str, Field(max_length=1024, description="One argument.")], ...],
+        Field(max_length=64),
+        Rule(
+            (
+                "self.all(a, "
+                "!a.matches('^--(model|served-model-name|model-version|task|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host)(=.*)?$'))"
+            ),
+            (
+                "spec.engine.args must not set --model, --served-model-name, --model-version, --task, --dtype, "
+                "--quantization, --max-model-len, --host, --port, --probe-port or --drain-timeout: write spec.model "
+                "and spec.drain instead"
+            ),
+        ),
+    ] = ()
+    """More arguments for slipway-server, after those that the operator sets."""
+    env: Annotated[
+        tuple[EnvVar, ...],
+        Field(max_length=64),
+        Rule(
+            "self.all(e, !has(e.value) || !(e.name in ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HUGGINGFACE_TOKEN']))",
+            (
+                "spec.engine.env must not hold a hub's token, for many can read it: put it into a Secret and name that "
+                "in spec.model.secretRef"
+            ),
+        ),
+        Rule(
+            (
+                "self.all(e, !has(e.value) || "
+                "!e.name.matches('(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|CREDENTIALS?)$'))"
+            ),
+            (
+                "spec.engine.env must not hold a secret, for many can read it: put it into a Secret and write "
+                "valueFrom.secretKeyRef in place of value"
+            ),
+        ),
+        Rule(
+            "self.all(e, !has(e.value) || !e.value.matches('^[a-z0-9+]+://[^/?#@]*:[^/?#@]*@'))",
+            (
+                "a value of spec.engine.env must not hold a URL with credentials: put it into a Secret and write "
+                "valueFrom.secretKeyRef in place of value"
+            ),
+        ),
+        ListMap("name"),
+    ] = ()
+    """Environment. Values written here are for the server and the fetcher, for example HF_ENDPOINT; those of
+    valueFrom for the server alone."""
+
+
+class Accelerator(ApiType):
+    """Devices of one pod."""
+
+    resource: Annotated[
+        str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    ] = "nvidia.com/gpu"
+    """Name of the extended resource."""
+    count: Annotated[
+        Int32,
+        Field(ge=1),
+        Rule(
+            "self <= 1",
+            (
+                "spec.resources.accelerator.count must be 1: one pod's engine uses one device; write replicas for more "
+                "of them"
+            ),
+        ),
+    ]
+    """Number of devices. The engine computes a model on one."""
+
+
+class Resources(ApiType):
+    """What one model pod gets. A change here is a new revision."""
+
+    cpu: (
+        Annotated[
+            IntOrString, Rule(_POSITIVE, "spec.resources.cpu must be a positive quantity: write for example 4 or 500m")
+        ]
+        | None
+    ) = None
+    """CPU cores, requested and limited, for example 4 or 500m."""
+    memory: (
+        Annotated[
+            IntOrString, Rule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
+        ]
+        | None
+    ) = None
+    """Memory, requested and limited, for example 24Gi."""
+    storage: (
+        Annotated[
+            IntOrString,
+            Rule(
+                f"{_POSITIVE} && !quantity(string(self)).isGreaterThan(quantity('64Ti'))",
+                "spec.resources.storage must be a positive quantity of at most 64Ti: write for example 200Gi",
+            ),
+        ]
+        | None
+    ) = None
+    """Room on the node's disk for the files of an hf:// or https:// model, for example 200Gi; an archive needs it
+    twice. Default is 64Gi, of which no part is requested from the node in advance."""
+    accelerator: Accelerator | None = None
+
+
+class InputsRecord(ApiType):
+    """All that a user writes and a pod depends on. It is kept with each revision."""
+
+    model: Model
+    engine: Engine | None = None
+    resources: Resources | None = None

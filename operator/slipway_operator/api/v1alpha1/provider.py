@@ -1,0 +1,138 @@
+"""Who is asked for a measurement, and what stands for the arguments of the question."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from slipway_operator.api.markers import Rule, rule
+from slipway_operator.api.types import ApiType, Int32
+from slipway_operator.api.v1alpha1.analysis_job import JobProvider
+
+# Of an address with arguments only its beginning can be known.
+_URL = "self.matches('^(https?://[^ @/]+([/?][^ ]*)?|[{][{] *args[.][^ ]*.*)$')"
+
+
+class FieldRef(ApiType):
+    """A field of the ModelDeployment."""
+
+    field_path: Literal["metadata.name", "metadata.namespace"]
+    """Which one."""
+
+
+@rule(
+    "has(self.podTemplateHashValue) != has(self.fieldRef)",
+    "valueFrom of an argument has either podTemplateHashValue or fieldRef: write one of them",
+)
+class ArgumentSource(ApiType):
+    """Where its value comes from."""
+
+    pod_template_hash_value: Literal["Stable", "Latest"] | None = None
+    """The stable revision, or the one that is analysed."""
+    field_ref: FieldRef | None = None
+
+
+@rule(
+    "has(self.value) != has(self.valueFrom)",
+    "an argument of spec.args has either value or valueFrom: write one of them",
+)
+class Argument(ApiType):
+    """One argument."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([-_A-Za-z0-9]*[A-Za-z0-9])?$")]
+    """Its name between the braces."""
+    value: Annotated[str, Field(max_length=1024)] | None = None
+    """Its value. Not for secrets, which the status could show."""
+    value_from: ArgumentSource | None = None
+
+
+class SecretKeyRef(ApiType):
+    """A key of a Secret in the namespace of the template; the operator must be allowed to get it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the Secret."""
+    key: Annotated[str, Field(min_length=1, max_length=253)]
+    """Key in it."""
+
+
+class HeaderSource(ApiType):
+    """Where its whole value comes from."""
+
+    secret_key_ref: SecretKeyRef
+
+
+@rule("has(self.value) != has(self.valueFrom)", "a header has either value or valueFrom: write one of them")
+class Header(ApiType):
+    """One header."""
+
+    key: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9!#$%&*+.^_|~-]+$")]
+    """Its name."""
+    value: Annotated[str, Field(max_length=2048)] | None = None
+    """Its value. Not for secrets."""
+    value_from: HeaderSource | None = None
+
+
+class Prometheus(ApiType):
+    """An instant query. The result is a list of numbers for a vector, a number for a scalar; a matrix is an error."""
+
+    address: Annotated[
+        str,
+        Field(max_length=2048),
+        Rule(
+            _URL,
+            (
+                "address must be http:// or https:// with a host and without credentials: write for example "
+                "http://prometheus.monitoring.svc:9090"
+            ),
+        ),
+    ]
+    """Where Prometheus is, up to and without /api/v1/query."""
+    query: Annotated[str, Field(min_length=1, max_length=4096)]
+    """The query in PromQL."""
+    headers: Annotated[tuple[Header, ...], Field(max_length=16)] = ()
+    """Headers of the request."""
+    timeout: Annotated[Int32, Field(ge=1, le=300)] = 30
+    """How many seconds it may take."""
+
+
+@rule("!has(self.body) || self.method != 'GET'", "web.body goes with POST and PUT: write method: POST, or remove body")
+class Web(ApiType):
+    """A request whose answer is 2xx with JSON. The result is what jsonPath picks of it."""
+
+    url: Annotated[
+        str,
+        Field(max_length=2048),
+        Rule(
+            _URL,
+            (
+                "url must be http:// or https:// with a host and without credentials: write for example "
+                "http://quality.tools.svc/score"
+            ),
+        ),
+    ]
+    """What is asked. Redirects are not followed."""
+    method: Literal["GET", "POST", "PUT"] = "GET"
+    """How."""
+    headers: Annotated[tuple[Header, ...], Field(max_length=16)] = ()
+    """Headers of the request."""
+    body: Annotated[str, Field(max_length=16384)] | None = None
+    """What is sent; as application/json where no header says otherwise."""
+    json_path: Annotated[str, Field(max_length=512)] | None = None
+    """Which part of the answer is the result, for example {$.data[0].ok}. Without it all of it is."""
+    timeout_seconds: Annotated[Int32, Field(ge=1, le=300)] = 10
+    """How long it may take."""
+    insecure: bool | None = None
+    """Take any certificate."""
+
+
+@rule(
+    "[has(self.prometheus), has(self.web), has(self.job)].filter(given, given).size() == 1",
+    "a metric has exactly one provider of prometheus, web and job: write a metric for each",
+)
+class Provider(ApiType):
+    """Who is asked for a measurement."""
+
+    model_config = ConfigDict(extra="allow")  # to name a provider that there is not
+
+    prometheus: Prometheus | None = None
+    web: Web | None = None
+    job: JobProvider | None = None

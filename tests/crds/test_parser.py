@@ -1,0 +1,55 @@
+"""The operator reads what the API server takes, and names the same paths in what it refuses: one type makes both."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
+from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
+from slipway_operator.model.spec import Invalid, Spec, parse
+from tests.crds.cases import CEL_CASES, SCHEMA_CASES
+from tests.crds.objects import model_deployment
+from tests.support.api_server import ROOT
+
+KINDS = {"ModelDeployment": ModelDeployment, "AnalysisTemplate": AnalysisTemplate}
+# A revision may have been recorded by a release with more of them.
+OPEN = ("spec.model.task", "spec.model.dtype", "spec.model.quantization")
+UNIQUE = "engine.env.unique"  # keys of lists are compared by the API server alone
+
+REFUSED = [
+    pytest.param(case.says, bad, id=f"{case.id}-{place}")
+    for case in SCHEMA_CASES
+    for place, bad in enumerate(case.bad)
+    if case.says not in OPEN and case.id != UNIQUE
+]
+TAKEN = [
+    pytest.param(good, id=f"{case.id}-{place}")
+    for case in (*CEL_CASES, *SCHEMA_CASES)
+    for place, good in enumerate(case.good)
+]
+
+
+@pytest.mark.parametrize(("where", "bad"), REFUSED)
+def test_what_the_schema_refuses_the_operator_refuses_by_the_same_path(where: str, bad: dict[str, Any]) -> None:
+    found = parse(model_deployment(bad))
+    assert isinstance(found, Invalid)
+    assert re.search(rf"{re.escape(where)}[\w.\[\]]*: (must|is missing)", found.message), found.message
+
+
+@pytest.mark.parametrize("good", TAKEN)
+def test_what_the_rules_let_pass_is_read(good: dict[str, Any]) -> None:
+    found = parse(model_deployment(good))
+    assert isinstance(found, Spec), found
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
+def test_examples_are_read_whole(file: Any) -> None:
+    objects = [one for one in yaml.safe_load_all(file.read_text()) if one and one["kind"] in KINDS]
+    assert objects
+    for one in objects:
+        made = read(KINDS[one["kind"]], encoded(one))
+        written = made.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        assert written == {"spec": one["spec"]}, "a field is not known"
