@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.observed import Child
-from slipway_operator.model.status import Condition
 from slipway_operator.planning.conditions import FOREIGN_OBJECTS
 
 CONDITION = FOREIGN_OBJECTS
