@@ -61,6 +61,12 @@ To read: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` 
 omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also needs `get` of `analysistemplates`. To
 change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
 chart has added ModelDeployments to them.
+
+## While no operator runs
+A status is as old as its last write, and does not say so itself. So `slipway status` reads the operator's Lease
+(`status.lease`), which the chart lets everybody `get`. When nobody renews it, a line says `no operator runs`, and no
+forecast is shown. The forecast is also omitted when requests were last counted more than five minutes ago. Pods are
+read from the API server each time, so they are current.
 """
 
 

@@ -1,4 +1,4 @@
-"""Writes what is derived: five reference pages and the chart's copies of the CRDs. `--check` only compares."""
+"""Writes what is derived: reference pages, the operator's list of fields, the chart's CRDs. `--check` only compares."""
 
 import sys
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
+FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "spec_fields.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
@@ -53,14 +54,16 @@ def main(arguments: list[str]) -> int:
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
     source = CRD.read_text()
+    crd: Node = yaml.load(source, yaml.CSafeLoader)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(yaml.load(source, yaml.CSafeLoader)) + template_reference(),
+        ROOT / "docs" / "crd.md": reference(crd) + template_reference(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
+        FIELDS: known_fields(crd),
         CHART_CRDS / CRD.name: source,
         CHART_CRDS / TEMPLATE_CRD.name: TEMPLATE_CRD.read_text(),
     }
@@ -71,6 +74,19 @@ def reference(crd: Node) -> str:
     version = crd["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     return "\n".join([_HEADER, *_identity(crd, version), *_columns(version, "mdep"), *_fields(schema)]).rstrip() + "\n"
+
+
+def known_fields(crd: Node) -> str:
+    """Every field that a manifest may have, as a module of the operator."""
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    paths = [*schema["properties"], *(path for path, _, _ in _walk(schema["properties"]["spec"], "spec"))]
+    listed = "\n".join(f'    "{path}",' for path in paths)
+    return f'''"""Fields of a ModelDeployment, as crds/modeldeployments.yaml has them; written by docs/generate.py."""
+
+FIELDS = (
+{listed}
+)
+'''
 
 
 def template_reference() -> str:

@@ -30,8 +30,8 @@ _CAUSES = """\
 
 Why a revision lacks pods. The message names a pod, contains Kubernetes' own message, and says what to do;
 [troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the most specific
-reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler. Without a failure it is
-the state of the rollout.
+reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a field that was
+dropped. Without a failure it is the state of the rollout.
 """
 # Where the reason stands among the arguments of the functions that make an Event.
 _MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}

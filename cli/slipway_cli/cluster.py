@@ -2,6 +2,8 @@
 
 import json
 import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -37,6 +39,7 @@ class Cluster:
     def __init__(self, access: Access) -> None:
         """Reads nothing yet: a wrong option is told before a wrong kubeconfig."""
         self._access, self._timeout_s = access, access.request_timeout_s
+        self._now: datetime | None = None
 
     @cached_property
     def _target(self) -> Target:
@@ -94,6 +97,18 @@ class Cluster:
         except Missing:
             return None
 
+    def lease(self, namespace: str, name: str) -> Object | None:
+        """A Lease, of any namespace; None when there is none."""
+        where = f"namespaces/{quote(namespace, safe='')}/leases/{quote(name, safe='')}"
+        try:
+            return self._call("GET", f"/apis/coordination.k8s.io/v1/{where}")
+        except Missing:
+            return None
+
+    def now(self) -> datetime:
+        """The API server's clock at its last answer: that of this machine may be wrong."""
+        return self._now or datetime.now(UTC)
+
     def version(self) -> str:
         """Of the API server."""
         return str(self._call("GET", "/version").get("gitVersion"))
@@ -137,6 +152,7 @@ class Cluster:
             answer = self._client.call_api(
                 method, configuration.host + path, headers, body, _request_timeout=self._timeout_s
             )
+            self._now = _moment(answer.headers.get("Date"))
             return answer.status, _parse(answer.read())
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             # Of its own accord the library raises ApiException for TLS that fails only; statuses are returned.
@@ -172,6 +188,14 @@ class Cluster:
             where = f"namespace {self.namespace}"
             return Missing(f"there is no ModelDeployment {name} in {where}: `slipway get -A` lists all there are")
         return Trouble(f"this cluster does not serve {KIND}.{GROUP_VERSION}: install Slipway's chart (README.md)")
+
+
+def _moment(text: str | None) -> datetime | None:
+    """What a Date header says; None where a proxy made nonsense of it."""
+    try:
+        return parsedate_to_datetime(text).astimezone(UTC) if text else None
+    except ValueError:
+        return None
 
 
 def _parse(text: bytes) -> Object:

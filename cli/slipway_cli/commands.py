@@ -4,17 +4,17 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
 
-from slipway_cli import deployment, history, intents, live, saved, table, tree, view, waiting
+from slipway_cli import deployment, history, intents, lease, live, saved, table, tree, view, waiting
 from slipway_cli.deployment import Deployment, Json
 from slipway_cli.errors import Forbidden, Trouble
 from slipway_cli.history import Record
@@ -34,6 +34,8 @@ from slipway_cli.options import (
 
 if TYPE_CHECKING:
     from slipway_cli.cluster import Cluster
+
+T = TypeVar("T")
 
 RESOURCE = "modeldeployments.slipway.dev"
 DISTRIBUTION = "slipway"
@@ -304,16 +306,22 @@ def _look(cluster: "Cluster", name: str) -> view.View:
     """Everything about one ModelDeployment; what the user may not read is named, and the rest is shown."""
     obj, notes = cluster.deployment(name), []
 
-    def readable(what: str, read: Callable[[], Sequence[Json]]) -> Sequence[Json]:
+    def readable(what: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
         except Forbidden as error:
             notes.append(f"{what}: {error}")
-            return []
+            return otherwise
 
-    pods = readable("pods", lambda: cluster.pods(name))
-    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]))
-    return view.build(obj, pods, events, datetime.now(UTC), notes)
+    pods = readable("pods", lambda: cluster.pods(name), [])
+    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), [])
+    outdated = readable("whether an operator runs", lambda: _outdated(cluster, obj), None)
+    return view.build(obj, pods, events, cluster.now(), notes, outdated=outdated)
+
+
+def _outdated(cluster: "Cluster", obj: Json) -> str | None:
+    where = lease.place(obj)
+    return lease.outdated(where, cluster.lease(*where), cluster.now()) if where else None
 
 
 def _history(cluster: "Cluster", name: str) -> tuple[Deployment, list[Record]]:

@@ -21,7 +21,9 @@ _MARKS |= {REJECTED: ("[!]", "red"), SKIPPED: ("[-]", "dim")}
 
 def tree(view: View, now: datetime) -> Tree:
     """The whole view."""
-    head = Text("\n").join([_head(view), Text(view.message), *(Text(line, style="dim") for line in view.clocks)])
+    outdated = [Text(view.outdated, style="bold red")] if view.outdated else []
+    clocks = [Text(line, style="dim") for line in view.clocks]
+    head = Text("\n").join([_head(view), *outdated, Text(view.message), *clocks])
     root = Tree(head, guide_style="dim")
     for revision in view.revisions:
         branch = root.add(_revision(revision))

@@ -15,7 +15,7 @@ from slipway_cli.steps import StepLine
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
 # Conditions that are bad news when they are True; all others are when they are not.
-_NEGATIVE = ("NameConflict", "Stalled")
+_NEGATIVE = ("NameConflict", "Stalled", "UnknownField")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,19 @@ class View:
     events: tuple[EventView, ...]
     analyses: tuple[AnalysisView, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be read, and why
+    outdated: str | None = None  # why nobody keeps the status up to date; None while somebody does
 
 
 def build(
-    obj: Json, pod_items: Sequence[Json], event_items: Sequence[Json], now: datetime, notes: Iterable[str] = ()
+    obj: Json,
+    pod_items: Sequence[Json],
+    event_items: Sequence[Json],
+    now: datetime,
+    notes: Iterable[str] = (),
+    *,
+    outdated: str | None = None,
 ) -> View:
-    """Put together what the API server answered."""
+    """Put together what the API server answered. Forecasts are left out while the status is `outdated`."""
     of = deployment.read(obj)
     status = of.status
     return View(
@@ -92,15 +99,16 @@ def build(
         ready=status.get("ready"),
         model=status.get("model"),
         endpoint=status.get("endpoint"),
-        message=of.message,
+        message=_message(of, now, kept=outdated is None),
         clocks=tuple(_clocks(of, now)),
         revisions=tuple(_revisions(of, pod_items)),
         steps=steps.lines(of),
         conditions=tuple(_conditions(status)),
         # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
         events=tuple(_events(event_items) or _decisions(status)),
-        analyses=tuple(analysis.views(status.get("rollout") or {})),
+        analyses=tuple(analysis.views(status.get("rollout") or {}, now, kept=outdated is None)),
         notes=tuple(notes),
+        outdated=outdated,
     )
 
 
@@ -110,7 +118,8 @@ def headline(view: View) -> str:
     shares = ", ".join(
         f"{item.version or item.revision} {item.weight}% {item.ready}/{item.replicas}" for item in view.revisions
     )
-    return f"{view.phase}{step} [{shares or 'no pods'}] {view.message}"
+    outdated = f"{view.outdated}: " if view.outdated else ""
+    return f"{outdated}{view.phase}{step} [{shares or 'no pods'}] {view.message}"
 
 
 def as_data(value: Any) -> Any:
@@ -122,6 +131,11 @@ def as_data(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_data(item) for item in value]
     return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
+
+
+def _message(of: Deployment, now: datetime, *, kept: bool) -> str:
+    run = (of.status.get("rollout") or {}).get("analysis") or {}
+    return of.message if kept and analysis.is_recent(run, now) else analysis.without_forecast(of.message)
 
 
 def _clocks(of: Deployment, now: datetime) -> Iterator[str]:

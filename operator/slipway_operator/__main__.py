@@ -63,19 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _planning(settings: Settings) -> PlanSettings:
+    lease = f"{settings.own_namespace}/{settings.lease_name}"
+    return PlanSettings(settings.server_image, settings.endpoint, lease)
+
+
 def _names_file(target: str) -> bool:
     """A name of an object has neither slash nor such an ending."""
     return "/" in target or Path(target).suffix in (".yaml", ".yml", ".json") or Path(target).is_file()
 
 
 def _explain_file(settings: Settings) -> int:
-    planning = PlanSettings(settings.server_image, settings.endpoint)
+    planning = _planning(settings)
     print(explain.to_text(explain.from_file(Path(settings.target), planning, datetime.now(UTC))))
     return 0
 
 
 async def _explain(settings: Settings) -> int:
-    planning = PlanSettings(settings.server_image, settings.endpoint)
+    planning = _planning(settings)
     now = datetime.now(UTC)
     async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
         gateways = _gateways(settings, client, session)
@@ -191,7 +196,7 @@ async def _serve(
     try:
         await watch.wait_for_crd(client, settings.namespaces)
         # Tasks that are born before kopf starts are not its to cancel.
-        planning = PlanSettings(settings.server_image, settings.endpoint)
+        planning = _planning(settings)
         capacity = Capacity(Autoscalers(client))
         if settings.metrics_api_service:
             capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)

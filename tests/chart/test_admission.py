@@ -194,6 +194,16 @@ def test_roles_of_people_leave_status_alone(api: Api, namespace: str) -> None:
     assert all(api.apply(object_path(role), role, dryRun="All", fieldValidation="Strict").ok for role in (view, edit))
 
 
+@pytest.mark.finding("S12")
+def test_everybody_may_see_whether_the_operator_runs(api: Api, namespace: str) -> None:
+    """`slipway status` said how long an analysis takes, long after the operator was gone."""
+    _install_rbac(api, "default", namespace)
+    somebody = partial(_may, api, f"{namespace}:default", namespace, groups=("system:authenticated",))
+    _wait_for(partial(somebody, "get", "leases", "slipway-operator"))
+    assert [verb for verb in (*READ, *WRITE) if somebody(verb, "leases", "slipway-operator")] == ["get"]
+    assert not [verb for verb in (*READ, *WRITE) if somebody(verb, "leases", "another")]
+
+
 def _install_rbac(api: Api, scenario: str, namespace: str) -> None:
     kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount")
     for item in of_kind(objects(scenario, namespace), *kinds):
@@ -201,12 +211,14 @@ def _install_rbac(api: Api, scenario: str, namespace: str) -> None:
         assert applied.ok, applied.message
 
 
-def _may(api: Api, account: str, namespace: str, verb: str, resource: str, name: str = "") -> bool:
+def _may(
+    api: Api, account: str, namespace: str, verb: str, resource: str, name: str = "", groups: tuple[str, ...] = ()
+) -> bool:
     """Ask the API server whether a service account (NAMESPACE:NAME) may do this."""
     plural, _, subresource = resource.partition("/")
     attributes = {"verb": verb, "resource": plural, "subresource": subresource, "namespace": namespace, "name": name}
     attributes["group"] = GROUPS.get(plural, "")
-    spec = {"user": f"system:serviceaccount:{account}", "resourceAttributes": attributes}
+    spec = {"user": f"system:serviceaccount:{account}", "groups": groups, "resourceAttributes": attributes}
     body: dict[str, Any] = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     return bool(api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body).body["status"]["allowed"])
 

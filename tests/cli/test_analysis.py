@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
+
 from slipway_cli import view
 from slipway_cli.deployment import read
 from slipway_cli.intents import Change, promote
 from slipway_cli.steps import texts
 from tests.cli.objects import in_flight
-from tests.cli.test_view import drawn, look
+from tests.cli.test_view import NOW, drawn, look
 
 ROW = {
     "name": "ttft",
@@ -49,6 +51,18 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
         "│   ├── ttft     Undecided   20 of 412 (4.85%)   62 of 1236 (5.02%)   0.06 of 100   412 of 600 samples",
         "│   └── itl      NoData      0 of 0 (-)          0 of 0 (-)           1 of 100      -",
     ]
+
+
+@pytest.mark.finding("S12")
+@pytest.mark.parametrize("outdated", ["no operator runs", None])
+def test_forecasts_are_shown_only_while_somebody_counts(outdated: str | None) -> None:
+    """It said `about 102 min left` for good after the operator was uninstalled."""
+    obj = analyzing(verdict=VERDICT, readAt="2026-01-01T11:48:00Z" if outdated is None else "2026-01-01T11:59:59Z")
+    obj["status"]["message"] = "analysis llm-default: Inconclusive, Undecided: n=412; about 102 min left; held"
+    lines = drawn(view.build(obj, [], [], NOW, outdated=outdated))
+    assert not [line for line in lines if " left" in line]
+    assert "analysis llm-default: Inconclusive, Undecided: n=412; held" in lines
+    assert [line for line in lines if line.endswith(f"; last counted {'1s' if outdated else '12m'} ago")]
 
 
 def test_metrics_with_a_provider_are_shown_with_their_last_value() -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS
 from tests.operator.integration.conftest import MANIFEST
 from tests.support.processes import until
 
@@ -118,6 +118,18 @@ async def test_pause_holds_and_resume_lets_go(canary, ok, slipway):
     )
     await ok("resume", "chat")
     await canary.reaches("the pause of the steps", lambda now: now["rollout"].get("stepIndex") == 1)
+
+
+@pytest.mark.finding("S12")
+async def test_a_status_that_no_operator_keeps_says_so(canary, ok):
+    assert "no operator runs" not in await ok("status", "chat")
+    assert (await canary.operator.end())[0] == 0
+    named = f"{canary.namespace}/slipway-operator"
+    lines = (await ok("status", "chat")).splitlines()
+    assert lines[1] == f"no operator runs: its Lease {named} has no holder; what follows is as it was written last"
+    live = await canary.client.get(LEASES, canary.namespace, "slipway-operator")
+    await canary.client.delete(LEASES, canary.namespace, "slipway-operator", live["metadata"]["uid"])
+    assert f"no operator runs: its Lease {named} is gone" in await ok("status", "chat")
 
 
 async def test_watch_prints_a_line_for_each_change_until_it_is_interrupted(canary, ok, environment, api_server):

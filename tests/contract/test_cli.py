@@ -1,20 +1,27 @@
 """What the command line patches is what the operator acts on, and what the operator writes is what it understands."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from slipway_cli import analysis as cli_analysis
 from slipway_cli import cluster as cli_cluster
 from slipway_cli import history as cli_history
 from slipway_cli import intents, steps, waiting
+from slipway_cli import lease as cli_lease
 from slipway_cli.deployment import Deployment, read
 from slipway_cli.history import Record
 from slipway_cli.intents import Change, Decision, Nothing
 from slipway_operator.model import labels
+from slipway_operator.model.analysis import Outcome, Reason
+from slipway_operator.model.analysis_run import RunVerdict
 from slipway_operator.model.status import State
 from slipway_operator.model.strategy import parse_strategy
+from slipway_operator.planning import findings
 from slipway_operator.planning.guards import STEPPING
-from tests.support.model_cluster import ModelCluster, healthy, model
+from tests.support.model_cluster import SETTINGS, ModelCluster, healthy, model
 
 STRATEGIES: list[dict[str, Any]] = [
     {"canary": {"steps": [{"setWeight": 10}, {"pause": {}}, {"setWeight": 50}]}},
@@ -158,6 +165,22 @@ def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> Non
         obj["status"]["rollout"]["state"] = state.value
         assert isinstance(intents.promote_full(read(obj)), Change)
         assert isinstance(intents.abort(read(obj)), Change)
+
+
+@pytest.mark.finding("S12")
+@pytest.mark.parametrize("seconds", [1, 119, 120, 6120, 7200, 400_000])
+def test_the_operators_forecast_can_be_taken_out_of_its_words(seconds: int) -> None:
+    verdict = RunVerdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "n=412", datetime(2026, 1, 1, tzinfo=UTC), "1", "100")
+    assert " left" in findings.sentence(replace(verdict, seconds_left=seconds))
+    assert (
+        cli_analysis.without_forecast(f"{findings.sentence(replace(verdict, seconds_left=seconds))}; and more")
+        == f"{findings.sentence(verdict)}; and more"
+    )
+
+
+@pytest.mark.finding("S12")
+def test_the_command_line_finds_the_operators_lease() -> None:
+    assert cli_lease.place(healthy().obj()) == tuple(SETTINGS.lease.split("/"))
 
 
 def test_words_are_the_operators() -> None:

@@ -27,7 +27,11 @@ from tests.support.model_gateway import ModelGateway as ModelGateway
 from tests.support.model_invariants import WatchedWorld
 from tests.support.model_world import Pods
 
-SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://slipway-gateway.slipway-system.svc/v1")
+SETTINGS = PlanSettings(
+    server_image="slipway-server:1",
+    endpoint="http://slipway-gateway.slipway-system.svc/v1",
+    lease="slipway-system/slipway-operator",
+)
 WORDS = yaml.load((Path(__file__).parents[2] / "docs" / "status.yaml").read_text(), yaml.CSafeLoader)
 
 

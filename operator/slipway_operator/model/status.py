@@ -237,6 +237,7 @@ class Status:
     pause_conditions: tuple[PauseCondition, ...] = ()
     controller_pause: bool | None = None
     conditions: tuple[Condition, ...] = ()
+    lease: str | None = None  # namespace/name of the Lease by which people know whether an operator runs
 
     @property
     def last_decision(self) -> Decision | None:

@@ -1,6 +1,5 @@
 """Who scales a ModelDeployment: our HorizontalPodAutoscaler, a user's, or two that would fight; and if it works."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ from slipway_operator.manifests.autoscaler import (
     says_the_same,
 )
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model import labels
+from slipway_operator.model import labels, last_applied
 from slipway_operator.model.autoscaling import OWN_NAMES
 from slipway_operator.model.observed import Autoscaler, ScalerCondition
 from slipway_operator.model.plan import Create, Delete
@@ -26,7 +25,6 @@ from slipway_operator.planning.situation import Situation
 CONDITION = "Autoscaling"
 # The controller looks at a new HorizontalPodAutoscaler within its period, 15 s unless somebody chose otherwise.
 INERT_S = 60
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 Finding = tuple[bool, str, str]  # whether it works, reason, message
 
@@ -38,6 +36,11 @@ class Scaling:
     create: tuple[Create, ...] = ()
     delete: tuple[Delete, ...] = ()
     condition: Condition | None = None
+
+    @property
+    def told(self) -> tuple[Condition, ...]:
+        """The condition, where there is one."""
+        return (self.condition,) if self.condition else ()
 
 
 def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
@@ -129,7 +132,8 @@ def _foreign_providers(at: Situation) -> str:
 def _health(at: Situation, item: Autoscaler) -> Finding:
     """By the controller's own conditions: that the object exists says nothing."""
     if at.asleep:  # without pods there is little that it could read
-        return True, "Asleep", f"{_called(item)} has no pods to scale until somebody asks"
+        text = f"{_called(item)} has no pods to scale until somebody asks; it shows what it reads divided by them, 0/0"
+        return True, "Asleep", text
     for kind in ("AbleToScale", "ScalingActive"):
         said = _said(item, kind)
         if said and said.status == "False":
@@ -168,10 +172,5 @@ def _applies_replicas(entry: Json) -> bool:
 
 
 def _last_applied_has_replicas(obj: Json) -> bool:
-    text = (obj["metadata"].get("annotations") or {}).get(_LAST_APPLIED) or ""
-    if '"replicas"' not in text:
-        return False
-    try:
-        return "replicas" in (json.loads(text).get("spec") or {})
-    except (ValueError, AttributeError):
-        return False
+    spec = last_applied.manifest(obj).get("spec")
+    return isinstance(spec, dict) and "replicas" in spec

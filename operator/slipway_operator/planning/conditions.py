@@ -5,6 +5,15 @@ from datetime import datetime
 
 from slipway_operator.model.status import Condition
 
+NAME_CONFLICT, UNKNOWN_FIELD = "NameConflict", "UnknownField"
+# Of all others it is good that they hold.
+_BAD_NEWS = (NAME_CONFLICT, UNKNOWN_FIELD)
+
+
+def is_ill(item: Condition) -> bool:
+    """Whether a condition says that something is wrong."""
+    return item.status != ("False" if item.type in _BAD_NEWS else "True")
+
 
 def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) -> Condition:
     """A condition as it is now; its transition time is settled by `carry_over`."""

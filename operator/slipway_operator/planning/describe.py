@@ -20,7 +20,7 @@ from slipway_operator.planning import (
     service,
     sleep,
 )
-from slipway_operator.planning.conditions import condition
+from slipway_operator.planning.conditions import NAME_CONFLICT, UNKNOWN_FIELD, condition, is_ill
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -74,7 +74,7 @@ def conditions(course: Course, at: Situation, traffic: Traffic | None) -> list[C
 
 def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
     """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
-    ill = {item.type: item.reason for item in told if names.is_ill(item) and item.reason not in _UNSAID}
+    ill = {item.type: item.reason for item in told if is_ill(item) and item.reason not in _UNSAID}
     return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
 
 
@@ -84,8 +84,8 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 
 # Conditions by how much they explain, and reasons that only say that something is on its way.
-_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", names.CONDITION)
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling")
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", UNKNOWN_FIELD)
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 

@@ -8,9 +8,10 @@ from slipway_operator.model import names, wire
 from slipway_operator.model.names import Claim, Grants, Standing, Wish
 from slipway_operator.model.plan import Event
 from slipway_operator.model.status import Condition
+from slipway_operator.planning.conditions import NAME_CONFLICT
 from slipway_operator.planning.situation import Situation
 
-CONDITION = "NameConflict"
+CONDITION = NAME_CONFLICT
 TAKEN, RESERVED, GRANTED = "ModelNameTaken", "ModelNameReserved", "ModelNameGranted"
 INVALID, FULL, UNCLAIMED = "ModelNameInvalid", "ModelNamesFull", "ModelNameNotClaimed"
 
@@ -162,11 +163,6 @@ def condition(standing: Standing | None, before: Iterable[Condition], now: datet
     if not standing.lost:
         return []
     return [Condition(CONDITION, "True" if standing.known else "Unknown", standing.reason, standing.message, now)]
-
-
-def is_ill(item: Condition) -> bool:
-    """Whether a condition says that something is wrong: of all but this one it is good that they hold."""
-    return item.status != ("False" if item.type == CONDITION else "True")
 
 
 def model(at: Situation) -> str:

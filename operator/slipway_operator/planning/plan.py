@@ -28,10 +28,11 @@ from slipway_operator.planning import (
     restore,
     revision,
     sleep,
+    unknown_fields,
     wakeup,
     weights,
 )
-from slipway_operator.planning.autoscale import Scaling, scaling
+from slipway_operator.planning.autoscale import scaling
 from slipway_operator.planning.news import news, troubles
 from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
 from slipway_operator.planning.rollout import advance
@@ -45,6 +46,7 @@ class PlanSettings:
 
     server_image: str  # image of revisions whose spec names none
     endpoint: str  # base URL of the gateways for OpenAI clients
+    lease: str = ""  # namespace/name of the Lease of the operator that plans; empty where none does
 
 
 def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
@@ -72,10 +74,12 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     evicted = restart.evictions(course, at)
     gone = [name for name in retired(course, at) if _is_gone(at, name)]
     scaler = scaling(owner, at, obj)
-    now_said = _conditions(course, at, traffic, scaler, generation)
-    said = names.news(status.conditions, now_said)
+    also = [*scaler.told, *unknown_fields.conditions(obj, now)]
+    now_said = _conditions(course, at, traffic, also, generation)
+    said = (*names.news(status.conditions, now_said), *unknown_fields.news(status.conditions, now_said))
     told_so = _status(course, at, traffic, desired, settings.endpoint, obj)
-    renewed = replace(told_so, ended=ended, conditions=now_said, reason=describe.reason(now_said, course.rollout))
+    reason = describe.reason(now_said, course.rollout)
+    renewed = replace(told_so, ended=ended, conditions=now_said, reason=reason, lease=settings.lease or None)
     moved = (*news(course, at, desired, traffic, renewed.revisions, evicted), *sleep.news(course, at))
     return Plan(
         status=renewed,
@@ -186,11 +190,10 @@ def _status(
 
 
 def _conditions(
-    course: Course, at: Situation, traffic: Traffic | None, scaler: Scaling, generation: int
+    course: Course, at: Situation, traffic: Traffic | None, also: list[Condition], generation: int
 ) -> tuple[Condition, ...]:
     fresh = describe.conditions(course, at, traffic)
-    told = [*fresh, scaler.condition] if scaler.condition else fresh
-    told = [*told, *names.condition(at.observed.standing, at.status.conditions, at.now)]
+    told = [*fresh, *also, *names.condition(at.observed.standing, at.status.conditions, at.now)]
     return conditions.carry_over(told, at.status.conditions, generation)
 
 

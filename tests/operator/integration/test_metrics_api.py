@@ -5,6 +5,7 @@ import base64
 import contextlib
 import gc
 import json
+import platform
 import ssl
 import subprocess
 import warnings
@@ -332,3 +333,33 @@ async def speak(pods):
 
 async def inactive(client, namespace):
     return (await said(client, namespace, "ScalingActive")).get("status") == "False"
+
+
+@pytest.mark.finding("S12")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="what 0/0 is as an integer is the processor's choice")
+@pytest.mark.parametrize("group", [CUSTOM, EXTERNAL])
+async def test_the_real_controller_divides_by_the_pods_and_shows_no_number_without_one(
+    client, api_server, namespace, chat, served, tmp_path, group
+):
+    """`kubectl get hpa` of one that sleeps: whatever number we say, Kubernetes shows that number divided by no pods."""
+    _, _, pods = served
+    await everywhere(client)
+    await client.apply(AUTOSCALERS, horizontal_pod_autoscaler(Owner.of(chat), parse_autoscaling(SCALED), group))
+    reported = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
+    await client.put_status(MODEL_DEPLOYMENTS, {**reported, "status": {"replicas": 0, "selector": "a=b"}})
+    speaking = asyncio.create_task(speak(pods))
+    try:
+        with controller(api_server, tmp_path / "controller.log"):
+            await until(lambda: scale_is(client, namespace, 3), "it reads 12 and computes well nevertheless")
+            await until(lambda: shows_no_number(api_server, namespace), "12/0")
+            pods.waiting = 0
+            await until(lambda: scale_is(client, namespace, 1), "it reads 0 and computes well nevertheless")
+            await until(lambda: shows_no_number(api_server, namespace), "0/0")
+    finally:
+        speaking.cancel()
+
+
+async def shows_no_number(api_server, namespace):
+    """As docs/autoscaling.md says; should Kubernetes mend it, that sentence goes, and this test."""
+    shown = await asyncio.to_thread(kubectl, api_server, "get", "hpa", "chat-autoscaler", "-n", namespace)
+    return "-9223372036854775808m/4" in shown.stdout

@@ -332,6 +332,8 @@ def test_when_others_serve_both_groups_they_are_named() -> None:
             "kubectl apply",
         ),
         ({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"replicas": oops'}}, ""),
+        ({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"spec":7,"replicas":1}'}}, ""),
+        ({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"replicas":' + "[" * 50_000}}, ""),
         ({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"spec":{"a":{"replicas":2}}}'}}, ""),
         (
             {
@@ -347,7 +349,7 @@ def test_when_others_serve_both_groups_they_are_named() -> None:
             "",
         ),
     ],
-    ids=["server-side", "client-side", "malformed", "another-field", "the-autoscaler-itself"],
+    ids=["server-side", "client-side", "malformed", "no-map", "deep", "another-field", "the-autoscaler-itself"],
 )
 def test_a_manifest_that_also_sets_replicas_is_named(metadata: dict[str, Any], who: str) -> None:
     world = scaled()

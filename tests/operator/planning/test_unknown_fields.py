@@ -1,0 +1,144 @@
+"""Fields that the API server dropped from an applied manifest are said, with the field that may be meant."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_operator.model import last_applied
+from slipway_operator.model import status as status_room
+from slipway_operator.model.spec_fields import FIELDS
+from slipway_operator.planning import unknown_fields
+from slipway_operator.planning.plan import plan
+from tests.support.model_cluster import SETTINGS, ModelCluster, healthy
+
+pytestmark = pytest.mark.finding("S15")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MODEL = {"uri": "file:///models/v1"}
+
+
+def applied(text: str, **stored: Any) -> dict[str, Any]:
+    metadata = {"name": "chat", "namespace": "demo", "annotations": {last_applied.ANNOTATION: text}}
+    return {"metadata": metadata, "spec": {"model": MODEL, **stored}}
+
+
+def manifest(**spec: Any) -> str:
+    return json.dumps({"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {}, "spec": spec})
+
+
+def message(text: str, **stored: Any) -> str:
+    (told,) = unknown_fields.conditions(applied(text, **stored), NOW) or [None]
+    return told.message if told else ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"replica": 3}, 'unknown field "spec.replica" (did you mean "spec.replicas"?)'),
+        ({"resources": {"cpus": 1}}, 'unknown field "spec.resources.cpus" (did you mean "spec.resources.cpu"?)'),
+        ({"maxreplicas": 3}, 'unknown field "spec.maxreplicas" (did you mean "spec.replicas"?)'),
+        ({"uri": "x"}, 'unknown field "spec.uri" (did you mean "spec.model.uri"?)'),
+        ({"zzz": {"uri": 1}}, 'unknown field "spec.zzz";'),
+        (
+            {"engine": {"env": [{"name": "A", "value": "1"}, {"nam": "B"}]}},
+            'unknown field "spec.engine.env[1].nam" (did you mean "spec.engine.env[1].name"?)',
+        ),
+        ({"a.b\n\u202e": 1}, 'unknown field "spec.a.b\\n\\u202e";'),
+        ({"x" * 1000: 1}, f'unknown field "spec.{"x" * 64}";'),
+    ],
+)
+def test_one_is_named_with_what_may_be_meant(spec: dict[str, Any], said: str) -> None:
+    """It was dropped in silence."""
+    assert said in message(manifest(model=MODEL, **spec))
+
+
+def test_a_part_of_the_spec_at_the_wrong_place_is_named() -> None:
+    text = json.dumps({"spec": {"model": MODEL}, "strategy": {"canary": {}}})
+    assert 'unknown field "strategy" (did you mean "spec.strategy"?)' in message(text)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"replicas": 2, "strategy": {"canary": {"steps": [{"setWeight": 10}, {"pause": {}}]}}},
+        {"strategy": {"hooks": [{"name": "a", "metadata": {"any key": "b", "uri": "c"}}]}},
+        {"autoscaling": {"metrics": [{"selector": {"matchLabels": {"app.kubernetes.io/name": "x"}}}]}},
+        {"replicas": {"not": "a number"}, "engine": [{"unlike": "a map"}], "strategy": None},
+    ],
+)
+def test_what_the_schema_knows_and_free_keys_are_not(spec: dict[str, Any]) -> None:
+    assert message(manifest(model=MODEL, **spec)) == ""
+
+
+def test_a_field_that_left_the_spec_later_is_not() -> None:
+    """By the schema, not by what is stored: somebody may have edited it since."""
+    assert message(manifest(model=MODEL, paused=True)) == ""
+
+
+def test_what_a_newer_schema_kept_is_not() -> None:
+    text = manifest(model=MODEL, engine={"later": 1, "env": [{"soon": 1, "nam": 1}]})
+    said = message(text, engine={"later": 1, "env": [{"soon": 1}]})
+    assert "later" not in said and "soon" not in said and "env[0].nam" in said
+
+
+def test_many_are_counted_no_further_than_five() -> None:
+    said = message(manifest(model=MODEL, **{f"x{place:02}": 1 for place in range(500)}))
+    assert said.count("unknown field") == 5 and " and more; " in said and len(said) < 1000
+
+
+NONSENSE = [
+    *("", "null", "7", "[]", '"spec"', "{", '{"spec"', '{"spec": 7}', '{"spec": [[{"a": 1}]]}', '"\ud800"'),
+    *("[" * 50_000, '{"spec":' * 8000, '{"spec":{"replicas":' + "9" * 5000 + "}}", '{"\\ud800": 1}'),
+    " " * 70_000 + '{"a": 1}',
+]
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+def test_what_cannot_be_read_says_nothing(text: str) -> None:
+    """Anybody may write the annotation."""
+    obj = applied(text)
+    assert unknown_fields.conditions(obj, NOW) == []
+    world = healthy()
+    live = world.obj()
+    live["metadata"]["annotations"] = obj["metadata"]["annotations"]
+    plan(live, world.parsed(), world.observed(), SETTINGS, world.now)
+
+
+NAMES = st.text() | st.sampled_from(sorted({field.rpartition(".")[2].rstrip("[]") for field in FIELDS}))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(NAMES, inner),
+    max_leaves=30,
+)
+
+
+@given(JSON, JSON)
+def test_no_annotation_is_an_exception_or_a_long_message(written: Any, stored: Any) -> None:
+    told = unknown_fields.conditions({**applied(json.dumps({"spec": written})), "spec": stored}, NOW)
+    assert all(len(item.message) < 6000 and item.message.isprintable() for item in told)
+
+
+def test_it_is_told_once_and_hides_nothing() -> None:
+    world = healthy()
+    told: list[str] = []
+
+    def look(text: str) -> ModelCluster:
+        obj = world.obj()
+        obj["metadata"]["annotations"] = {last_applied.ANNOTATION: text}
+        decided = plan(obj, world.parsed(), world.observed(), SETTINGS, world.now)
+        world.keep(decided.status, status_room.render(decided.status))
+        told.extend(event.reason for event in decided.events)
+        return world
+
+    status = look(manifest(model=MODEL, replica=2)).obj()["status"]
+    assert (status["phase"], status["reason"], told) == ("Healthy", "UnknownField", ["UnknownField"])
+    look(manifest(model=MODEL, replica=2))
+    assert told == ["UnknownField"]
+    look(manifest(model=MODEL, replicass=2))
+    assert told == ["UnknownField", "UnknownField"]
+    status = look(manifest(model=MODEL)).obj()["status"]
+    assert "reason" not in status and "UnknownField" not in [item["type"] for item in status["conditions"]]
