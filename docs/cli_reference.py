@@ -67,7 +67,7 @@ operator's namespace.
 
 ## While no operator runs
 A status is as old as its last write, and does not say so itself. So `slipway status` reads the operator's Lease
-(`status.lease`), which the chart lets everybody `get`. When no operator renews it, a line says `no operator runs`, and no
+(`status.lease`), which the chart lets everybody `get`. When it is not renewed, a line says `no operator runs`, and no
 forecast is shown. The forecast is also omitted when requests were last counted more than five minutes ago. Pods are
 read from the API server each time, so they are current.
 """
