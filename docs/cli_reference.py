@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from slipway_cli import errors
-from slipway_cli.commands import cli
+from slipway_cli.commands.root import cli
 
 RECORDING = Path(__file__).resolve().parent / "recordings" / "status-watch.txt"
 WHERE = ("namespace", "context", "kubeconfig", "request_timeout")
@@ -38,12 +38,14 @@ slipway promote chat                            # ends this pause; --full skips 
 slipway abort chat                              # or: back to the stable revision, at once
 slipway retry chat                              # the same revision once more
 slipway history chat --diff                     # pod inputs that the new revision changes
+slipway history chat                            # revisions, and why attempts of them were rejected
 slipway undo chat                               # the revision that served before, without steps
 slipway wait chat --for=stable=2                # by spec.model.version, or by the revision's hash
 ```
 `pause` and `resume` set and clear `spec.paused`, which holds a rollout at any point. `promote` ends a pause step. The
 patches name their target (`status.rollout.token`), so a repeated or late patch changes nothing. `--dry-run` prints the
-kubectl command and changes nothing. A command with nothing to do prints why and exits with 1.
+kubectl command and changes nothing. A command with nothing to do prints why and exits with 1. `undo` prints a warning
+when the revision was rejected before; `status` shows a line while a rollback holds.
 
 ## Why it was rejected
 ```
@@ -61,7 +63,7 @@ To read: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` 
 omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also needs `get` of `analysistemplates`. To
 change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
 chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
-everybody `get` it.
+everybody `get` it. `explain` also needs `get` of `pods` and `create` of `pods/exec` in the operator's namespace.
 
 ## Without an operator
 A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says

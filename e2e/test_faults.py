@@ -17,7 +17,7 @@ from e2e.faults import FAULTS, Fault, Row
 from e2e.flow import Ended, Flow, Shape
 from e2e.installation import Installation
 from examples.demo.report import commit, machine, write
-from slipway_cli import evidence
+from slipway_cli.views import evidence
 
 REJECTED_S = 180  # for the verdict: a fault in 2 % of the requests takes chance and a minute
 THRESHOLD_STREAMS = 120  # of stable, before anything is released: from a hundred on it is known what is slow
@@ -131,8 +131,8 @@ def judged_again(chat: Deployment, fault: Fault) -> None:
     """`slipway analyze` says what the operator said: by the status that the API server kept, in another process."""
     obj = chat.kube.deployment(chat.name, chat.namespace)
     own = {} if fault.template == faults.BUILT_IN else {fault.template: faults.spec_of(chat, fault.template)}
-    for review in evidence.reviews(obj, own):
-        print(f"\n{fault.name}", *evidence.lines(review), sep="\n")
+    for review in evidence.judge_again(obj, own):
+        print(f"\n{fault.name}", *evidence.format_review(review), sep="\n")
         assert review.notes == ()
 
 

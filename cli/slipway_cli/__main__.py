@@ -7,8 +7,8 @@ from typing import NoReturn
 import click
 from click.shell_completion import ShellComplete
 
-from slipway_cli.commands import cli
-from slipway_cli.errors import INTERRUPTED, Trouble
+from slipway_cli.commands.root import cli
+from slipway_cli.errors import INTERRUPTED, CommandError
 
 PLUGIN = "kubectl slipway"
 NO_FILES = 4  # cobra's directive: complete no file names
@@ -24,14 +24,14 @@ def main() -> NoReturn:
         code = usage.exit_code
     except click.Abort:
         code = INTERRUPTED
-    except Trouble as trouble:
+    except CommandError as trouble:
         click.echo(f"error: {trouble}", err=True)
         code = trouble.code
     sys.exit(code or 0)
 
 
 def complete_for_kubectl() -> None:
-    """`kubectl_complete-slipway`: kubectl asks it what may follow `kubectl slipway ARGUMENTS...`."""
+    """`kubectl_complete-slipway`: kubectl runs it to complete `kubectl slipway ARGUMENTS...`."""
     *before, incomplete = sys.argv[1:] or [""]
     for item in ShellComplete(cli, {}, PLUGIN, "").get_completions(before, incomplete):
         print(f"{item.value}\t{item.help}" if item.help else item.value)

@@ -3,31 +3,31 @@
 FAILED, TIMED_OUT, REJECTED, INTERRUPTED = 1, 3, 4, 130
 
 
-class Trouble(Exception):
-    """A sentence that says what is wrong and what to do."""
+class CommandError(Exception):
+    """A sentence with the cause and what to do."""
 
     code = FAILED
 
 
-class Missing(Trouble):
+class ObjectNotFound(CommandError):
     """The object does not exist."""
 
 
-class Forbidden(Trouble):
+class Forbidden(CommandError):
     """The user may not do this."""
 
 
-class Unreachable(Trouble):
+class Unreachable(CommandError):
     """The API server does not answer now; later it may."""
 
 
-class TimedOut(Trouble):
+class TimedOut(CommandError):
     """What was waited for did not come in time."""
 
     code = TIMED_OUT
 
 
-class Rejected(Trouble):
+class Rejected(CommandError):
     """What was waited for will not come: the revision was rejected."""
 
     code = REJECTED

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
@@ -80,19 +82,28 @@ def _explain_file(settings: Settings) -> int:
 
 
 async def _explain(settings: Settings) -> int:
-    planning = _planning(settings)
     now = datetime.now(UTC)
     async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
-        gateways = _gateways(settings, client, session)
         try:
-            found = await explain.from_cluster(
-                client, gateways, settings.target_namespace, settings.target, planning, now
-            )
+            obj = await client.get(MODEL_DEPLOYMENTS, settings.target_namespace, settings.target)
+            settings = _as_operator_of(obj, settings)
+            gateways, planning = _gateways(settings, client, session), _planning(settings)
+            found = await explain.from_cluster(client, gateways, obj, planning, now)
         except ApiError as error:
             print(f"slipway-operator: {settings.target_namespace}/{settings.target}: {error}", file=sys.stderr)
             return 1
     print(explain.to_text(found))
     return 0
+
+
+def _as_operator_of(obj: dict[str, Any], settings: Settings) -> Settings:
+    """The settings of the operator that keeps the object, as far as its status names them: `explain` runs anywhere."""
+    status = obj.get("status") or {}
+    namespace, _, lease = str(status.get("lease") or "").partition("/")
+    if not (namespace and lease):
+        return settings
+    endpoint = str(status.get("endpoint") or settings.endpoint)
+    return replace(settings, own_namespace=namespace, lease_name=lease, endpoint=endpoint)
 
 
 async def _run(settings: Settings) -> int:

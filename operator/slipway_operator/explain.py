@@ -11,7 +11,6 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Observed
 from slipway_operator.planning.plan import PlanSettings, explain
@@ -51,12 +50,11 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
 
 
 async def from_cluster(
-    client: Client, gateways: Gateways, namespace: str, name: str, settings: PlanSettings, now: datetime
+    client: Client, gateways: Gateways, obj: Object, settings: PlanSettings, now: datetime
 ) -> Object:
-    """Explain what the cluster holds now."""
-    obj = await client.get(MODEL_DEPLOYMENTS, namespace, name)
+    """Explain a ModelDeployment as the cluster holds it, with its children as they are now."""
     obj["metadata"].pop("managedFields", None)
-    children = await Known().read(client, (namespace, name))
+    children = await Known().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
     return _explained(obj, await observe(client, gateways, obj, children), settings, now)
 
 

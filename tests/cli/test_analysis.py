@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import view
-from slipway_cli.deployment import read
-from slipway_cli.intents import Change, promote
-from slipway_cli.steps import texts
+from slipway_cli.objects.deployment import read_deployment
+from slipway_cli.rollouts.intents import Change, promote
+from slipway_cli.views import status
+from slipway_cli.views.steps import describe_steps
 from tests.cli.objects import in_flight
 from tests.cli.test_view import NOW, drawn, look
 
@@ -59,7 +59,7 @@ def test_forecasts_are_shown_only_while_somebody_counts(outdated: str | None) ->
     """It said `about 102 min left` for good after the operator was uninstalled."""
     obj = analyzing(verdict=VERDICT, readAt="2026-01-01T11:48:00Z" if outdated is None else "2026-01-01T11:59:59Z")
     obj["status"]["message"] = "analysis llm-default: Inconclusive, Undecided: n=412; about 102 min left; held"
-    lines = drawn(view.build(obj, [], [], NOW, outdated=outdated))
+    lines = drawn(status.build_view(obj, [], [], NOW, outdated=outdated))
     assert not [line for line in lines if " left" in line]
     assert "analysis llm-default: Inconclusive, Undecided: n=412; held" in lines
     assert [line for line in lines if line.endswith(f"; last counted {'1s' if outdated else '12m'} ago")]
@@ -84,7 +84,7 @@ def test_one_without_a_verdict_counts_and_one_in_the_background_says_so() -> Non
     titles = {item.title: item.lines[0] for item in look(obj).analyses}
     assert titles["analysis llm-default"] == "counting; no verdict yet"
     assert titles["analysis mine in the background"].startswith("Inconclusive (Undecided)")
-    assert view.as_data(look(obj))["analyses"][0]["title"] == "analysis llm-default"
+    assert status.to_data(look(obj))["analyses"][0]["title"] == "analysis llm-default"
 
 
 def test_an_analysis_is_no_wait_for_pods() -> None:
@@ -93,10 +93,12 @@ def test_an_analysis_is_no_wait_for_pods() -> None:
 
 def test_an_analysis_step_in_words() -> None:
     analysis = {"templates": [{"templateName": "llm-default"}], "maxDuration": "60m"}
-    assert list(texts({"canary": {"steps": [{"analysis": analysis}]}})) == ["analysis llm-default, at most 60m"]
+    assert list(describe_steps({"canary": {"steps": [{"analysis": analysis}]}})) == [
+        "analysis llm-default, at most 60m"
+    ]
 
 
 def test_promote_skips_an_analysis_and_says_that_it_does() -> None:
-    decided = promote(read(analyzing()))
+    decided = promote(read_deployment(analyzing()))
     assert isinstance(decided, Change)
     assert "the analysis, without a verdict, at step 2 of 4 ends" in decided.text

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from slipway_cli import chart, picture
-from slipway_cli.commands import cli
-from slipway_cli.errors import Trouble
-from slipway_cli.evidence import reviews
+from slipway_cli.commands.root import cli
+from slipway_cli.errors import CommandError
+from slipway_cli.views import chart, picture
+from slipway_cli.views.evidence import judge_again
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing
 from tests.operator.planning.test_measuring import measuring
 from tests.support.api_server import GROUP_PATH, Api
@@ -41,7 +41,7 @@ def analyze(*arguments: str | Path, text: str | None = None) -> Result:
 
 
 def trouble(result: Result) -> str:
-    assert isinstance(result.exception, Trouble), result.output
+    assert isinstance(result.exception, CommandError), result.output
     return str(result.exception)
 
 
@@ -106,11 +106,11 @@ def test_a_picture_is_a_png(saved: Path, tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_made_says_why(
     rejected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = reviews(rejected, {"quick": QUICK})
-    with pytest.raises(Trouble, match="cannot be written: No such file or directory"):
+    found = judge_again(rejected, {"quick": QUICK})
+    with pytest.raises(CommandError, match="cannot be written: No such file or directory"):
         picture.draw(found, tmp_path / "nowhere" / "evidence.png")
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(Trouble, match="pip install matplotlib"):
+    with pytest.raises(CommandError, match="pip install matplotlib"):
         picture.draw(found, tmp_path / "evidence.png")
 
 
@@ -167,7 +167,7 @@ def test_a_cluster_is_asked_for_object_and_template(
 
 
 def test_a_chart_holds_a_value_until_the_next_one() -> None:
-    *rows, axis, times = chart.plot([(15, 0.0), (30, 2.0)], 2.0, low=0, high=2, end=60)
+    *rows, axis, times = chart.draw_plot([(15, 0.0), (30, 2.0)], 2.0, low=0, high=2, end=60)
     assert rows[0] == f"{'100':>8} |" + "-" * 29 + "*" * 31
     assert rows[-1] == f"{'1':>8} |" + " " * 14 + "*" * 15
     assert [row.strip() for row in rows[1:-1]] == ["|", "|", "|", "10 |", "|", "|", "|"]
@@ -176,11 +176,11 @@ def test_a_chart_holds_a_value_until_the_next_one() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (-3, 4), (-1, 5), (-3, 20)])
 def test_every_power_of_ten_has_a_row(low: int, high: int) -> None:
-    rows = chart.plot([(1, 0.0)], 2.0, low=low, high=high, end=10)
+    rows = chart.draw_plot([(1, 0.0)], 2.0, low=low, high=high, end=10)
     powers = [row.split("|")[0].strip() for row in rows[:-2]]
     assert [float(power) for power in powers if power] == pytest.approx([10.0**n for n in range(high, low - 1, -1)])
 
 
 def test_a_spark_is_empty_before_the_first_value_and_keeps_to_its_edges() -> None:
-    line = chart.spark([(8, -9.0), (16, 99.0)], low=0.0, high=2.0, end=16)
+    line = chart.draw_sparkline([(8, -9.0), (16, 99.0)], low=0.0, high=2.0, end=16)
     assert line == " " * 7 + "▁" * 8 + "█"

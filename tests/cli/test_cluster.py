@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_cli import cluster
-from slipway_cli.access import Access
-from slipway_cli.cluster import Cluster
-from slipway_cli.errors import Trouble, Unreachable
+from slipway_cli.cluster import client
+from slipway_cli.cluster.access import Access
+from slipway_cli.cluster.client import ClusterClient
+from slipway_cli.errors import CommandError, Unreachable
 
 CONFLICT = {"kind": "Status", "reason": "Conflict", "message": "the object has been modified"}
 PATCH = {"spec": {"rollout": {"promote": "aaaaaaaaaa/1/1"}}}
-Answers = Callable[..., tuple[Cluster, list[dict[str, Any]]]]
+Answers = Callable[..., tuple[ClusterClient, list[dict[str, Any]]]]
 
 
 @pytest.fixture
 def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
     """A server that answers in turn with these statuses, and what it was asked."""
-    monkeypatch.setattr(cluster, "FIRST_PAUSE_S", 0)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0)
     statuses: list[int] = []
     asked: list[dict[str, Any]] = []
 
@@ -54,9 +54,9 @@ def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answe
         path = tmp_path / "kubeconfig"
         path.write_text(yaml.safe_dump(config))
 
-        def answer(*given: int) -> tuple[Cluster, list[dict[str, Any]]]:
+        def answer(*given: int) -> tuple[ClusterClient, list[dict[str, Any]]]:
             statuses.extend(given)
-            return Cluster(Access(kubeconfig=str(path))), asked
+            return ClusterClient(Access(kubeconfig=str(path))), asked
 
         yield answer
         server.shutdown()
@@ -80,6 +80,6 @@ def test_it_ends_with_what_the_api_server_said_last(answering: Answers) -> None:
 
 def test_a_refusal_is_not_repeated(answering: Answers) -> None:
     client, asked = answering(422)
-    with pytest.raises(Trouble, match="the object has been modified"):
+    with pytest.raises(CommandError, match="the object has been modified"):
         client.patch("chat", PATCH)
     assert len(asked) == 1

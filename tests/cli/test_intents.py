@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import intents
-from slipway_cli.deployment import read
-from slipway_cli.history import Record
-from slipway_cli.intents import Change, Nothing
+from slipway_cli.objects.deployment import read_deployment
+from slipway_cli.objects.history import RevisionRecord
+from slipway_cli.rollouts import intents
+from slipway_cli.rollouts.intents import Change, Nothing
 from tests.cli.objects import CANARY, STABLE, deployment, idle, in_flight
 
 RECORDS = [
-    Record(1, STABLE, "v1", "image", None, {}),
-    Record(2, CANARY, "v2", "image", None, {}),
+    RevisionRecord(1, STABLE, "v1", "image", None, {}),
+    RevisionRecord(2, CANARY, "v2", "image", None, {}),
 ]
 ABORTED = in_flight("Aborted", "Degraded")
 FIRST = deployment({"rollout": {"state": "Initializing", "revision": STABLE}, "message": "first comes up"})
@@ -45,7 +45,7 @@ CASES = [
 
 @pytest.mark.parametrize(("decide", "obj", "says"), CASES)
 def test_nothing_to_do(decide: Any, obj: dict[str, Any], says: str) -> None:
-    decided = decide(read(obj))
+    decided = decide(read_deployment(obj))
     assert isinstance(decided, Nothing), decided
     assert says in decided.why
 
@@ -53,19 +53,19 @@ def test_nothing_to_do(decide: Any, obj: dict[str, Any], says: str) -> None:
 def test_a_spec_that_the_operator_has_not_seen_is_named_as_a_reason() -> None:
     obj = idle()
     obj["metadata"]["generation"] = 4
-    decided = intents.promote(read(obj))
+    decided = intents.promote(read_deployment(obj))
     assert isinstance(decided, Nothing) and "has not looked at the last change" in decided.why
 
 
 def test_a_rejected_revision_that_nobody_wants_is_not_retried() -> None:
     obj = in_flight("Aborted", "Degraded")
     obj["status"]["currentRevision"] = "cccccccccc"
-    decided = intents.retry(read(obj))
+    decided = intents.retry(read_deployment(obj))
     assert isinstance(decided, Nothing) and "is not what the spec asks for any more" in decided.why
 
 
 def test_full_promotion_of_a_held_rollout_says_that_it_is_held() -> None:
-    decided = intents.promote_full(read(in_flight(paused=True)))
+    decided = intents.promote_full(read_deployment(in_flight(paused=True)))
     assert isinstance(decided, Change) and "spec.paused holds it until `slipway resume chat`" in decided.text
 
 
@@ -80,12 +80,26 @@ UNDO_CASES = [
 
 @pytest.mark.parametrize(("obj", "to", "says"), UNDO_CASES)
 def test_nothing_to_undo(obj: dict[str, Any], to: str | None, says: str) -> None:
-    decided = intents.undo(read(obj), RECORDS, to)
+    decided = intents.undo(read_deployment(obj), RECORDS, to)
     assert isinstance(decided, Nothing) and says in decided.why
 
 
 def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
     obj = idle(currentRevision=CANARY)
     obj["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
-    decided = intents.undo(read(obj), RECORDS, CANARY)
+    decided = intents.undo(read_deployment(obj), RECORDS, CANARY)
     assert isinstance(decided, Change) and decided.spec == {"rollout": {"rollbackTo": None}}
+
+
+@pytest.mark.finding("S11")
+def test_undo_to_a_rejected_revision_warns_with_the_reason() -> None:
+    told = {"message": f"revision {CANARY}, attempt 1, is rejected: it was too slow"}
+    decided = intents.undo(read_deployment(idle(abortedRevisions=[f"{CANARY}/1"], decisions=[told])), RECORDS, CANARY)
+    assert isinstance(decided, Change) and decided.warning
+    assert decided.warning == f"revision {CANARY} was rejected, attempt 1: it was too slow"
+
+
+@pytest.mark.finding("S11")
+def test_undo_to_a_revision_that_served_warns_of_nothing() -> None:
+    decided = intents.undo(read_deployment(idle(previousRevision=CANARY)), RECORDS, None)
+    assert isinstance(decided, Change) and decided.warning is None

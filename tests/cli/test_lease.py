@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import lease, view
+from slipway_cli.objects import lease
+from slipway_cli.views import status
 from tests.cli.objects import idle
 from tests.cli.test_view import NOW, drawn
 
@@ -30,27 +31,27 @@ def renewed(ago_s: float, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_nobody_renews_it(live: dict[str, Any] | None, why: str) -> None:
-    assert lease.outdated(WHERE, live, NOW) == (
+    assert lease.find_outage(WHERE, live, NOW) == (
         f"no operator runs: its Lease slipway-system/slipway-operator {why}; what follows is as it was written last"
     )
 
 
 @pytest.mark.parametrize("live", [renewed(0), renewed(19.5), renewed(-3), renewed(50, leaseDurationSeconds=60)])
 def test_somebody_renews_it(live: dict[str, Any]) -> None:
-    assert lease.outdated(WHERE, live, NOW) is None
+    assert lease.find_outage(WHERE, live, NOW) is None
 
 
 @pytest.mark.parametrize(
     ("said", "place"), [("a/b", ("a", "b")), ("a", None), ("", None), (None, None), ("/b", None), ("a/", None)]
 )
 def test_where_it_is_stands_in_the_status(said: str | None, place: tuple[str, str] | None) -> None:
-    assert lease.place(idle(lease=said)) == place
+    assert lease.parse_place(idle(lease=said)) == place
 
 
 def test_a_status_without_an_operator_says_so_first() -> None:
-    why = lease.outdated(WHERE, None, NOW)
-    seen = view.build(idle(), [], [], NOW, outdated=why)
+    why = lease.find_outage(WHERE, None, NOW)
+    seen = status.build_view(idle(), [], [], NOW, outdated=why)
     assert drawn(seen)[:3] == ["demo/chat  Healthy", why, "serving"]
-    assert view.headline(seen) == f"{why}: Healthy [no pods] serving"
-    assert view.as_data(seen)["outdated"] == why
-    assert "outdated" not in view.as_data(view.build(idle(), [], [], datetime(2026, 1, 1, tzinfo=UTC)))
+    assert status.format_headline(seen) == f"{why}: Healthy [no pods] serving"
+    assert status.to_data(seen)["outdated"] == why
+    assert "outdated" not in status.to_data(status.build_view(idle(), [], [], datetime(2026, 1, 1, tzinfo=UTC)))

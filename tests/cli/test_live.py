@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from slipway_cli import live, view
 from slipway_cli.errors import Unreachable
-from slipway_cli.view import View
+from slipway_cli.views import live, status
+from slipway_cli.views.status import View
 from tests.support.api_server import GROUP_PATH, Api
 
 from .conftest import SCRIPTS
 from .objects import idle
 
-SEEN = view.build(idle(), [], [], datetime(2026, 1, 1, tzinfo=UTC))
+SEEN = status.build_view(idle(), [], [], datetime(2026, 1, 1, tzinfo=UTC))
 
 
 @pytest.fixture

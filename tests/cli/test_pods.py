@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import pods
+from slipway_cli.objects import pods
 from tests.cli.objects import STABLE, failing_fetch, pod
 
 NOT_READY = {"conditions": [{"type": "Ready", "status": "False"}]}
@@ -55,19 +55,19 @@ CASES = [
 
 @pytest.mark.parametrize(("status", "phase", "why"), CASES)
 def test_phase_and_reason(status: dict[str, Any], phase: str, why: str | None) -> None:
-    row = pods.row(pod(STABLE, "x", **{**NOT_READY, **status}))
+    row = pods.read_row(pod(STABLE, "x", **{**NOT_READY, **status}))
     assert (row.phase, row.why, row.is_ready) == (phase, why, False)
 
 
 def test_a_pod_that_leaves_has_no_trouble() -> None:
     leaving = pod(STABLE, "x", **failing_fetch())
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
-    assert (pods.row(leaving).phase, pods.row(leaving).why) == ("Terminating", None)
+    assert (pods.read_row(leaving).phase, pods.read_row(leaving).why) == ("Terminating", None)
 
 
 def test_pods_of_other_revisions_are_left_out() -> None:
     mixed = [pod(STABLE, "b"), pod("zzzzzzzzzz", "a"), pod(STABLE, "a")]
-    assert [row.name for row in pods.rows(mixed, "chat", STABLE)] == [f"chat-{STABLE}-a", f"chat-{STABLE}-b"]
+    assert [row.name for row in pods.list_rows(mixed, "chat", STABLE)] == [f"chat-{STABLE}-a", f"chat-{STABLE}-b"]
 
 
 def test_pods_are_those_of_the_replica_set_that_the_status_names() -> None:
@@ -76,4 +76,4 @@ def test_pods_are_those_of_the_replica_set_that_the_status_names() -> None:
     ours, theirs = pod(STABLE, "a"), pod(STABLE, "b")
     ours["metadata"]["ownerReferences"] = [named]
     theirs["metadata"]["ownerReferences"][0]["uid"] = "rs-1"
-    assert [row.name for row in pods.rows([ours, theirs], "chat", STABLE, "rs-2")] == [f"chat-{STABLE}-a"]
+    assert [row.name for row in pods.list_rows([ours, theirs], "chat", STABLE, "rs-2")] == [f"chat-{STABLE}-a"]

@@ -107,7 +107,8 @@ def test_status_of_what_no_operator_has_seen(slipway: Run, chat: dict[str, Any],
 
 
 def test_history_of_what_has_none(slipway: Run, chat: dict[str, Any]) -> None:
-    assert slipway("history", "chat").stdout.split() == ["ORDINAL", "REVISION", "VERSION", "IMAGE", "AGE", "ROLE"]
+    columns = ["ORDINAL", "REVISION", "VERSION", "IMAGE", "AGE", "ROLE", "REJECTED"]
+    assert slipway("history", "chat").stdout.split() == columns
     assert failed(slipway("history", "chat", "--diff")) == (
         "error: there is one revision only, and nothing to compare it with"
     )

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS
+from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS, PODS
 from tests.operator.integration.conftest import MANIFEST
 from tests.support.processes import until
 
@@ -81,6 +81,50 @@ async def test_look_promote_and_go_back(canary, ok, kubectl):
     assert "goes back to revision" in await ok("undo", "chat", "--to", "1")
     await ok("wait", "chat", "--for=stable=v1", "--timeout=60s")
     assert "stable" in (await ok("history", "chat")).splitlines()[1]
+
+
+@pytest.mark.finding("S11")
+async def test_history_and_undo_name_a_former_rejection(canary, ok, slipway):
+    await ok("abort", "chat")
+    await canary.reaches("the abort", lambda now: now["rollout"]["state"] == "Aborted")
+    await launch(canary, ok, "v3")
+    await ok("promote", "chat", "--full")
+    await ok("wait", "chat", "--for=stable=v3", "--timeout=60s")
+    row = (await ok("history", "chat")).splitlines()[2]
+    assert "rejected" in row and row.endswith("attempt 1: aborted by spec.rollout.abort")
+    done = await asyncio.to_thread(partial(slipway, "undo", "chat", "--to", "2"))
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: revision ") and "aborted by spec.rollout.abort" in done.stderr
+    await ok("wait", "chat", "--for=stable=v2", "--timeout=60s")
+    assert "rollback holds: revision " in await ok("status", "chat")
+    assert "rollback to it holds in place of " in await ok("get", "chat")
+
+
+@pytest.mark.finding("S10")
+async def test_the_operators_explain_needs_no_flag_to_find_its_gateways(canary, environment, api_server):
+    command = [str(SCRIPTS / "slipway-operator"), "explain", "chat", "-n", canary.namespace]
+    variables = environment | {"KUBECONFIG": str(api_server)}
+    run = partial(subprocess.run, command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    explained = json.loads((await asyncio.to_thread(run)).stdout)
+    now = await status(canary)
+    assert [item["reachable"] for item in explained["observed"]["gateways"]] == [True]
+    assert explained["plan"]["status"]["message"] == now["message"]
+    assert explained["plan"]["status"]["endpoint"] == now["endpoint"]
+
+
+@pytest.mark.finding("S10")
+async def test_explain_goes_to_the_pod_that_holds_the_lease(canary, slipway):
+    lost = await asyncio.to_thread(partial(slipway, "explain", "chat"))
+    assert lost.returncode == 1 and f"is no pod of namespace {canary.namespace}" in lost.stderr
+    live = await canary.client.get(LEASES, canary.namespace, "slipway-operator")
+    holder = live["spec"]["holderIdentity"]
+    container = {"name": "operator", "image": "operator:1", "command": ["slipway-operator"], "args": ["--workers=1"]}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": holder, "namespace": canary.namespace}}
+    await canary.client.create(PODS, manifest | {"spec": {"containers": [container]}})
+    # No kubelet runs here, so the API server itself must refuse to run the program in this pod.
+    refused = await asyncio.to_thread(partial(slipway, "explain", "chat"))
+    assert refused.returncode == 1
+    assert f"in pod {holder} failed: " in refused.stderr and "does not have a host assigned" in refused.stderr
 
 
 async def test_abort_ends_a_wait_with_4_and_retry_begins_anew(canary, ok, slipway):

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from slipway_cli import view
-from slipway_cli.tree import PLAIN_WIDTH, tree
+from slipway_cli.views import status
+from slipway_cli.views.tree import PLAIN_WIDTH, build_tree
 from tests.cli.objects import CANARY, STABLE, deployment, event, failing_fetch, idle, in_flight, pod
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def look(obj: dict[str, Any], pods: Any = (), events: Any = (), notes: Any = ()) -> view.View:
-    return view.build(obj, pods, events, NOW, notes)
+def look(obj: dict[str, Any], pods: Any = (), events: Any = (), notes: Any = ()) -> status.View:
+    return status.build_view(obj, pods, events, NOW, notes)
 
 
-def drawn(seen: view.View) -> list[str]:
+def drawn(seen: status.View) -> list[str]:
     paper = io.StringIO()
-    Console(file=paper, width=PLAIN_WIDTH, no_color=True, highlight=False).print(tree(seen, NOW))
+    Console(file=paper, width=PLAIN_WIDTH, no_color=True, highlight=False).print(build_tree(seen, NOW))
     return paper.getvalue().splitlines()
 
 
@@ -128,14 +128,38 @@ def test_a_wait_for_capacity_tells_since_when() -> None:
 
 
 def test_headline_is_one_line() -> None:
-    assert view.headline(look(in_flight())) == (
+    assert status.format_headline(look(in_flight())) == (
         "Paused step 2/4 [v2 10% 0/1, v1 90% 2/2, cccccccccc 0% 1/1] step 2 of 4: revision bbbbbbbbbb has weight 10"
     )
-    assert view.headline(look(idle())) == "Healthy [no pods] serving"
+    assert status.format_headline(look(idle())) == "Healthy [no pods] serving"
 
 
 def test_as_data_is_camel_case_without_what_is_not_known() -> None:
-    data = view.as_data(look(in_flight(), [pod(CANARY, "y1")]))
+    data = status.to_data(look(in_flight(), [pod(CANARY, "y1")]))
     canary = data["revisions"][0]
     assert canary["pods"][0]["createdAt"] == "2026-01-01T11:50:00Z"
     assert "inflight" not in canary and data["revisions"][2]["leavesAt"] == "2026-01-01T12:00:30Z"
+
+
+@pytest.mark.finding("S11")
+def test_a_rollback_that_holds_names_both_revisions_the_rejection_and_the_way_out() -> None:
+    text = f"revision {CANARY}, attempt 1, is rejected: it was too slow"
+    decision = {"at": "2026-01-01T11:00:00Z", "row": "abort", "message": text}
+    obj = idle(currentRevision=CANARY, abortedRevisions=[f"{CANARY}/1"], decisions=[decision])
+    obj["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
+    line = (
+        f"rollback holds: revision {STABLE} runs in place of {CANARY}, which spec.model describes (it was too slow); "
+        f"ends when spec.model changes, or with `slipway undo chat --to {CANARY}`"
+    )
+    seen = look(obj)
+    assert line in drawn(seen)
+    assert status.format_headline(seen).endswith(line)
+    assert status.to_data(seen)["rollback"] == line
+
+
+@pytest.mark.finding("S11")
+@pytest.mark.parametrize("token", [f"dddddddddd/{STABLE}", f"{CANARY}/eeeeeeeeee"])
+def test_a_rollback_of_a_former_spec_or_to_an_unknown_revision_does_not_hold(token: str) -> None:
+    obj = idle(currentRevision=CANARY)
+    obj["spec"]["rollout"] = {"rollbackTo": token}
+    assert look(obj).rollback is None

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import waiting
-from slipway_cli.deployment import Deployment, read
-from slipway_cli.errors import Missing, Rejected, TimedOut, Unreachable
-from slipway_cli.waiting import Goal
+from slipway_cli.errors import ObjectNotFound, Rejected, TimedOut, Unreachable
+from slipway_cli.objects.deployment import Deployment, read_deployment
+from slipway_cli.rollouts import waiting
+from slipway_cli.rollouts.waiting import Goal
 from tests.cli.objects import CANARY, STABLE, deployment, idle, in_flight
 
 
@@ -23,14 +23,19 @@ class World:
         answer = next(self._answers, self._last)
         if isinstance(answer, Exception):
             raise answer
-        return read(answer)
+        return read_deployment(answer)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def wait(self, goal: str, timeout_s: float = 60) -> Deployment:
-        return waiting.until(
-            waiting.parse(goal), self.read, timeout_s, clock=lambda: self.now, sleep=self.sleep, tell=self.told.append
+        return waiting.wait_until(
+            waiting.parse_goal(goal),
+            self.read,
+            timeout_s,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            report=self.told.append,
         )
 
 
@@ -45,10 +50,10 @@ def test_healthy_waits_until_the_status_answers_the_spec() -> None:
 
 
 def test_healthy_is_about_the_revision_that_the_spec_asks_for() -> None:
-    assert not waiting.is_reached(Goal("healthy"), read(idle(currentRevision=CANARY)))
+    assert not waiting.is_reached(Goal("healthy"), read_deployment(idle(currentRevision=CANARY)))
     rolled_back = idle(currentRevision=CANARY)
     rolled_back["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
-    assert waiting.is_reached(Goal("healthy"), read(rolled_back))
+    assert waiting.is_reached(Goal("healthy"), read_deployment(rolled_back))
 
 
 @pytest.mark.finding("S4")
@@ -56,10 +61,10 @@ def test_healthy_with_a_rollback_to_what_the_history_lacks() -> None:
     """Story S4: an object made again from `kubectl get -o yaml` names a revision that is gone."""
     stale_intent = idle()
     stale_intent["spec"]["rollout"] = {"rollbackTo": f"{STABLE}/gone000000"}
-    assert waiting.is_reached(Goal("healthy"), read(stale_intent))
+    assert waiting.is_reached(Goal("healthy"), read_deployment(stale_intent))
     elsewhere = idle(currentRevision=CANARY)
     elsewhere["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/gone000000"}
-    assert not waiting.is_reached(Goal("healthy"), read(elsewhere)), "neither asked for nor described"
+    assert not waiting.is_reached(Goal("healthy"), read_deployment(elsewhere)), "neither asked for nor described"
 
 
 def test_paused() -> None:
@@ -130,11 +135,11 @@ def test_an_api_server_that_is_away_for_a_moment_is_waited_for() -> None:
 
 
 def test_what_is_not_there_ends_the_wait() -> None:
-    with pytest.raises(Missing):
-        World(Missing("no such thing")).wait("healthy")
+    with pytest.raises(ObjectNotFound):
+        World(ObjectNotFound("no such thing")).wait("healthy")
 
 
 @pytest.mark.parametrize("text", ["", "ready", "stable", "stable=", "healthy=v1", "Healthy"])
 def test_other_states_cannot_be_waited_for(text: str) -> None:
     with pytest.raises(ValueError, match="write healthy, paused or stable=REVISION"):
-        waiting.parse(text)
+        waiting.parse_goal(text)

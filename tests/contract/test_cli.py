@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from slipway_cli import analysis as cli_analysis
-from slipway_cli import cluster as cli_cluster
-from slipway_cli import history as cli_history
-from slipway_cli import intents, steps, waiting
-from slipway_cli import lease as cli_lease
-from slipway_cli.deployment import Deployment, read
-from slipway_cli.history import Record
-from slipway_cli.intents import Change, Decision, Nothing
+from slipway_cli import api
+from slipway_cli.objects import lease as cli_lease
+from slipway_cli.objects.deployment import Deployment, read_deployment
+from slipway_cli.objects.history import RevisionRecord
+from slipway_cli.rollouts import intents, waiting
+from slipway_cli.rollouts.intents import Change, Decision, Nothing
+from slipway_cli.views import analysis as cli_analysis
+from slipway_cli.views import steps
+from slipway_operator import settings as operator_settings
 from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
@@ -31,12 +32,12 @@ STRATEGIES: list[dict[str, Any]] = [
 
 
 def seen(world: ModelCluster) -> Deployment:
-    return read(world.obj())
+    return read_deployment(world.obj())
 
 
-def records(world: ModelCluster) -> list[Record]:
+def records(world: ModelCluster) -> list[RevisionRecord]:
     made = sorted(world.snapshots.values(), key=lambda item: item.ordinal)
-    return [Record(it.ordinal, it.revision, it.inputs.model.version, it.image, None, {}) for it in made]
+    return [RevisionRecord(it.ordinal, it.revision, it.inputs.model.version, it.image, None, {}) for it in made]
 
 
 def follow(world: ModelCluster, decided: Decision) -> None:
@@ -81,7 +82,7 @@ BLUE_GREENS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *({"blueGreen": chosen} for chosen in BLUE_GREENS)])
 def test_there_are_as_many_words_as_steps(strategy: dict[str, Any]) -> None:
-    assert len([*steps.texts(strategy)]) == len(parse_strategy(strategy).steps)
+    assert len([*steps.describe_steps(strategy)]) == len(parse_strategy(strategy).steps)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -89,7 +90,7 @@ def test_the_step_list_is_as_long_as_the_operators(strategy: dict[str, Any]) -> 
     world = healthy(strategy=strategy)
     world.edit(model=model("v2"))
     world.run_until("Paused")
-    marks = [line.mark for line in steps.lines(seen(world))]
+    marks = [line.mark for line in steps.list_steps(seen(world))]
     assert marks.index(steps.NOW) == world.parsed().rollout.step_index  # type: ignore[union-attr]
 
 
@@ -104,12 +105,12 @@ def test_abort_then_retry() -> None:
     world = canary()
     follow(world, intents.abort(seen(world)))
     world.run_until("Aborted")
-    assert waiting.failure(seen(world))
+    assert waiting.find_failure(seen(world))
     assert isinstance(intents.abort(seen(world)), Nothing)
     follow(world, intents.retry(seen(world)))
     world.run_until("Paused")
     assert world.parsed().rollout.attempt == 2  # type: ignore[union-attr]
-    assert waiting.failure(seen(world)) is None
+    assert waiting.find_failure(seen(world)) is None
     follow(world, intents.abort(seen(world)))
     world.run_until("Aborted")
 
@@ -130,6 +131,28 @@ def test_undo_in_flight_after_a_promotion_and_back_again() -> None:
     assert world.weights() == {"v1": 100}
 
 
+@pytest.mark.finding("S11")
+def test_a_rejection_keeps_its_reason_and_undo_to_it_warns() -> None:
+    world = canary()
+    follow(world, intents.abort(seen(world)))
+    world.run_until("Aborted")
+    rejected = world.parsed().rollout.revision  # type: ignore[union-attr]
+    for version in ("v3", "v4", "v5", "v6", "v7", "v8"):
+        world.edit(model=model(version))
+        world.run_until("Paused")
+        follow(world, intents.promote_full(seen(world)))
+        world.run_until(None)
+    assert len(seen(world).status["decisions"]) == 20, "older decisions are dropped by now"
+    [rejection] = seen(world).rejections(rejected)
+    assert rejection.message == "aborted by spec.rollout.abort"
+    decided = intents.undo(seen(world), records(world), rejected)
+    assert isinstance(decided, Change) and "aborted by spec.rollout.abort" in str(decided.warning)
+    follow(world, decided)
+    world.run_until(None)
+    assert seen(world).rolled_back_to == rejected
+    assert f"rollback to it holds in place of {seen(world).current}" in seen(world).message
+
+
 def test_pause_holds_and_resume_lets_go() -> None:
     world = healthy(strategy={"canary": {"steps": [{"setWeight": 10}]}})
     follow(world, intents.pause(seen(world)))
@@ -147,12 +170,12 @@ def test_a_rejection_by_the_deadline_is_a_failure_and_a_superseded_attempt_is_no
     world.edit(model=model("v2"))
     assert not waiting.is_reached(waiting.Goal("healthy"), seen(world)), "the status speaks of the former spec"
     world.run_until("Aborted")
-    assert "shard 2 is missing" in (waiting.failure(seen(world)) or "")
+    assert "shard 2 is missing" in (waiting.find_failure(seen(world)) or "")
     world.edit(model=model("v3"))
     while not waiting.is_reached(waiting.Goal("stable", "v3"), seen(world)):
         world.reconcile()
         world.pass_time()
-        assert waiting.failure(seen(world)) is None
+        assert waiting.find_failure(seen(world)) is None
         if seen(world).phase == "Paused" and isinstance(decided := intents.promote(seen(world)), Change):
             follow(world, decided)
 
@@ -162,8 +185,8 @@ def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> Non
     for state in STEPPING:
         obj = canary().obj()
         obj["status"]["rollout"]["state"] = state.value
-        assert isinstance(intents.promote_full(read(obj)), Change)
-        assert isinstance(intents.abort(read(obj)), Change)
+        assert isinstance(intents.promote_full(read_deployment(obj)), Change)
+        assert isinstance(intents.abort(read_deployment(obj)), Change)
 
 
 @pytest.mark.finding("S12")
@@ -172,21 +195,35 @@ def test_the_operators_forecast_can_be_taken_out_of_its_words(seconds: int) -> N
     verdict = RunVerdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "n=412", datetime(2026, 1, 1, tzinfo=UTC), "1", "100")
     assert " left" in findings.sentence(replace(verdict, seconds_left=seconds))
     assert (
-        cli_analysis.without_forecast(f"{findings.sentence(replace(verdict, seconds_left=seconds))}; and more")
+        cli_analysis.strip_forecast(f"{findings.sentence(replace(verdict, seconds_left=seconds))}; and more")
         == f"{findings.sentence(verdict)}; and more"
     )
 
 
 @pytest.mark.finding("S12")
 def test_the_command_line_finds_the_operators_lease() -> None:
-    assert cli_lease.place(healthy().obj()) == tuple(SETTINGS.lease.split("/"))
+    assert cli_lease.parse_place(healthy().obj()) == tuple(SETTINGS.lease.split("/"))
+
+
+@pytest.mark.finding("S10")
+@pytest.mark.parametrize("before", [[], ["run"]])
+def test_explain_runs_with_the_flags_of_the_operators_pod(before: list[str]) -> None:
+    flags = ["--server-image=registry/server:1", "--keys-secret", "slipway-keys", "--admin-port=8001"]
+    container = {"name": "operator", "command": ["slipway-operator"], "args": [*before, *flags]}
+    sidecar = {"name": "proxy", "command": ["/bin/proxy"]}
+    pod = {"metadata": {"name": "operator-1"}, "spec": {"containers": [sidecar, container]}}
+    name, (program, *arguments) = cli_lease.explain_command(pod, "team-a", "chat")
+    chosen = operator_settings.parse(arguments, {"POD_NAMESPACE": "slipway-system"})
+    assert (name, program, chosen.command) == ("operator", "slipway-operator", "explain")
+    assert (chosen.target_namespace, chosen.target, chosen.own_namespace) == ("team-a", "chat", "slipway-system")
+    assert (chosen.server_image, chosen.keys_secret) == ("registry/server:1", "slipway-keys")
 
 
 def test_words_are_the_operators() -> None:
     assert {"Initializing", "CapacityWait", "Paused", "Promoting", "Aborting", "Aborted"} <= {
         str(state) for state in State
     }
-    assert cli_cluster.GROUP_VERSION == labels.API_VERSION
-    assert cli_cluster.KIND == labels.PLURAL
-    assert cli_cluster.MODEL_DEPLOYMENT_LABEL == labels.MODEL_DEPLOYMENT
-    assert cli_history.REVISION_LABEL == labels.REVISION
+    assert api.GROUP_VERSION == labels.API_VERSION
+    assert api.KIND == labels.PLURAL
+    assert api.MODEL_DEPLOYMENT_LABEL == labels.MODEL_DEPLOYMENT
+    assert api.REVISION_LABEL == labels.REVISION

@@ -3,6 +3,7 @@
 import ast
 import functools
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ FUNCTION_LINES = 60
 FILE_LINES = 400
 PARAMETERS = 7
 FOLDER_DEPTH = 5
+FOLDER_FILES = 12
 # transformers calls it with these.
 FOREIGN_SIGNATURES = {"server/slipway_server/models/foreign.py:attend"}
 FORBIDDEN_FILES = {
@@ -102,6 +104,20 @@ def test_classes_are_named_after_what_they_are() -> None:
 
 def test_folders_are_shallow() -> None:
     assert not [_name(path) for path in SOURCES if len(path.relative_to(ROOT).parts) > FOLDER_DEPTH]
+
+
+def test_folders_of_the_command_line_hold_few_files_and_say_what_lives_there() -> None:
+    packages = [path.parent for path in SOURCES if path.name == "__init__.py" and "slipway_cli" in path.parts]
+    counts = {_name(folder): len([*folder.glob("*.py")]) for folder in packages}
+    assert len(counts) > 3 and not {name: count for name, count in counts.items() if count > FOLDER_FILES}
+    docstrings = {_name(folder): ast.get_docstring(trees()[folder / "__init__.py"]) or "" for folder in packages}
+    assert not [name for name, text in docstrings.items() if len(text.split("\n")) < 3]
+
+
+def test_class_names_of_the_command_line_are_unique() -> None:
+    classes = [(path, node.name) for path, node in definitions() if isinstance(node, ast.ClassDef)]
+    names = Counter(name for _, name in classes)
+    assert not [name for path, name in classes if "slipway_cli" in path.parts and names[name] > 1]
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:

@@ -45,7 +45,7 @@ def message(course: Course, at: Situation) -> str:
     """What is happening, what is waited for, and why."""
     sentence = _sentence(course, at)
     held = "held by spec.paused; " if at.spec.paused and course.rollout else ""
-    about = (baseline.sentence, _within, _unsynced, service.sentence, _draining)
+    about = (_rolled_back, baseline.sentence, _within, _unsynced, service.sentence, _draining)
     return "".join((held, sentence, _mirrored(at), *(say(course, at) for say in about), names.sentence(at)))
 
 
@@ -88,6 +88,11 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
 _TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", FOREIGN_OBJECTS, UNKNOWN_FIELD)
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
+
+
+def _rolled_back(course: Course, at: Situation) -> str:
+    runs = at.rolled_back and at.wanted in (course.stable, course.target)
+    return f"; rollback to it holds in place of {at.current}, which spec.model describes" if runs else ""
 
 
 # --- sentences by state -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from slipway_operator.planning.acts import Outcome
 from slipway_operator.planning.guards import COMING_UP, FIRST, IDLE, IN_FLIGHT, STEPPING, WAITING
 from slipway_operator.planning.situation import Course, Situation
 
+MAX_REJECTIONS = 5  # of MAX_DECISIONS, that stay while others are dropped
 MAX_DECISIONS = 20  # ten and more transitions: some are told by two Events
 MESSAGE_LIMIT = 1024  # the API server's, of an Event
 
@@ -46,7 +47,19 @@ def _remembered(
         return course.decisions
     told = (Decision(at.now, row.name, item.message[:MESSAGE_LIMIT], item.reason, item.type) for item in events)
     silent = Decision(at.now, row.name, f"{course.state or 'Idle'} -> {changed.state or 'Idle'}")
-    return (*course.decisions, *(told if events else (silent,)))[-MAX_DECISIONS:]
+    return _trimmed((*course.decisions, *(told if events else (silent,))))
+
+
+def _trimmed(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Without the oldest ones, except for the last rejections: people ask for their reasons long after."""
+    rejections = [index for index, item in enumerate(decisions) if _is_rejection(item)][-MAX_REJECTIONS:]
+    others = [index for index in range(len(decisions)) if index not in rejections]
+    dropped = set(others[: max(0, len(decisions) - MAX_DECISIONS)])
+    return tuple(item for index, item in enumerate(decisions) if index not in dropped)
+
+
+def _is_rejection(item: Decision) -> bool:
+    return item.type == "Warning" and ", is rejected: " in item.message
 
 
 def matching_row(course: Course, at: Situation) -> Row | None:

@@ -239,8 +239,8 @@ async def make_pod(client, replica_set, name):
 
 async def test_explain_reads_the_cluster_and_writes_nothing(client, chat):
     live, revision = await made(client, chat)
-    namespace = chat["metadata"]["namespace"]
-    explained = await explain.from_cluster(client, NoGateways(), namespace, "chat", SETTINGS, NOW)
+    obj = await reread(client, chat)
+    explained = await explain.from_cluster(client, NoGateways(), obj, SETTINGS, NOW)
     assert json.loads(explain.to_text(explained))["observed"]["services"] == {revision: f"chat-{revision}"}
     assert await reread(client, chat) == live
 

@@ -1,16 +1,16 @@
 """What `slipway analyze` shows: an analysis judged again, its evidence over time and its numbers; pure.
 
-The only room that asks the operator's judge, through `slipway_operator.planning.retrial`.
+The only module that calls the operator's judge, through `slipway_operator.planning.retrial`.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from slipway_cli import analysis, chart
-from slipway_cli.deployment import Json
-from slipway_cli.moments import duration
-from slipway_cli.table import lines as table
+from slipway_cli.api import Json
+from slipway_cli.objects.times import format_duration
+from slipway_cli.views import analysis, chart
+from slipway_cli.views.table import format_table
 from slipway_operator.planning import retrial
 
 ALL = "all metrics"
@@ -55,20 +55,20 @@ class Review:
         return max(LOWEST, low), min(math.ceil(self.log10_threshold) + ABOVE, high)
 
 
-def templates(obj: Json) -> tuple[str, ...]:
+def list_templates(obj: Json) -> tuple[str, ...]:
     """Names of the AnalysisTemplates of the analyses that the status holds; none when it holds no analysis.
 
     Raises:
-        ValueError: when the status cannot be read, in words for people.
+        ValueError: when the status cannot be read, with a sentence for users.
     """
     return tuple(dict.fromkeys(run.template for run in retrial.runs(obj).values()))
 
 
-def reviews(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
+def judge_again(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
     """All analyses of a ModelDeployment's status, judged again; `specs` of AnalysisTemplates by name, where they exist.
 
     Raises:
-        ValueError: when something cannot be read, in words for people.
+        ValueError: when something cannot be read, with a sentence for users.
     """
     return [
         _review(retrial.again(obj, run, specs.get(run.template)), " in the background" if field == "background" else "")
@@ -76,7 +76,7 @@ def reviews(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
     ]
 
 
-def lines(review: Review) -> Iterator[str]:
+def format_review(review: Review) -> Iterator[str]:
     """For a terminal."""
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
@@ -91,11 +91,11 @@ def _compared(review: Review) -> Iterator[str]:
     low, high = review.span
     yield f"evidence of all metrics together: {review.evidence}; {review.threshold} rejects"
     yield from ([review.forecast] if review.forecast else [])
-    yield from chart.plot(review.points, review.log10_threshold, low=low, high=high, end=review.seconds)
-    yield from table(_COLUMNS, (_cells(item, review) for item in review.metrics))
+    yield from chart.draw_plot(review.points, review.log10_threshold, low=low, high=high, end=review.seconds)
+    yield from format_table(_COLUMNS, (_cells(item, review) for item in review.metrics))
 
 
-def legend(item: MetricReview) -> str:
+def format_legend(item: MetricReview) -> str:
     """A metric with its counts, for a picture."""
     bad_c, all_c = item.row.get("canaryBad", 0), item.row.get("canarySamples", 0)
     bad_s, all_s = item.row.get("stableBad", 0), item.row.get("stableSamples", 0)
@@ -103,21 +103,21 @@ def legend(item: MetricReview) -> str:
 
 
 def _review(again: retrial.Retrial, where: str) -> Review:
-    run, said = again.run, again.said
+    run, verdict = again.run, again.said
     return Review(
         title=f"analysis {run.template}{where}: {run.id}, from {run.started_at:%Y-%m-%d %H:%M:%S} UTC, read last after "
-        f"{duration(again.looks[-1].seconds)}",
-        outcome=said["outcome"],
-        reason=said["reason"],
-        message=said["message"],
-        forecast=_forecast(said),
-        evidence=said["evidence"],
-        threshold=said["threshold"],
+        f"{format_duration(again.looks[-1].seconds)}",
+        outcome=verdict["outcome"],
+        reason=verdict["reason"],
+        message=verdict["message"],
+        forecast=_forecast(verdict),
+        evidence=verdict["evidence"],
+        threshold=verdict["threshold"],
         seconds=max(1, again.looks[-1].seconds),
         log10_threshold=_log10(again.looks[-1].verdict.log_threshold),
         points=tuple((look.seconds, _log10(look.verdict.log_evidence)) for look in again.looks),
-        metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in said.get("metrics", ())),
-        measured=tuple(map(analysis.measured, again.measured)),
+        metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in verdict.get("metrics", ())),
+        measured=tuple(map(analysis.format_measured, again.measured)),
         notes=again.notes,
     )
 
@@ -130,16 +130,16 @@ def _points(again: retrial.Retrial, name: str) -> tuple[tuple[int, float], ...]:
 
 def _cells(item: MetricReview, review: Review) -> tuple[str, ...]:
     low, high = review.span
-    over_time = chart.spark(item.points, low=low, high=high, end=review.seconds)
-    *numbers, needs = analysis.cells(item.row)
+    over_time = chart.draw_sparkline(item.points, low=low, high=high, end=review.seconds)
+    *numbers, needs = analysis.format_cells(item.row)
     return (*numbers, over_time, "decided" if item.row["finding"] in _DECIDED else needs)
 
 
-def _forecast(said: Json) -> str:
-    if "needed" not in said:
+def _forecast(verdict: Json) -> str:
+    if "needed" not in verdict:
         return ""
-    left = f", in about {duration(said['secondsLeft'])}" if "secondsLeft" in said else ""
-    return f"a verdict is expected with about {said['needed']} canary requests{left}; there are {said['samples']}"
+    left = f", in about {format_duration(verdict['secondsLeft'])}" if "secondsLeft" in verdict else ""
+    return f"a verdict is expected with about {verdict['needed']} canary requests{left}; there are {verdict['samples']}"
 
 
 def _log10(natural: float) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from slipway_cli.deployment import Json
-from slipway_cli.moments import parse_time
+from slipway_cli.api import Json
+from slipway_cli.objects.times import parse_time
 
 # Waiting for these is ordinary; they say nothing that the phase does not.
 _ORDINARY = ("", "PodInitializing", "ContainerCreating")
@@ -13,7 +13,7 @@ _ORDINARY = ("", "PodInitializing", "ContainerCreating")
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod as `kubectl get pods` shows it, with the reason in words."""
+    """A pod as `kubectl get pods` shows it, with the reason as a sentence."""
 
     name: str
     phase: str
@@ -24,14 +24,14 @@ class PodRow:
     why: str | None
 
 
-def rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
+def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
     """The pods of one revision's ReplicaSet, by name; without its uid those of the one that has its usual name."""
     key, owner = ("uid", replica_set_uid) if replica_set_uid else ("name", f"{name}-{revision}")
     own = (pod for pod in pods if any(ref.get(key) == owner for ref in pod["metadata"].get("ownerReferences") or ()))
-    return sorted((row(pod) for pod in own), key=lambda item: item.name)
+    return sorted((read_row(pod) for pod in own), key=lambda item: item.name)
 
 
-def row(pod: Json) -> PodRow:
+def read_row(pod: Json) -> PodRow:
     """Read one pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     containers = status.get("containerStatuses") or ()
@@ -53,7 +53,7 @@ def row(pod: Json) -> PodRow:
 
 
 def _troubles(status: Json) -> Iterator[tuple[str, str | None]]:
-    """What is wrong, the most telling first, as (word, sentence)."""
+    """Failures as (reason, message), the most specific first."""
     if status.get("phase") == "Failed" and status.get("reason"):
         yield status["reason"], status.get("message")
     yield from filter(None, map(_of_container, _all_containers(status)))
@@ -71,9 +71,9 @@ def _of_container(container: Json) -> tuple[str, str | None] | None:
     last = (container.get("lastState") or {}).get("terminated") or {}
     name = container["name"]
     if waiting.get("reason", "") not in _ORDINARY:
-        # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
-        said = _ending(name, last) if last else f"container {name}: {waiting.get('message') or waiting['reason']}"
-        return ("OOMKilled" if last.get("reason") == "OOMKilled" else waiting["reason"]), said
+        # `back-off 5m0s restarting failed container` has no cause; the last exit does.
+        ending = _ending(name, last) if last else f"container {name}: {waiting.get('message') or waiting['reason']}"
+        return ("OOMKilled" if last.get("reason") == "OOMKilled" else waiting["reason"]), ending
     failed = next((end for end in (ended, last) if end and end.get("exitCode") != 0), None)
     if failed is None or container.get("ready"):
         return None
@@ -81,9 +81,9 @@ def _of_container(container: Json) -> tuple[str, str | None] | None:
 
 
 def _ending(name: str, ended: Json) -> str:
-    said = (ended.get("message") or "").strip().rstrip(".")
+    ending = (ended.get("message") or "").strip().rstrip(".")
     how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode')}"
-    return f"container {name}: {said} ({how})" if said else f"container {name} ended with {how}"
+    return f"container {name}: {ending} ({how})" if ending else f"container {name} ended with {how}"
 
 
 def _all_containers(status: Json) -> list[Json]:

@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from slipway_cli.errors import Unreachable
-from slipway_cli.tree import console, tree
-from slipway_cli.view import View, headline
+from slipway_cli.views.status import View, format_headline
+from slipway_cli.views.tree import build_tree, open_console
 
 POLL_S = 1.0
 
@@ -21,16 +21,16 @@ def watch(read: Read, is_terminal: bool) -> None:
     """Show it until the user interrupts.
 
     Raises:
-        Missing: when the ModelDeployment goes away.
+        ObjectNotFound: when the ModelDeployment goes away.
     """
     (_on_screen if is_terminal else _in_lines)(read)
 
 
 def _on_screen(read: Read) -> None:
     seen = read()
-    with Live(console=console(True), auto_refresh=False, vertical_overflow="ellipsis") as live:
+    with Live(console=open_console(True), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
-            picture = tree(seen, datetime.now(UTC))
+            picture = build_tree(seen, datetime.now(UTC))
             try:
                 seen = read()
             except Unreachable as error:
@@ -40,13 +40,13 @@ def _on_screen(read: Read) -> None:
 
 
 def _in_lines(read: Read) -> None:
-    said = ""
+    printed = ""
     while True:
         try:
-            sentence = headline(read())
+            sentence = format_headline(read())
         except Unreachable as error:
             sentence = str(error)
-        if sentence != said:
+        if sentence != printed:
             click.echo(f"{datetime.now(UTC):%H:%M:%S} {sentence}")
-            said = sentence
+            printed = sentence
         time.sleep(POLL_S)

@@ -26,7 +26,7 @@ def parse_duration_s(text: str) -> int:
     return sum(int(part or 0) * seconds for part, (_, seconds) in zip(match.groups(), _UNITS, strict=True))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Two units at most, as kubectl does: 45s, 3m12s, 4h5m, 3d2h."""
     left = max(0, int(seconds))
     parts: list[str] = []
@@ -37,6 +37,6 @@ def duration(seconds: float) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def since(moment: datetime | None, now: datetime) -> str:
+def format_age(moment: datetime | None, now: datetime) -> str:
     """How long ago; `?` when that is not known."""
-    return duration((now - moment).total_seconds()) if moment else "?"
+    return format_duration((now - moment).total_seconds()) if moment else "?"

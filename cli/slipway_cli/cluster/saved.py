@@ -1,4 +1,4 @@
-"""Objects that somebody saved from the API server, as kubectl prints them: JSON or YAML, one, many or a List."""
+"""API objects from a file or standard input, as kubectl prints them: JSON or YAML, one, many or a List."""
 
 import sys
 from collections.abc import Iterator
@@ -7,33 +7,34 @@ from typing import Any
 
 import yaml
 
-from slipway_cli.errors import Trouble
-
-Object = dict[str, Any]
+from slipway_cli.api import Json
+from slipway_cli.errors import CommandError
 
 STDIN = "-"
 LIMIT = 32 << 20  # characters
 
 
-def objects(path: str) -> list[Object]:
+def read_objects(path: str) -> list[Json]:
     """What a file holds, or standard input where it is `-`.
 
     Raises:
-        Trouble: when it cannot be read, or is not what kubectl prints.
+        CommandError: when it cannot be read, or is not what kubectl prints.
     """
     try:
         text = sys.stdin.read(LIMIT + 1) if path == STDIN else _text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise Trouble(f"{path} cannot be read: {error}") from error
+        raise CommandError(f"{path} cannot be read: {error}") from error
     if len(text) > LIMIT:
-        raise Trouble(f"{path} has more than {LIMIT >> 20} million characters: save only the objects that are meant")
+        raise CommandError(
+            f"{path} has more than {LIMIT >> 20} million characters: save only the objects that are meant"
+        )
     try:
         return [item for document in yaml.load_all(text, _LOADER) for item in _items(document)]
     except yaml.YAMLError as error:
-        raise Trouble(f"{path} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+        raise CommandError(f"{path} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
 
 
-def of_kind(found: list[Object], kind: str) -> dict[str, Object]:
+def select_kind(found: list[Json], kind: str) -> dict[str, Json]:
     """Those of a kind, by name."""
     return {item["metadata"]["name"]: item for item in found if item["kind"] == kind}
 
@@ -47,7 +48,7 @@ def _text(path: Path) -> str:
         return file.read(LIMIT + 1)
 
 
-def _items(document: Any) -> Iterator[Object]:
+def _items(document: Any) -> Iterator[Json]:
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         for item in document["items"]:
             yield from _items(item)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slipway_cli.deployment import Deployment
 from slipway_cli.errors import Rejected, TimedOut, Unreachable
-from slipway_cli.moments import duration
+from slipway_cli.objects.deployment import Deployment
+from slipway_cli.objects.times import format_duration
 
 POLL_S = 0.5
 
 Read = Callable[[], Deployment]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Goal:
         return f"{self.kind}={self.revision}" if self.revision else self.kind
 
 
-def parse(text: str) -> Goal:
+def parse_goal(text: str) -> Goal:
     """Read `healthy`, `paused` or `stable=REVISION`.
 
     Raises:
@@ -44,15 +44,16 @@ def is_reached(goal: Goal, of: Deployment) -> bool:
         return False
     if goal.kind == "paused":
         return of.phase == "Paused"
-    # One that sleeps has nothing left to do. The spec's own revision is stable where a rollback is asked for that the
-    # history lacks, as in an object made again from `kubectl get -o yaml`: the operator goes by the spec then.
+    # A deployment that sleeps is done. The spec's own revision is stable when `rollbackTo` names a revision that the
+    # history lacks, as in an object recreated from `kubectl get -o yaml`: the operator follows the spec then.
     return of.phase in ("Healthy", "Asleep") and of.rollout is None and of.stable in (of.wanted, of.current)
 
 
-def failure(of: Deployment) -> str | None:
+def find_failure(of: Deployment) -> str | None:
     """Why no waiting helps; None while it may.
 
-    Pods that are missing for a moment are no failure, nor is the rejection of a revision that nobody wants any more.
+    Pods that are missing for a moment are no failure, nor is the rejection of a revision that the spec no longer
+    describes.
     """
     if not of.is_answered or of.phase != "Degraded":
         return None
@@ -62,23 +63,23 @@ def failure(of: Deployment) -> str | None:
     return of.message if invalid or (ended and wanted) else None
 
 
-def until(
+def wait_until(
     goal: Goal,
     read: Read,
     timeout_s: float,
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-    tell: Tell,
+    report: Report,
 ) -> Deployment:
-    """Ask until the goal is reached, and tell each new message on the way.
+    """Read the status until the goal is reached, and report each new message.
 
     Raises:
         TimedOut: when it is not reached in time.
         Rejected: when it never will be.
-        Missing: when there is no such ModelDeployment.
+        ObjectNotFound: when there is no such ModelDeployment.
     """
-    deadline, said = clock() + timeout_s, ""
+    deadline, printed = clock() + timeout_s, ""
     while True:
         try:
             seen = read()
@@ -87,11 +88,11 @@ def until(
             seen, sentence = None, str(error)
         if seen and is_reached(goal, seen):
             return seen
-        if seen and (why := failure(seen)):
+        if seen and (why := find_failure(seen)):
             raise Rejected(f"{seen.name} does not reach {goal}: {why}")
-        if sentence != said:
-            tell(sentence)
-            said = sentence
+        if sentence != printed:
+            report(sentence)
+            printed = sentence
         if clock() >= deadline:
-            raise TimedOut(f"{goal} was not reached within {duration(timeout_s)}: {said}")
+            raise TimedOut(f"{goal} was not reached within {format_duration(timeout_s)}: {printed}")
         sleep(min(POLL_S, max(0.0, deadline - clock())))

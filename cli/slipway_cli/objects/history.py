@@ -7,14 +7,13 @@ from datetime import datetime
 
 import yaml
 
-from slipway_cli.deployment import Deployment, Json
-from slipway_cli.moments import parse_time
-
-REVISION_LABEL = "slipway.dev/revision"
+from slipway_cli.api import REVISION_LABEL, Json
+from slipway_cli.objects.deployment import Deployment
+from slipway_cli.objects.times import parse_time
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RevisionRecord:
     """One revision as it was made."""
 
     ordinal: int
@@ -25,26 +24,26 @@ class Record:
     data: Json = field(repr=False)
 
 
-def records(items: Iterable[Json], owner_uid: str) -> list[Record]:
+def read_records(items: Iterable[Json], owner_uid: str) -> list[RevisionRecord]:
     """The records of one ModelDeployment, oldest first."""
     own = (item for item in items if _is_owned(item, owner_uid))
     return sorted((_record(item) for item in own), key=lambda record: record.ordinal)
 
 
-def find(known: Sequence[Record], which: str) -> str | None:
+def find_revision(known: Sequence[RevisionRecord], which: str) -> str | None:
     """The revision that an ordinal or a hash names; None when it is not known."""
     return next((item.revision for item in known if which in (item.revision, str(item.ordinal))), None)
 
 
-def role(of: Deployment, revision: str) -> str:
+def find_role(of: Deployment, revision: str) -> str:
     """What a revision is now; empty for one that only the history knows."""
     roles = {of.previous: "previous", of.stable: "stable"}
     if of.rollout and of.rollout.revision == revision != of.stable:
         return "rejected" if of.rollout.is_rejected else "canary" if of.stable else "first"
-    return roles.get(revision, "")
+    return roles.get(revision) or ("rejected" if of.last_rejection(revision) else "")
 
 
-def pair(of: Deployment, known: Sequence[Record], named: Sequence[str]) -> tuple[str, str]:
+def choose_pair(of: Deployment, known: Sequence[RevisionRecord], named: Sequence[str]) -> tuple[str, str]:
     """The two revisions to compare: those named; with one, it and what serves; with none, what changed last.
 
     Raises:
@@ -61,7 +60,7 @@ def pair(of: Deployment, known: Sequence[Record], named: Sequence[str]) -> tuple
     return of.previous, _serving(of)
 
 
-def diff(known: Sequence[Record], before: str, after: str) -> list[str]:
+def compare(known: Sequence[RevisionRecord], before: str, after: str) -> list[str]:
     """A unified diff of all that makes the pods of two revisions differ; empty when nothing does.
 
     Raises:
@@ -78,26 +77,26 @@ def _serving(of: Deployment) -> str:
     return of.stable
 
 
-def _known(known: Sequence[Record], which: str) -> str:
-    found = find(known, which)
+def _known(known: Sequence[RevisionRecord], which: str) -> str:
+    found = find_revision(known, which)
     if found is None:
         there = ", ".join(f"{item.ordinal} ({item.revision})" for item in known) or "none"
         raise LookupError(f"revision {which} is not in the history; there are: {there}")
     return found
 
 
-def _title(record: Record) -> str:
+def _title(record: RevisionRecord) -> str:
     return f"{record.ordinal} {record.revision}"
 
 
-def _text(record: Record) -> list[str]:
+def _text(record: RevisionRecord) -> list[str]:
     text: str = yaml.safe_dump(dict(record.data), sort_keys=True, allow_unicode=True)
     return text.splitlines()
 
 
-def _record(item: Json) -> Record:
+def _record(item: Json) -> RevisionRecord:
     data = item.get("data") or {}
-    return Record(
+    return RevisionRecord(
         ordinal=int(item.get("revision", 0)),
         revision=item["metadata"]["labels"][REVISION_LABEL],
         version=((data.get("inputs") or {}).get("model") or {}).get("version"),

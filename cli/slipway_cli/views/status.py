@@ -5,12 +5,14 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_cli import analysis, deployment, pods, steps
-from slipway_cli.analysis import AnalysisView
-from slipway_cli.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment, Json
-from slipway_cli.moments import parse_time, since
-from slipway_cli.pods import PodRow
-from slipway_cli.steps import StepLine
+from slipway_cli.api import Json
+from slipway_cli.objects import deployment, pods
+from slipway_cli.objects.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment
+from slipway_cli.objects.pods import PodRow
+from slipway_cli.objects.times import format_age, parse_time
+from slipway_cli.views import analysis, steps
+from slipway_cli.views.analysis import AnalysisView
+from slipway_cli.views.steps import StepLine
 
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
@@ -75,10 +77,11 @@ class View:
     events: tuple[EventView, ...]
     analyses: tuple[AnalysisView, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be read, and why
-    outdated: str | None = None  # why nobody keeps the status up to date; None while somebody does
+    rollback: str | None = None  # which revision runs in place of the spec's; None while no rollback holds
+    outdated: str | None = None  # why the status is not kept up to date; None while an operator runs
 
 
-def build(
+def build_view(
     obj: Json,
     pod_items: Sequence[Json],
     event_items: Sequence[Json],
@@ -88,7 +91,7 @@ def build(
     outdated: str | None = None,
 ) -> View:
     """Put together what the API server answered. Forecasts are left out while the status is `outdated`."""
-    of = deployment.read(obj)
+    of = deployment.read_deployment(obj)
     status = of.status
     return View(
         namespace=of.namespace,
@@ -102,40 +105,53 @@ def build(
         message=_message(of, now, kept=outdated is None),
         clocks=tuple(_clocks(of, now)),
         revisions=tuple(_revisions(of, pod_items)),
-        steps=steps.lines(of),
+        steps=steps.list_steps(of),
         conditions=tuple(_conditions(status)),
         # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
         events=tuple(_events(event_items) or _decisions(status)),
-        analyses=tuple(analysis.views(status.get("rollout") or {}, now, kept=outdated is None)),
+        analyses=tuple(analysis.read_analyses(status.get("rollout") or {}, now, kept=outdated is None)),
         notes=tuple(notes),
+        rollback=_describe_rollback(of),
         outdated=outdated,
     )
 
 
-def headline(view: View) -> str:
-    """One line of where it is, for output that nobody looks at live."""
+def format_headline(view: View) -> str:
+    """One line with the state, for output that is not a terminal."""
     step = f" step {view.step}" if view.step else ""
     shares = ", ".join(
         f"{item.version or item.revision} {item.weight}% {item.ready}/{item.replicas}" for item in view.revisions
     )
     outdated = f"{view.outdated}: " if view.outdated else ""
-    return f"{outdated}{view.phase}{step} [{shares or 'no pods'}] {view.message}"
+    rollback = f"; {view.rollback}" if view.rollback else ""
+    return f"{outdated}{view.phase}{step} [{shares or 'no pods'}] {view.message}{rollback}"
 
 
-def as_data(value: Any) -> Any:
+def to_data(value: Any) -> Any:
     """A view as JSON and YAML take it."""
     if is_dataclass(value) and not isinstance(value, type):
-        return as_data(asdict(value))
+        return to_data(asdict(value))
     if isinstance(value, dict):
-        return {_camel(key): as_data(item) for key, item in value.items() if item is not None}
+        return {_camel(key): to_data(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [as_data(item) for item in value]
+        return [to_data(item) for item in value]
     return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
 
 
 def _message(of: Deployment, now: datetime, *, kept: bool) -> str:
     run = (of.status.get("rollout") or {}).get("analysis") or {}
-    return of.message if kept and analysis.is_recent(run, now) else analysis.without_forecast(of.message)
+    return of.message if kept and analysis.is_recent(run, now) else analysis.strip_forecast(of.message)
+
+
+def _describe_rollback(of: Deployment) -> str | None:
+    if of.rolled_back_to is None or of.current is None:
+        return None
+    rejection = of.last_rejection(of.current)
+    why = f" ({rejection.message or 'rejected'})" if rejection else ""
+    return (
+        f"rollback holds: revision {of.rolled_back_to} runs in place of {of.current}, which spec.model describes{why}; "
+        f"ends when spec.model changes, or with `slipway undo {of.name} --to {of.current}`"
+    )
 
 
 def _clocks(of: Deployment, now: datetime) -> Iterator[str]:
@@ -144,16 +160,16 @@ def _clocks(of: Deployment, now: datetime) -> Iterator[str]:
     rollout = of.rollout
     if rollout is None:
         return
-    yield f"attempt {rollout.attempt} of revision {rollout.revision} began {since(rollout.started_at, now)} ago"
+    yield f"attempt {rollout.attempt} of revision {rollout.revision} began {format_age(rollout.started_at, now)} ago"
     if rollout.is_rejected:
         return
     if rollout.state != FIRST and rollout.steps:
-        yield f"{rollout.step_of_steps} ({rollout.state}) for {since(rollout.step_started_at, now)}"
+        yield f"{rollout.step_of_steps} ({rollout.state}) for {format_age(rollout.step_started_at, now)}"
     if rollout.state == CAPACITY_WAIT:
-        yield f"waits for capacity for {since(rollout.capacity_since, now)}, in mode {rollout.capacity_mode}"
+        yield f"waits for capacity for {format_age(rollout.capacity_since, now)}, in mode {rollout.capacity_mode}"
     elif rollout.state not in (PAUSED, ANALYZING) and not of.paused:
         deadline_s = of.spec.get("progressDeadlineSeconds", 600)
-        yield f"last progress of pods {since(rollout.progress_at, now)} ago, deadline {deadline_s}s"
+        yield f"last progress of pods {format_age(rollout.progress_at, now)} ago, deadline {deadline_s}s"
 
 
 def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionView]:
@@ -168,7 +184,7 @@ def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionVi
             replicas=item.get("replicas", 0),
             inflight=item.get("inflight"),
             leaves_at=item.get("scaleDownAt"),
-            pods=tuple(pods.rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
+            pods=tuple(pods.list_rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
         )
 
 

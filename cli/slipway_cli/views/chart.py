@@ -8,7 +8,7 @@ WIDTH, MOST_ROWS, SPARK_WIDTH = 60, 9, 16
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def plot(points: Points, line: float, *, low: int, high: int, end: int) -> list[str]:
+def draw_plot(points: Points, line: float, *, low: int, high: int, end: int) -> list[str]:
     """Rows of a chart of decimal logarithms from `low` to `high`, 0 to `end` seconds, with a dashed line at `line`."""
     each = max(1, (MOST_ROWS - 1) // (high - low))  # rows for a power of ten
     count = each * (high - low) + 1
@@ -25,7 +25,7 @@ def plot(points: Points, line: float, *, low: int, high: int, end: int) -> list[
     return [*rows, f"{'':>8} +{'-' * WIDTH}", f"{'':>8}  0s{last:>{WIDTH - 2}}"]
 
 
-def spark(points: Points, *, low: float, high: float, end: int) -> str:
+def draw_sparkline(points: Points, *, low: float, high: float, end: int) -> str:
     """The same in one row."""
     values = _columns(points, end, SPARK_WIDTH)
     return "".join(" " if value is None else _LEVELS[_level(value, low, high, len(_LEVELS))] for value in values)

@@ -1,21 +1,19 @@
-"""Options that many verbs share: where the cluster is, and how to print."""
+"""Options of many commands: which cluster, and the output format."""
 
 import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import yaml
 
-from slipway_cli import waiting
-from slipway_cli.access import Access
-from slipway_cli.errors import Trouble
-from slipway_cli.moments import parse_duration_s
-
-if TYPE_CHECKING:
-    from slipway_cli.cluster import Cluster
+from slipway_cli.cluster.access import Access
+from slipway_cli.cluster.client import ClusterClient
+from slipway_cli.errors import CommandError
+from slipway_cli.objects.times import parse_duration_s
+from slipway_cli.rollouts import waiting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +35,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class State(click.ParamType[waiting.Goal]):
+class GoalType(click.ParamType[waiting.Goal]):
     """healthy, paused or stable=REVISION."""
 
     name = "state"
@@ -45,13 +43,13 @@ class State(click.ParamType[waiting.Goal]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> waiting.Goal:
         """Read it, or fail as a usage error."""
         try:
-            return waiting.parse(value)
+            return waiting.parse_goal(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def where(command: F) -> F:
-    """The options that say where the cluster is. They may stand before the verb or after it."""
+def add_cluster_options(command: F) -> F:
+    """Options that choose the cluster. They may precede or follow the command."""
     chosen: tuple[Callable[[F], F], ...] = (
         click.option("-n", "--namespace", help="Namespace; default is that of the kubeconfig's context."),
         click.option("--context", help="Context of the kubeconfig; default is its current one."),
@@ -67,11 +65,11 @@ def where(command: F) -> F:
     return command
 
 
-def connected(command: F) -> Callable[..., Any]:
-    """A verb that gets a `cluster` made of those options."""
+def with_cluster(command: F) -> Callable[..., Any]:
+    """A command that gets a `cluster` made of those options."""
 
     @functools.wraps(command)
-    @where
+    @add_cluster_options
     @click.pass_context
     def run(context: click.Context, /, *given: Any, **options: Any) -> Any:
         access = merge(context.obj, options)
@@ -81,37 +79,34 @@ def connected(command: F) -> Callable[..., Any]:
 
 
 def merge(outer: Access | None, options: dict[str, Any]) -> Access:
-    """Take the options out and lay them over those that stood before the verb."""
+    """Take the options out and let them override those before the command."""
     names = ("namespace", "context", "kubeconfig")
-    said = {name: options.pop(name, None) for name in names}
-    said["request_timeout_s"] = options.pop("request_timeout", None)
-    return replace(outer or Access(), **{name: value for name, value in said.items() if value})
+    given_options = {name: options.pop(name, None) for name in names}
+    given_options["request_timeout_s"] = options.pop("request_timeout", None)
+    return replace(outer or Access(), **{name: value for name, value in given_options.items() if value})
 
 
-def connect(access: Access) -> "Cluster":
+def connect(access: Access) -> ClusterClient:
     """A client of the cluster."""
-    # Here, so that help and completion do not wait for the client library.
-    from slipway_cli.cluster import Cluster
-
-    return Cluster(access)
+    return ClusterClient(access)
 
 
-def deployment_name(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Completes a ModelDeployment's name; a shell that presses tab hears of no error."""
-    # Nothing is invoked while a shell completes, so the options before the verb are still on their own context.
+def complete_name(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a ModelDeployment's name; errors complete nothing."""
+    # Nothing is invoked while a shell completes, so the options before the command are still on their own context.
     outer = merge(None, dict(context.parent.params)) if context.parent else None
     access = replace(merge(outer, dict(context.params)), request_timeout_s=COMPLETION_TIMEOUT_S)
     try:
         items = connect(access).deployments(everywhere=False)["items"]
-    except Trouble:
+    except CommandError:
         return []
     return [name for item in items if (name := item["metadata"]["name"]).startswith(incomplete)]
 
 
-name_argument = click.argument("name", shell_complete=deployment_name)
+name_argument = click.argument("name", shell_complete=complete_name)
 
 
-def output(*formats: str) -> Callable[[F], F]:
+def output_option(*formats: str) -> Callable[[F], F]:
     """The option -o; the first format is the default."""
     return click.option(
         "-o",

@@ -1,4 +1,4 @@
-"""From what a user wants to the patch of the spec that says so, or to why there is nothing to do; pure.
+"""The patch of the spec for each command that changes a rollout, or why there is nothing to do; pure.
 
 The patches carry the tokens of the status, which name what they are about: one that comes late, or twice, does no harm,
 so none of them needs a precondition.
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipway_cli import history
-from slipway_cli.deployment import ANALYZING, FIRST, PAUSED, PROMOTING, Deployment, Rollout
-from slipway_cli.history import Record
+from slipway_cli.objects import history
+from slipway_cli.objects.deployment import ANALYZING, FIRST, PAUSED, PROMOTING, Deployment, RolloutStatus
+from slipway_cli.objects.history import RevisionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Change:
 
     spec: dict[str, Any]
     text: str
+    warning: str | None = None  # what the user should know before it is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,11 @@ def retry(of: Deployment) -> Decision:
     return Change({"rollout": {"retry": rollout.next_attempt_token}}, text)
 
 
-def undo(of: Deployment, records: Sequence[Record], to: str | None) -> Decision:
+def undo(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> Decision:
     """Run a former revision in place of the one that the spec describes."""
     if of.current is None:
         return Nothing(f"{of.name} has no revision yet")
-    target = history.find(records, to) if to else _before(of)
+    target = history.find_revision(records, to) if to else _before(of)
     if target is None:
         known = ", ".join(f"{item.ordinal} ({item.revision})" for item in records) or "none"
         what = f"revision {to} of {of.name} is not in its history" if to else f"{of.name} has no former revision"
@@ -109,11 +110,11 @@ def undo(of: Deployment, records: Sequence[Record], to: str | None) -> Decision:
         return Nothing(f"revision {target} is what {of.name} is to run already")
     if target == of.current:
         text = f"the rollback ends: {of.name} goes to revision {target}, as its spec says"
-        return Change({"rollout": {"rollbackTo": None}}, text)
+        return Change({"rollout": {"rollbackTo": None}}, text, _warn_of_rejection(of, target))
     if all(item.revision != target for item in records):
         return Nothing(f"revision {target} is forgotten (spec.revisionHistoryLimit): write its model into the spec")
     text = f"{of.name} goes back to revision {target} without steps; the rollback ends when spec.model is changed"
-    return Change({"rollout": {"rollbackTo": f"{of.current}/{target}"}}, text)
+    return Change({"rollout": {"rollbackTo": f"{of.current}/{target}"}}, text, _warn_of_rejection(of, target))
 
 
 def pause(of: Deployment) -> Decision:
@@ -136,11 +137,11 @@ def resume(of: Deployment) -> Decision:
     return Nothing(f"{of.name} is not paused")
 
 
-def _not_stepping(of: Deployment, verb: str) -> Nothing | None:
+def _not_stepping(of: Deployment, command: str) -> Nothing | None:
     """Why no step can be ended."""
     rollout = of.rollout
     if rollout is None:
-        return _nothing_in_flight(of, verb)
+        return _nothing_in_flight(of, command)
     if rollout.is_rejected:
         why = f"revision {rollout.revision} was rejected: {rollout.why_rejected}"
         return Nothing(f"{why}; run `slipway retry {of.name}` to try it again")
@@ -151,9 +152,9 @@ def _not_stepping(of: Deployment, verb: str) -> Nothing | None:
     return None
 
 
-def _nothing_in_flight(of: Deployment, verb: str) -> Nothing:
+def _nothing_in_flight(of: Deployment, command: str) -> Nothing:
     late = "" if of.is_answered else "; the operator has not looked at the last change of the spec yet: try again"
-    return Nothing(f"there is nothing to {verb}: no rollout of {of.name} is in flight ({of.message}){late}")
+    return Nothing(f"there is nothing to {command}: no rollout of {of.name} is in flight ({of.message}){late}")
 
 
 def _asked_already(what: str) -> Nothing:
@@ -162,8 +163,13 @@ def _asked_already(what: str) -> Nothing:
 
 def _before(of: Deployment) -> str | None:
     """What served before: stable while another revision is on its way or was rejected, else the one before stable."""
-    rollout: Rollout | None = of.rollout
+    rollout: RolloutStatus | None = of.rollout
     return of.stable if rollout and rollout.revision != of.stable else of.previous
+
+
+def _warn_of_rejection(of: Deployment, revision: str) -> str | None:
+    rejection = of.last_rejection(revision)
+    return f"{_revision(of, revision)} was rejected, {rejection}" if rejection else None
 
 
 def _revision(of: Deployment, revision: str) -> str:

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, incluster_config, kube_config
 
-from slipway_cli.access import Access
-from slipway_cli.errors import Trouble
+from slipway_cli.cluster.access import Access, Connection
+from slipway_cli.errors import CommandError
 
 # They have no annotations.
 _library: Any = kube_config
@@ -22,20 +21,11 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MALFORMED = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """An API server, an identity and a namespace."""
-
-    configuration: Configuration
-    namespace: str
-    context: str
-
-
-def target(access: Access) -> Target:
+def connect(access: Access) -> Connection:
     """Read the kubeconfig.
 
     Raises:
-        Trouble: when there is none, or it makes no sense.
+        CommandError: when there is none, or it makes no sense.
     """
     path = access.kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     configuration = Configuration()
@@ -45,16 +35,16 @@ def target(access: Access) -> Target:
     try:
         if in_pod and not any(map(os.path.exists, path.split(os.pathsep))) and not access.context:
             _incluster.load_incluster_config(client_configuration=configuration)
-            return Target(configuration, access.namespace or _pod_namespace(), "the pod's service account")
-        with _credentials_plugin_heard():
+            return Connection(configuration, access.namespace or _pod_namespace(), "the pod's service account")
+        with _plugin_errors_raised():
             loader = _library.KubeConfigLoader(config_dict=_merged(path), active_context=access.context)
             loader.load_and_set(configuration)
     except _MALFORMED as error:
-        said = " ".join(str(error).split())
-        raise Trouble(f"no way to a cluster by {path}: {said}; name another file with --kubeconfig") from error
+        reason = " ".join(str(error).split())
+        raise CommandError(f"no way to a cluster by {path}: {reason}; name another file with --kubeconfig") from error
     current: dict[str, Any] = loader.current_context
     namespace = access.namespace or (current.get("context") or {}).get("namespace") or "default"
-    return Target(configuration, namespace, current["name"])
+    return Connection(configuration, namespace, current["name"])
 
 
 def _merged(path: str) -> Any:
@@ -69,17 +59,17 @@ def _pod_namespace() -> str:
 
 
 @contextmanager
-def _credentials_plugin_heard() -> Iterator[None]:
-    """The library only logs that a credentials plugin failed, and goes on as nobody: make it an error."""
-    heard = _Listener(logging.ERROR)
+def _plugin_errors_raised() -> Iterator[None]:
+    """The library only logs that a credentials plugin failed and continues without credentials: raise an error."""
+    listener = _Listener(logging.ERROR)
     root = logging.getLogger()
-    root.addHandler(heard)
+    root.addHandler(listener)
     try:
         yield
     finally:
-        root.removeHandler(heard)
-    if heard.messages:
-        raise ConfigException(f"its credentials cannot be had: {heard.messages[0]}")
+        root.removeHandler(listener)
+    if listener.messages:
+        raise ConfigException(f"its credentials cannot be had: {listener.messages[0]}")
 
 
 class _Listener(logging.Handler):

@@ -1,20 +1,22 @@
-"""A ModelDeployment as the verbs and views read it; pure, and patient with fields that a newer operator adds."""
+"""A ModelDeployment as commands and views read it; pure. Unknown fields are ignored: a newer operator may add some."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from slipway_cli.moments import parse_time
+from slipway_cli.api import Json
+from slipway_cli.objects.times import parse_time
 
-Json = Mapping[str, Any]
+# The operator's message of a decision that rejects an attempt.
+_REJECTED = re.compile(r"revision (\S+), attempt (\d+), is rejected: (.*)", re.DOTALL)
 
 FIRST, CAPACITY_WAIT, PAUSED = "Initializing", "CapacityWait", "Paused"
 ANALYZING, PROMOTING, ABORTING, ABORTED = "Analyzing", "Promoting", "Aborting", "Aborted"
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutStatus:
     """The rollout in flight, or the last one when it was rejected."""
 
     state: str
@@ -53,6 +55,19 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """An attempt that was rejected; the message is None once the status has forgotten it."""
+
+    revision: str
+    attempt: int
+    at: datetime | None = None
+    message: str | None = None
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt}: {self.message or 'the status does not keep the reason any more'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One ModelDeployment."""
 
@@ -67,7 +82,7 @@ class Deployment:
     current: str | None
     stable: str | None
     previous: str | None
-    rollout: Rollout | None
+    rollout: RolloutStatus | None
     spec: Json = field(repr=False)
     status: Json = field(repr=False)
 
@@ -78,7 +93,7 @@ class Deployment:
 
     @property
     def intents(self) -> Json:
-        """What `spec.rollout` asks for."""
+        """The commands in `spec.rollout`."""
         return self.spec.get("rollout") or {}
 
     @property
@@ -86,6 +101,22 @@ class Deployment:
         """The revision that is to run: that of the spec, or the one that a rollback names in its place."""
         source, _, target = str(self.intents.get("rollbackTo") or "").partition("/")
         return target if target and source == self.current else self.current
+
+    @property
+    def rolled_back_to(self) -> str | None:
+        """The revision that runs in place of the spec's, while a rollback holds."""
+        running = (self.stable, self.rollout.revision if self.rollout else None)
+        return self.wanted if self.wanted != self.current and self.wanted in running else None
+
+    def rejections(self, revision: str) -> list[Rejection]:
+        """The rejected attempts of a revision that the status remembers, oldest first."""
+        return [item for item in _read_rejections(self) if item.revision == revision]
+
+    def last_rejection(self, revision: str) -> Rejection | None:
+        """Why a revision counts as rejected; None for one that was promoted since, or never rejected."""
+        if revision in (self.stable, self.previous):
+            return None
+        return next(reversed(self.rejections(revision)), None)
 
     def version_of(self, revision: str | None) -> str | None:
         """The version for people of a revision that has pods."""
@@ -101,7 +132,7 @@ class Deployment:
         return next((item for item in self.status.get("conditions") or () if item.get("type") == kind), {})
 
 
-def read(obj: Json) -> Deployment:
+def read_deployment(obj: Json) -> Deployment:
     """Read a ModelDeployment as the API server gave it."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     return Deployment(
@@ -122,8 +153,22 @@ def read(obj: Json) -> Deployment:
     )
 
 
-def _rollout(rollout: Json) -> Rollout:
-    return Rollout(
+def _read_rejections(of: Deployment) -> Iterator[Rejection]:
+    """Attempts from `abortedRevisions`, their reasons from the decisions and the rejected rollout."""
+    reasons: dict[str, tuple[datetime | None, str]] = {}
+    for decision in of.status.get("decisions") or ():
+        if match := _REJECTED.match(decision.get("message", "")):
+            reasons[f"{match[1]}/{match[2]}"] = parse_time(decision.get("at")), match[3]
+    if of.rollout and of.rollout.why_rejected:
+        at = parse_time((of.status["rollout"].get("abort") or {}).get("at"))
+        reasons[of.rollout.attempt_token] = at, of.rollout.why_rejected
+    for token in dict.fromkeys([*(of.status.get("abortedRevisions") or ()), *reasons]):
+        revision, _, attempt = token.partition("/")
+        yield Rejection(revision, int(attempt), *reasons.get(token, (None, None)))
+
+
+def _rollout(rollout: Json) -> RolloutStatus:
+    return RolloutStatus(
         state=rollout.get("state", ""),
         revision=rollout.get("revision", ""),
         attempt=rollout.get("attempt", 0),

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from slipway_cli.moments import since
-from slipway_cli.pods import PodRow
-from slipway_cli.steps import AHEAD, DONE, NOW, REJECTED, SKIPPED, StepLine
-from slipway_cli.view import ConditionView, EventView, RevisionView, View
+from slipway_cli.objects.pods import PodRow
+from slipway_cli.objects.times import format_age
+from slipway_cli.views.status import ConditionView, EventView, RevisionView, View
+from slipway_cli.views.steps import AHEAD, DONE, NOW, REJECTED, SKIPPED, StepLine
 
 PLAIN_WIDTH = 100_000  # characters: lines that a program reads are not broken
 
@@ -19,11 +19,12 @@ _MARKS = {DONE: ("[x]", "green"), NOW: ("[>]", "bold"), AHEAD: ("[ ]", "dim")}
 _MARKS |= {REJECTED: ("[!]", "red"), SKIPPED: ("[-]", "dim")}
 
 
-def tree(view: View, now: datetime) -> Tree:
+def build_tree(view: View, now: datetime) -> Tree:
     """The whole view."""
     outdated = [Text(view.outdated, style="bold red")] if view.outdated else []
     clocks = [Text(line, style="dim") for line in view.clocks]
-    head = Text("\n").join([_head(view), *outdated, Text(view.message), *clocks])
+    rollback = [Text(view.rollback, style="yellow")] if view.rollback else []
+    head = Text("\n").join([_head(view), *outdated, Text(view.message), *rollback, *clocks])
     root = Tree(head, guide_style="dim")
     for revision in view.revisions:
         branch = root.add(_revision(revision))
@@ -38,7 +39,7 @@ def tree(view: View, now: datetime) -> Tree:
     return root
 
 
-def console(is_terminal: bool) -> Console:
+def open_console(is_terminal: bool) -> Console:
     """Where to print: with colours and the terminal's width, or plain."""
     return Console(highlight=False) if is_terminal else Console(width=PLAIN_WIDTH, no_color=True, highlight=False)
 
@@ -58,18 +59,18 @@ def _head(view: View) -> Text:
 
 
 def _revision(item: RevisionView) -> Text:
-    said = Text.assemble((item.role or "revision", _ROLES.get(item.role, "")), " ", (item.revision, "bold"))
-    said.append(f"  {item.version}" if item.version else "")
-    said.append(f"  weight {item.weight}%  ready {item.ready}/{item.replicas}")
-    said.append("" if item.inflight is None else f"  in flight {item.inflight}")
-    return said.append(f"  may leave at {item.leaves_at}" if item.leaves_at else "")
+    line = Text.assemble((item.role or "revision", _ROLES.get(item.role, "")), " ", (item.revision, "bold"))
+    line.append(f"  {item.version}" if item.version else "")
+    line.append(f"  weight {item.weight}%  ready {item.ready}/{item.replicas}")
+    line.append("" if item.inflight is None else f"  in flight {item.inflight}")
+    return line.append(f"  may leave at {item.leaves_at}" if item.leaves_at else "")
 
 
 def _pod(pod: PodRow, now: datetime) -> Text:
     style = "green" if pod.is_ready else "dim" if pod.phase in ("Terminating", "Pending", "Running") else "red"
-    said = Text.assemble(f"{pod.name}  ", (pod.phase, style), f"  {pod.containers}  restarts {pod.restarts}")
-    said.append(f"  {since(pod.created_at, now)}")
-    return said.append(f"  {pod.why}" if pod.why else "")
+    line = Text.assemble(f"{pod.name}  ", (pod.phase, style), f"  {pod.containers}  restarts {pod.restarts}")
+    line.append(f"  {format_age(pod.created_at, now)}")
+    return line.append(f"  {pod.why}" if pod.why else "")
 
 
 def _step(number: int, step: StepLine) -> Text:
@@ -78,11 +79,11 @@ def _step(number: int, step: StepLine) -> Text:
 
 
 def _condition(item: ConditionView, now: datetime) -> Text:
-    word = Text.assemble((f"{item.type} is {item.status}", "yellow"), f" ({item.reason})")
-    return word.append(f" for {since(item.since, now)}: {item.message}")
+    line = Text.assemble((f"{item.type} is {item.status}", "yellow"), f" ({item.reason})")
+    return line.append(f" for {format_age(item.since, now)}: {item.message}")
 
 
 def _event(item: EventView, now: datetime) -> Text:
     times = f" (x{item.count})" if item.count > 1 else ""
     style = "red" if item.type == "Warning" else ""
-    return Text.assemble(f"{since(item.at, now)} ago  ", (item.reason, style), f"{times}  {item.message}")
+    return Text.assemble(f"{format_age(item.at, now)} ago  ", (item.reason, style), f"{times}  {item.message}")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_cli.deployment import Json
-from slipway_cli.moments import duration, parse_time, since
-from slipway_cli.table import lines as table
+from slipway_cli.api import Json
+from slipway_cli.objects.times import format_age, format_duration, parse_time
+from slipway_cli.views.table import format_table
 
 FORECAST_S = 300  # for how long after its last count a forecast is one
-# As the operator puts it at the end of what it says of an analysis.
+# The forecast at the end of the operator's message about an analysis.
 _FORECAST = re.compile(r"; about \d+ (?:s|min|h) left")
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "needs")
 
@@ -24,7 +24,7 @@ class AnalysisView:
     lines: tuple[str, ...]
 
 
-def views(rollout: Json, now: datetime, *, kept: bool) -> Iterator[AnalysisView]:
+def read_analyses(rollout: Json, now: datetime, *, kept: bool) -> Iterator[AnalysisView]:
     """The analysis of the step, and that in the background. `kept`: an operator keeps the status up to date."""
     for field, where in (("analysis", ""), ("background", " in the background")):
         run = rollout.get(field)
@@ -38,8 +38,8 @@ def is_recent(run: Json, now: datetime) -> bool:
     return read_at is None or (now - read_at).total_seconds() <= FORECAST_S
 
 
-def without_forecast(message: str) -> str:
-    """What the operator said of an analysis, but for how long it takes."""
+def strip_forecast(message: str) -> str:
+    """The operator's message about an analysis without its forecast."""
     return _FORECAST.sub("", message)
 
 
@@ -51,19 +51,19 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, now, kept=kept)}"
     if compared := verdict.get("metrics"):
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
-        yield from table(_COLUMNS, (cells(item) for item in compared))
-    yield from map(measured, run.get("measured") or ())
+        yield from format_table(_COLUMNS, (format_cells(item) for item in compared))
+    yield from map(format_measured, run.get("measured") or ())
 
 
 def _forecast(run: Json, now: datetime, *, kept: bool) -> str:
     """How long it takes, as long as requests are counted."""
     if not (kept and is_recent(run, now)):
-        return f"; last counted {since(parse_time(run.get('readAt')), now)} ago"
+        return f"; last counted {format_age(parse_time(run.get('readAt')), now)} ago"
     left = run["verdict"].get("secondsLeft")
-    return f"; about {duration(left)} left" if left is not None else ""
+    return f"; about {format_duration(left)} left" if left is not None else ""
 
 
-def cells(item: Json) -> tuple[str, ...]:
+def format_cells(item: Json) -> tuple[str, ...]:
     """One metric of a verdict, as the status has it, in the columns of the table."""
     needed = item.get("needed")
     return (
@@ -76,7 +76,7 @@ def cells(item: Json) -> tuple[str, ...]:
     )
 
 
-def measured(item: Json) -> str:
+def format_measured(item: Json) -> str:
     """A metric with a provider: what became of its measurements, and the last one."""
     counts = ", ".join(
         f"{item[field]} {field}" for field in ("successful", "failed", "inconclusive", "error") if item.get(field)

@@ -1,11 +1,12 @@
-"""The steps of a rollout in words, and which of them are done; pure."""
+"""The steps of a rollout as text, and which of them are done; pure."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slipway_cli.deployment import ABORTED, ABORTING, FIRST, PROMOTING, Deployment, Json
-from slipway_cli.moments import duration
+from slipway_cli.api import Json
+from slipway_cli.objects.deployment import ABORTED, ABORTING, FIRST, PROMOTING, Deployment
+from slipway_cli.objects.times import format_duration
 
 DONE, NOW, AHEAD, REJECTED, SKIPPED = "done", "now", "ahead", "rejected", "skipped"
 
@@ -18,12 +19,12 @@ class StepLine:
     text: str
 
 
-def lines(of: Deployment) -> tuple[StepLine, ...]:
+def list_steps(of: Deployment) -> tuple[StepLine, ...]:
     """The steps of the rollout in flight, or of the one that was rejected; none when there is no rollout.
 
     A list whose length the operator does not confirm is not shown: it was edited, or a newer operator counts otherwise.
     """
-    rollout, found = of.rollout, [*texts(of.spec.get("strategy") or {})]
+    rollout, found = of.rollout, [*describe_steps(of.spec.get("strategy") or {})]
     if rollout is None or rollout.state == FIRST or not found or len(found) != rollout.steps:
         return ()
     return tuple(StepLine(_mark(of, index), text) for index, text in enumerate(found))
@@ -39,8 +40,8 @@ def _mark(of: Deployment, index: int) -> str:
     return REJECTED if rollout.state in (ABORTING, ABORTED) else NOW
 
 
-def texts(strategy: Json) -> Iterator[str]:
-    """The steps that a strategy stands for, each in words."""
+def describe_steps(strategy: Json) -> Iterator[str]:
+    """A text for each step of a strategy."""
     if "blueGreen" in strategy:
         yield from _blue_green(strategy["blueGreen"] or {})
         return
@@ -61,7 +62,7 @@ def _blue_green(chosen: Json) -> Iterator[str]:
     if not chosen.get("autoPromotionEnabled", True):
         yield "pause until it is promoted"
     elif seconds := chosen.get("autoPromotionSeconds"):
-        yield f"pause {duration(seconds)}"
+        yield f"pause {format_duration(seconds)}"
     if preview is not None:
         yield full
     yield "setWeight 100"

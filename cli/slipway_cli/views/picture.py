@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from slipway_cli.errors import Trouble
-from slipway_cli.evidence import ALL, Review, legend
+from slipway_cli.errors import CommandError
+from slipway_cli.views.evidence import ALL, Review, format_legend
 
 INCHES, DPI = (9.0, 5.0), 130
 
@@ -13,12 +13,12 @@ def draw(reviews: list[Review], path: Path) -> None:
     """One above the other.
 
     Raises:
-        Trouble: when matplotlib is missing, or the file cannot be written.
+        CommandError: when matplotlib is missing, or the file cannot be written.
     """
     try:
         import matplotlib
     except ImportError as error:
-        raise Trouble("a picture needs matplotlib: pip install matplotlib, or leave --png out") from error
+        raise CommandError("a picture needs matplotlib: pip install matplotlib, or leave --png out") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -29,7 +29,7 @@ def draw(reviews: list[Review], path: Path) -> None:
     try:
         figure.savefig(path, dpi=DPI, format="png")
     except OSError as error:
-        raise Trouble(f"{path} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         pyplot.close(figure)
 
@@ -40,7 +40,9 @@ def _one(axis: Any, review: Review) -> None:
     axis.step(*zip(*review.points, strict=True), where="post", linewidth=5, color="#c8c8c8", label=ALL)
     for item in review.metrics:
         if item.points:
-            axis.step(*zip(*item.points, strict=True), where="post", linewidth=1.3, marker=".", label=legend(item))
+            axis.step(
+                *zip(*item.points, strict=True), where="post", linewidth=1.3, marker=".", label=format_legend(item)
+            )
     axis.axhline(review.log10_threshold, color="#b3261e", linewidth=1, linestyle="--")
     axis.annotate(f"{review.threshold} rejects", (0, review.log10_threshold), xytext=(4, 3),
                   textcoords="offset points", fontsize=8, color="#b3261e")  # fmt: skip

@@ -1,0 +1,164 @@
+"""The requests that commands send to the API server; retries, and one kind of error for each cause."""
+
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote, urlencode
+
+from slipway_cli.api import GROUP_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, Json
+from slipway_cli.cluster.access import Access
+from slipway_cli.cluster.transport import USER_AGENT, Transport
+from slipway_cli.errors import CommandError, Forbidden, ObjectNotFound, Unreachable
+
+FIELD_MANAGER = USER_AGENT
+ATTEMPTS = 4  # the first and three more
+FIRST_PAUSE_S = 0.2
+
+_JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+# A conflict is the API server's own race with another writer; our patches have no precondition.
+_RETRIED = (409, 429, 500, 502, 503, 504)
+
+
+class ClusterClient:
+    """Calls to one API server about one namespace.
+
+    Each raises CommandError when there is no usable kubeconfig or the API server returns an error; ObjectNotFound,
+    Forbidden and Unreachable are the kinds that callers distinguish.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access, self._transport = access, Transport(access)
+        self._now: datetime | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that the user named, else that of the kubeconfig."""
+        return self._transport.connection.namespace
+
+    @property
+    def flags(self) -> list[str]:
+        """What kubectl needs besides the namespace to go to the same cluster."""
+        flags = {"--context": self._access.context, "--kubeconfig": self._access.kubeconfig}
+        return [f"{flag}={value}" for flag, value in flags.items() if value]
+
+    def deployment(self, name: str) -> Json:
+        """One ModelDeployment."""
+        return self._call("GET", self._path(name))
+
+    def deployments(self, everywhere: bool) -> Json:
+        """The ModelDeployments of the namespace, or of all, as a list object."""
+        return self._call("GET", self._path(everywhere=everywhere))
+
+    def table(self, name: str | None, everywhere: bool) -> Json:
+        """The same as the table that kubectl prints."""
+        return self._call("GET", self._path(name, everywhere=everywhere), accept=_TABLE)
+
+    def patch(self, name: str, body: Json) -> Json:
+        """Change a ModelDeployment by merge patch."""
+        return self._call("PATCH", self._path(name) + f"?fieldManager={FIELD_MANAGER}", body)
+
+    def pods(self, name: str) -> list[Json]:
+        """The pods of a ModelDeployment."""
+        return self._items("/api/v1", "pods", labelSelector=f"{MODEL_DEPLOYMENT_LABEL}={name}")
+
+    def history(self, name: str) -> list[Json]:
+        """The ControllerRevisions of a ModelDeployment."""
+        selector = f"{MODEL_DEPLOYMENT_LABEL}={name}"
+        return self._items("/apis/apps/v1", "controllerrevisions", labelSelector=selector)
+
+    def events(self, uid: str) -> list[Json]:
+        """The Events about an object."""
+        return self._items("/api/v1", "events", fieldSelector=f"involvedObject.uid={uid}")
+
+    def analysis_template(self, name: str) -> Json | None:
+        """An AnalysisTemplate; None when there is no object of that name."""
+        where = f"namespaces/{quote(self.namespace, safe='')}/analysistemplates/{quote(name, safe='')}"
+        try:
+            return self._call("GET", f"/apis/{GROUP_VERSION}/{where}")
+        except ObjectNotFound:
+            return None
+
+    def lease(self, namespace: str, name: str) -> Json | None:
+        """A Lease, of any namespace; None when there is none."""
+        where = f"namespaces/{quote(namespace, safe='')}/leases/{quote(name, safe='')}"
+        try:
+            return self._call("GET", f"/apis/coordination.k8s.io/v1/{where}")
+        except ObjectNotFound:
+            return None
+
+    def pod(self, namespace: str, name: str) -> Json | None:
+        """A pod, of any namespace; None when there is none."""
+        try:
+            return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
+        except ObjectNotFound:
+            return None
+
+    def now(self) -> datetime:
+        """The API server's clock at its last answer: that of this machine may be wrong."""
+        return self._now or datetime.now(UTC)
+
+    def version(self) -> str:
+        """Of the API server."""
+        return str(self._call("GET", "/version").get("gitVersion"))
+
+    def served_versions(self) -> list[str]:
+        """The versions of ModelDeployment that it serves."""
+        try:
+            group = self._call("GET", f"/apis/{GROUP_VERSION.split('/')[0]}")
+        except CommandError as error:
+            if isinstance(error, Unreachable | Forbidden):
+                raise
+            return []
+        return [item["version"] for item in group.get("versions") or ()]
+
+    def _path(self, name: str | None = None, everywhere: bool = False) -> str:
+        where = "" if everywhere else f"/namespaces/{quote(self.namespace, safe='')}"
+        return f"/apis/{GROUP_VERSION}{where}/{KIND}" + (f"/{quote(name, safe='')}" if name else "")
+
+    def _items(self, root: str, kind: str, **query: str) -> list[Json]:
+        path = f"{root}/namespaces/{quote(self.namespace, safe='')}/{kind}?{urlencode(query)}"
+        return self._call("GET", path).get("items") or []
+
+    def _call(self, method: str, path: str, body: Json | None = None, accept: str = _JSON) -> Json:
+        headers = {"Accept": accept, **({} if body is None else {"Content-Type": _MERGE_PATCH})}
+        for attempt in range(1, ATTEMPTS + 1):
+            response = self._transport.send(method, path, body, headers)
+            self._now = _parse_date(response.headers.get("Date"))
+            if response.status < 400:
+                return response.body
+            if response.status not in _RETRIED or attempt == ATTEMPTS:
+                raise self._error(response.status, response.body)
+            time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+        raise AssertionError("the loop returns or raises")
+
+    def _error(self, status: int, answer: Json) -> CommandError:
+        message = str(answer.get("message") or f"status {status}")
+        if status == 401:
+            context = self._transport.connection.context
+            who = f"the credentials of {context} are missing, wrong or have expired: log in again"
+            return CommandError(f"the API server does not know who you are: {who}")
+        if status == 403:
+            return Forbidden(f"you may not do this: {message}")
+        if status == 404:
+            return self._not_found(answer)
+        if status in _RETRIED:
+            return Unreachable(f"the API server refused {ATTEMPTS} times, at last with {status}: {message}")
+        return CommandError(message)
+
+    def _not_found(self, answer: Json) -> CommandError:
+        name = (answer.get("details") or {}).get("name")
+        if name:
+            where = f"namespace {self.namespace}"
+            return ObjectNotFound(
+                f"there is no ModelDeployment {name} in {where}: `slipway get -A` lists all there are"
+            )
+        return CommandError(f"this cluster does not serve {KIND}.{GROUP_VERSION}: install Slipway's chart (README.md)")
+
+
+def _parse_date(text: str | None) -> datetime | None:
+    """The time of a Date header; None when a proxy made it invalid."""
+    try:
+        return parsedate_to_datetime(text).astimezone(UTC) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,23 @@
+"""Runs a program in a container of a pod by `kubectl exec`, which knows how to stream."""
+
+import subprocess
+from collections.abc import Sequence
+
+from slipway_cli.errors import CommandError
+
+
+def exec_in_pod(where: Sequence[str], pod: str, container: str, command: Sequence[str]) -> str:
+    """The standard output of the program. `where`: kubectl's flags for cluster and namespace.
+
+    Raises:
+        CommandError: when kubectl is missing, may not do it, or the program fails.
+    """
+    kubectl = ["kubectl", "exec", *where, pod, "-c", container, "--", *command]
+    try:
+        done = subprocess.run(kubectl, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise CommandError("kubectl is not on PATH, and this command needs it") from error
+    if done.returncode:
+        why = done.stderr.strip().removeprefix("error: ") or f"exit code {done.returncode}"
+        raise CommandError(f"`slipway-operator explain` in pod {pod} failed: {why}")
+    return done.stdout

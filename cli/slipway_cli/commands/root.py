@@ -1,0 +1,34 @@
+"""`slipway`: the group with all commands, in the order in which help lists them."""
+
+from typing import Any
+
+import click
+
+from slipway_cli.commands import look, steer, tool
+from slipway_cli.commands.options import add_cluster_options, merge
+
+COMMANDS = (
+    *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
+    *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
+    *(tool.version, tool.completion),
+)
+
+
+class OrderedGroup(click.Group):
+    """Lists the commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In order of addition."""
+        return list(self.commands)
+
+
+@click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@add_cluster_options
+@click.pass_context
+def cli(context: click.Context, /, **options: Any) -> None:
+    """Look at ModelDeployments and steer their rollouts."""
+    context.obj = merge(None, options)
+
+
+for command in COMMANDS:
+    cli.add_command(command)
