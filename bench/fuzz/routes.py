@@ -8,8 +8,8 @@ import msgspec
 import yaml
 from hypothesis import strategies as st
 
-from slipway_gateway.routes_file import RoutesFile, parse
-from slipway_gateway.table import (
+from slipway_gateway.routing.routes_file import RoutesFile, parse
+from slipway_gateway.routing.table import (
     LABEL_DEPLOYMENT,
     LABEL_REVISION,
     OWNERS_KEY,

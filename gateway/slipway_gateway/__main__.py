@@ -14,20 +14,21 @@ from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
 
-from .app import Admin, Edge, Source
-from .backends import Backends, Failsafe
-from .failsafe import Rule
-from .last_table import LastTable
-from .listener import listen
-from .operator_token import OperatorToken
-from .outlier import OutlierDetection
-from .proxy import Proxy, sessions_within
-from .routes_file import RoutesFileWatch
+from .balancing.backends import Backends, Failsafe
+from .balancing.failsafe import Rule
+from .balancing.outlier import OutlierDetection
+from .forwarding.proxy import Proxy, sessions_within
+from .routing.last_table import LastTable
+from .routing.routes_file import RoutesFileWatch
+from .serving.admin import Admin, Source
+from .serving.api import Edge
+from .serving.listener import listen
+from .serving.operator_token import OperatorToken
 from .settings import Settings
 from .telemetry import logs
 from .telemetry.metrics import Metrics
-from .upstream import open_session
-from .warmup import Warmup
+from .upstream.session import open_session
+from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
 # For error events to reach clients after the drain's time is over.
@@ -73,7 +74,7 @@ def _source(settings: Settings, backends: Backends, metrics: Metrics, last: Last
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         return watch
     # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
-    from .cluster import Cluster
+    from .routing.cluster import Cluster
 
     names = (settings.own_namespace, settings.names_configmap)
     return Cluster(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from slipway_gateway import samples as gateway_samples
-from slipway_gateway.fate import Outcome
-from slipway_gateway.table import Backend, Route
+from slipway_gateway.judging import samples as gateway_samples
+from slipway_gateway.judging.outcome import Outcome
+from slipway_gateway.routing.table import Backend, Route
 from slipway_operator.judging.verdict import judge
 from slipway_operator.kube import samples
 from slipway_operator.kube.gateways import Answer

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
+from slipway_gateway.routing.table import OWNERS_KEY, parse_owners
 from slipway_gateway.settings import Settings
-from slipway_gateway.table import OWNERS_KEY, parse_owners
 from slipway_operator import settings
 from slipway_operator.model import names
 from slipway_operator.model.names import Claim

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway import samples, units
-from slipway_gateway.backends import WHOLE_PATIENCE, Backends
-from slipway_gateway.fate import Fate, Outcome
-from slipway_gateway.router import assigned
-from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.balancing.backends import WHOLE_PATIENCE, Backends
+from slipway_gateway.judging import samples, units
+from slipway_gateway.judging.outcome import Fate, Outcome
+from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.routing.router import assigned
+from slipway_gateway.routing.table import Backend, Endpoints, Route, build
 from slipway_gateway.settings import Settings
-from slipway_gateway.table import Backend, Endpoints, Route, build
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire import answers
 from slipway_gateway.wire.envelope import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS

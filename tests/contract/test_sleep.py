@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from slipway_gateway import table
-from slipway_gateway.app import CALLS_WAIT_S, Admin
-from slipway_gateway.backends import Backends
+from slipway_gateway.balancing.backends import Backends
+from slipway_gateway.routing import table
+from slipway_gateway.serving.admin import CALLS_WAIT_S, Admin
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_operator.kube import calls, gateways
 from slipway_operator.model import status as status_room

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from slipway_gateway import proof
-from slipway_gateway.mirror.ask import Ask, shadow
-from slipway_gateway.proof import Prover
+from slipway_gateway.mirror.shadow_request import Ask, shadow
+from slipway_gateway.upstream import tenant_proof as proof
+from slipway_gateway.upstream.tenant_proof import Prover
 from slipway_gateway.wire import envelope
 from slipway_gateway.wire import headers as gateway
 from slipway_operator.manifests import tenant_key

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from slipway_gateway import table
-from slipway_gateway.backends import Backends
+from slipway_gateway.balancing.backends import Backends
+from slipway_gateway.routing import table
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_operator.kube import gateways
 from slipway_operator.manifests.owner import Owner

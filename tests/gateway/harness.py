@@ -10,15 +10,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from slipway_gateway.app import Admin, Edge
-from slipway_gateway.backends import Backends
-from slipway_gateway.listener import listen
-from slipway_gateway.operator_token import OperatorToken
-from slipway_gateway.proxy import Proxy
+from slipway_gateway.balancing.backends import Backends
+from slipway_gateway.forwarding.proxy import Proxy
+from slipway_gateway.routing.table import Backend, Endpoints, Route, RouteTable, build
+from slipway_gateway.serving.admin import Admin
+from slipway_gateway.serving.api import Edge
+from slipway_gateway.serving.listener import listen
+from slipway_gateway.serving.operator_token import OperatorToken
 from slipway_gateway.settings import Settings
-from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
 from slipway_gateway.telemetry.metrics import Metrics
-from slipway_gateway.upstream import open_session
+from slipway_gateway.upstream.session import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

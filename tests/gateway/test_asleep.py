@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from slipway_gateway.table import Endpoints, RouteTable, build
-from slipway_gateway.visits import Visits
+from slipway_gateway.balancing.activity import Visits
+from slipway_gateway.routing.table import Endpoints, RouteTable, build
 from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, until, upstream
 
 STREAM = {"model": "chat", "stream": True}

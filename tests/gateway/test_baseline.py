@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from slipway_gateway.failsafe import returned
-from slipway_gateway.router import pick, preference
-from slipway_gateway.table import Backend, MirrorRoute, Route, RouteTable, alike
+from slipway_gateway.balancing.failsafe import returned
+from slipway_gateway.routing.router import pick, preference
+from slipway_gateway.routing.table import Backend, MirrorRoute, Route, RouteTable, alike
 
 from .harness import gateway, table, until, upstream
 from .test_mirror import GREEDY, compared, next_user, results, saying

@@ -9,13 +9,13 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.bodies import Outgoing, outgoing
-from slipway_gateway.budget import SHARE, STALLED, TOTAL, Account, Budget
-from slipway_gateway.container import budget_bytes, memory_limit_bytes
-from slipway_gateway.memory import Memory
-from slipway_gateway.samples import GENERATIONS, Samples
-from slipway_gateway.table import Backend, Route
-from slipway_gateway.units import Room, Units
+from slipway_gateway.forwarding.bodies import Outgoing, outgoing
+from slipway_gateway.forwarding.resume_memory import Memory
+from slipway_gateway.judging.samples import GENERATIONS, Samples
+from slipway_gateway.judging.units import Room, Units
+from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, Budget
+from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
+from slipway_gateway.routing.table import Backend, Route
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
@@ -174,7 +174,7 @@ async def test_only_what_arrived_is_counted() -> None:
 
 
 async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.2)
+    monkeypatch.setattr("slipway_gateway.forwarding.bodies.WINDOW_S", 0.2)
     async with gateway(min_body_rate_bytes=5000) as gate:
         gate.route(("rev", 100, []))
         port = int(gate.url.rsplit(":", 1)[1])
@@ -188,7 +188,7 @@ async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.3)
+    monkeypatch.setattr("slipway_gateway.forwarding.bodies.WINDOW_S", 0.3)
 
     async def slowly():  # type: ignore[no-untyped-def]
         yield b'{"model":"chat","x":"'

@@ -18,8 +18,8 @@ import yaml
 
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
-from slipway_gateway.cluster import Cluster
-from slipway_gateway.table import RouteTable
+from slipway_gateway.routing.cluster import Cluster
+from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import Metrics
 from tests.support.api_server import Api
 from tests.support.pods import pod, ready_status

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.connections import ADDRESS, TOTAL, Connections, owner_of
+from slipway_gateway.limits.connections import ADDRESS, TOTAL, Connections, owner_of
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
@@ -82,8 +82,8 @@ async def test_one_address_cannot_take_them_all() -> None:
 
 
 async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.listener._IDLE_S", 0.2)
-    monkeypatch.setattr("slipway_gateway.listener._SWEPT_S", 0.0)
+    monkeypatch.setattr("slipway_gateway.serving.listener._IDLE_S", 0.2)
+    monkeypatch.setattr("slipway_gateway.serving.listener._SWEPT_S", 0.0)
     async with upstream(echo) as server, gateway(max_connections=6, max_connections_per_address=2) as gate:
         gate.route(("rev", 100, [server.url]))
         for n in range(6):

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
-from slipway_gateway.routes_file import parse as parse_file
-from slipway_gateway.table import Endpoints, Problem, Route, RouteTable, build, parse_route
+from slipway_gateway.routing.routes_file import parse as parse_file
+from slipway_gateway.routing.table import Endpoints, Problem, Route, RouteTable, build, parse_route
 from slipway_gateway.wire import headers as gateway_headers
 from slipway_operator.model import spec as spec_room
 from slipway_operator.model import status as status_room

@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 import yaml
 
-from slipway_gateway.backends import Backends, Failsafe
-from slipway_gateway.failsafe import MAX_COOLDOWN_S, Rule, Watch, returned
-from slipway_gateway.operator_token import OperatorToken
-from slipway_gateway.table import Backend, Route
+from slipway_gateway.balancing.backends import Backends, Failsafe
+from slipway_gateway.balancing.failsafe import MAX_COOLDOWN_S, Rule, Watch, returned
+from slipway_gateway.routing.table import Backend, Route
+from slipway_gateway.serving.operator_token import OperatorToken
 from slipway_gateway.telemetry.metrics import Metrics
 
 from . import test_process

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from multidict import CIMultiDict
 
-from slipway_gateway.router import by_headers
-from slipway_gateway.table import HeaderMatch, HeaderRoute, Route, RouteTable
+from slipway_gateway.routing.router import by_headers
+from slipway_gateway.routing.table import HeaderMatch, HeaderRoute, Route, RouteTable
 
 from .harness import echo, gateway, table, until, upstream
 

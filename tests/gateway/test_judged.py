@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.samples import BOUNDS
-from slipway_gateway.table import HeaderMatch, HeaderRoute, RouteTable
+from slipway_gateway.judging.samples import BOUNDS
+from slipway_gateway.routing.table import HeaderMatch, HeaderRoute, RouteTable
 
 from .harness import (
     Gateway,

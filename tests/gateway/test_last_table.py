@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slipway_gateway.app import Admin
-from slipway_gateway.last_table import FILE, LastTable, decode, encode
-from slipway_gateway.table import (
+from slipway_gateway.routing.last_table import FILE, LastTable, decode, encode
+from slipway_gateway.routing.table import (
     Backend,
     Endpoints,
     HeaderMatch,
@@ -20,6 +19,7 @@ from slipway_gateway.table import (
     RouteTable,
     build,
 )
+from slipway_gateway.serving.admin import Admin
 from slipway_gateway.telemetry.metrics import Metrics
 
 from .harness import NoSource, echo, gateway, table, until, upstream
@@ -104,7 +104,7 @@ async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
 
 
 async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.last_table._RENEW_S", 0.05)
+    monkeypatch.setattr("slipway_gateway.routing.last_table._RENEW_S", 0.05)
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from slipway_gateway.budget import Budget
-from slipway_gateway.exchange import Call
-from slipway_gateway.memory import ENTRY_BYTES, Memory, name_of
+from slipway_gateway.forwarding.resume_memory import ENTRY_BYTES, Memory, name_of
+from slipway_gateway.limits.budget import Budget
+from slipway_gateway.upstream.exchange import Call
 
 
 def roomy() -> Budget:

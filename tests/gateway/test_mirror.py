@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.mirror.copy import Copy
-from slipway_gateway.mirror.lane import Lane
-from slipway_gateway.table import HeaderMatch, MirrorRoute, RouteTable
+from slipway_gateway.mirror.mirrored_request import Copy
+from slipway_gateway.mirror.queue import Lane
+from slipway_gateway.routing.table import HeaderMatch, MirrorRoute, RouteTable
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, table, until, upstream
 from .test_proxy import JSON_HEAD, SSE_HEAD, chunk

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from slipway_gateway.mirror.ask import Ask, pinned, shadow
-from slipway_gateway.mirror.choice import is_compared, mirror_of
+from slipway_gateway.judging.samples import Pairs
 from slipway_gateway.mirror.scoring import MAX_SCORED_BYTES, flips, scoring
+from slipway_gateway.mirror.shadow_request import Ask, pinned, shadow
 from slipway_gateway.mirror.transcript import MAX_WHOLE_BYTES, Said, Transcript
-from slipway_gateway.router import assigned
-from slipway_gateway.samples import Pairs
-from slipway_gateway.table import Backend, HeaderMatch, MirrorRoute, Route
+from slipway_gateway.routing.mirroring import is_compared, mirror_of
+from slipway_gateway.routing.router import assigned
+from slipway_gateway.routing.table import Backend, HeaderMatch, MirrorRoute, Route
 
 IDS = [f"request-{n}" for n in range(4000)]
 

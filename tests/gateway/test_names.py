@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.backends import Backends
-from slipway_gateway.router import Target
-from slipway_gateway.table import Backend, Endpoints, MirrorRoute, Route, RouteTable, build
+from slipway_gateway.balancing.backends import Backends
+from slipway_gateway.routing.router import Target
+from slipway_gateway.routing.table import Backend, Endpoints, MirrorRoute, Route, RouteTable, build
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire import envelope
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.outlier import OutlierDetection, Outliers
+from slipway_gateway.balancing.outlier import OutlierDetection, Outliers
 
 from .harness import answering, echo, gateway, refused_url, upstream
 

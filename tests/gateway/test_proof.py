@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway import proof
+from slipway_gateway.upstream import tenant_proof as proof
 
 from .harness import echo, gateway, upstream
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from slipway_gateway.split import tag
+from slipway_gateway.routing.split import tag
 
 from .harness import (
     Gateway,

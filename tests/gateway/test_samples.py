@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from slipway_gateway import samples, units
-from slipway_gateway.backends import Backends, Failsafe
-from slipway_gateway.failsafe import Rule
-from slipway_gateway.fate import E2E, ITL, TTFT, Fate, Outcome
-from slipway_gateway.router import Target
-from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
-from slipway_gateway.table import Backend, Route
+from slipway_gateway.balancing.backends import Backends, Failsafe
+from slipway_gateway.balancing.failsafe import Rule
+from slipway_gateway.judging import samples, units
+from slipway_gateway.judging.outcome import E2E, ITL, TTFT, Fate, Outcome
+from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.routing.router import Target
+from slipway_gateway.routing.table import Backend, Route
 from slipway_gateway.telemetry.metrics import Metrics
 from slipway_gateway.wire.answers import KINDS, TAIL_BYTES
 from slipway_gateway.wire.envelope import Envelope, sticky_key

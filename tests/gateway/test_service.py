@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from slipway_gateway.service import Service, Services
+from slipway_gateway.balancing.service import Service, Services
 
 from .harness import answering, echo, gateway, refused_url, upstream
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from slipway_gateway import routes_file
+from slipway_gateway.routing import routes_file
+from slipway_gateway.routing.table import Problem, RouteTable
 from slipway_gateway.settings import Settings
-from slipway_gateway.table import Problem, RouteTable
 
 GOOD = """
 models:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64
 
-from slipway_gateway.split import choose
+from slipway_gateway.routing.split import choose
 
 keys = st.text(max_size=40)
 

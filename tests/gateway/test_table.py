@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.router import pick, pick_of, preference
-from slipway_gateway.split import tag
-from slipway_gateway.table import (
+from slipway_gateway.routing.router import pick, pick_of, preference
+from slipway_gateway.routing.split import tag
+from slipway_gateway.routing.table import (
     Backend,
     Endpoints,
     Problem,

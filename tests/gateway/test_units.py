@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from slipway_gateway import units
-from slipway_gateway.split import choose
-from slipway_gateway.units import Units
+from slipway_gateway.judging import units
+from slipway_gateway.judging.units import Units
+from slipway_gateway.routing.split import choose
 from slipway_gateway.wire.envelope import ALONE
 
 WEIGHTS = {"canary": 5, "stable": 95}

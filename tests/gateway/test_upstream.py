@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from slipway_gateway.settings import Settings
-from slipway_gateway.upstream import lag_free_timeout, open_session
+from slipway_gateway.upstream.session import lag_free_timeout, open_session
 from tests.gateway.harness import echo, upstream
 
 

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 import yaml
 
+from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.settings import Settings
-from slipway_gateway.table import RouteTable
-from slipway_gateway.upstream import open_session
-from slipway_gateway.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
+from slipway_gateway.upstream.session import open_session
+from slipway_gateway.upstream.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
 
 from . import test_process
 from .harness import Gateway, echo, gateway, refused_url, table, until, upstream

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from slipway_gateway import cluster
-from slipway_gateway.table import RouteTable
+from slipway_gateway.routing import cluster
+from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import Metrics
 
 from .harness import until, upstream

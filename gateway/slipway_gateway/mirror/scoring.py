@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .ask import Ask
+from .shadow_request import Ask
 from .transcript import Said
 
 # A server tells some 80 bytes for each token of four: what is read at once takes half a millisecond.

@@ -1,11 +1,9 @@
 """Every metric of the gateway is declared here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-
-from ..fate import ITL, Outcome
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
@@ -95,11 +93,12 @@ class Metrics:
         if record.first_byte is not None:
             self._ttft.labels(record.model, record.revision).observe(record.first_byte - record.started)
 
-    def first_attempt(self, model: str, revision: str, outcome: Outcome) -> None:
-        for kind in outcome.bad:
+    def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
+        """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
+        for kind in bad:
             self._bad.labels(model, revision, kind).inc()
-        if (seconds := outcome.seconds.get(ITL)) is not None:
-            self._itl.labels(model, revision).observe(seconds)
+        if itl_s is not None:
+            self._itl.labels(model, revision).observe(itl_s)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         self._retries.labels(model, revision, reason).inc()
