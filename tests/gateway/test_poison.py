@@ -121,7 +121,7 @@ async def test_connections_that_are_refused_are_no_crashes() -> None:
 
 
 @pytest.mark.parametrize("comment", [b": engine_crashed\n\n", b": engine_crashed\n"])
-async def test_a_stream_that_says_it_is_taken_up_once_and_no_more(comment: bytes) -> None:
+async def test_stream_with_two_crash_comments_is_resumed_once(comment: bytes) -> None:
     async with (
         raw_upstream(MARKED_HEAD, marked(1), chunk(comment)) as one,
         raw_upstream(MARKED_HEAD, marked(2), chunk(comment)) as two,

@@ -1,4 +1,4 @@
-"""Who asks for each route, and since when nobody does: deployments sleep by that, and are woken by it."""
+"""Activity of each route: its last request, and requests for sleeping deployments, which the operator then wakes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,13 +7,13 @@ from typing import Any
 
 from ..routing.table import Route
 
-MOST_NEWS = 4096  # routes; the operator asks again within moments
+MAX_CHANGED_ROUTES = 4096  # the operator polls again within moments
 _DIGITS = 18
 
 
 @dataclass(slots=True)
-class Visitors:
-    """Of one route. `present`: requests in hand, held ones too. `left_s`: when the last of them ended."""
+class RouteActivity:
+    """Activity of one route. `present`: requests now, including held ones. `left_s`: when the last one ended."""
 
     uid: str
     since_s: float
@@ -31,79 +31,81 @@ class Visitors:
         }
 
 
-class Visits:
-    """Of all routes. `clock` counts seconds; `incarnation` names the process, as in its reports."""
+class ActivityTracker:
+    """Activity of all routes. `clock` counts seconds; `incarnation` identifies the process, as in its reports."""
 
     def __init__(self, clock: Callable[[], float], incarnation: str = "") -> None:
         self._clock = clock
         self._incarnation = incarnation
-        self._visitors: dict[str, Visitors] = {}
+        self._activity: dict[str, RouteActivity] = {}
         self._asleep: frozenset[str] = frozenset()
-        self._calling: dict[str, None] = {}  # routes that sleep and were asked for since
-        self._calls = 0
-        self._news: dict[str, int] = {}  # number of the last call about a route, for whatever reason but sleep
-        self._called = asyncio.Event()
+        self._waking: dict[str, None] = {}  # sleeping routes that were requested since
+        self._changes = 0
+        self._changes_by_route: dict[
+            str, int
+        ] = {}  # number of the last call about a route, for whatever reason but sleep
+        self._changed = asyncio.Event()
 
     def follow(self, routes: Mapping[str, Route]) -> None:
-        """A new table; a call for a route that sleeps no more was heard."""
-        former, now = self._visitors, self._clock()
+        """A new table. Routes that no longer sleep need no wake."""
+        former, now = self._activity, self._clock()
         kept = {name: former.get(name) for name in routes}
-        self._visitors = {
-            name: known if (known := kept[name]) and known.uid == route.uid else Visitors(route.uid, now)
+        self._activity = {
+            name: known if (known := kept[name]) and known.uid == route.uid else RouteActivity(route.uid, now)
             for name, route in routes.items()
         }
         self._asleep = frozenset(name for name, route in routes.items() if route.asleep)
-        self._calling = {name: None for name in self._calling if name in self._asleep}
+        self._waking = {name: None for name in self._waking if name in self._asleep}
 
-    def enter(self, route: str) -> Visitors:
-        """A request for a route of the table comes; it says when it leaves."""
-        visitors = self._visitors.get(route) or Visitors("", self._clock())
-        visitors.present += 1
-        self.call(route)
-        return visitors
+    def enter(self, route: str) -> RouteActivity:
+        """A request for a route arrives; `leave` ends it."""
+        activity = self._activity.get(route) or RouteActivity("", self._clock())
+        activity.present += 1
+        self.request_wake(route)
+        return activity
 
-    def leave(self, visitors: Visitors) -> None:
-        """A request has ended, however."""
-        visitors.present -= 1
-        visitors.left_s = self._clock()
+    def leave(self, activity: RouteActivity) -> None:
+        """A request ended, in whatever way."""
+        activity.present -= 1
+        activity.left_s = self._clock()
 
-    def call(self, route: str) -> None:
-        """Somebody wants a route: the operator hears of it, once, while it sleeps."""
-        if route in self._asleep and route not in self._calling:
-            self._calling[route] = None
-            self._call()
+    def request_wake(self, route: str) -> None:
+        """A sleeping route was requested: the operator is notified once."""
+        if route in self._asleep and route not in self._waking:
+            self._waking[route] = None
+            self._change()
 
-    def tell(self, route: str) -> None:
-        """Something happened at a route that the operator is to look at."""
-        self._call()
-        self._news.pop(route, None)
-        self._news[route] = self._calls
-        if len(self._news) > MOST_NEWS:
-            del self._news[next(iter(self._news))]
+    def notify(self, route: str) -> None:
+        """The operator must look at a route."""
+        self._change()
+        self._changes_by_route.pop(route, None)
+        self._changes_by_route[route] = self._changes
+        if len(self._changes_by_route) > MAX_CHANGED_ROUTES:
+            del self._changes_by_route[next(iter(self._changes_by_route))]
 
-    def _call(self) -> None:
-        self._calls += 1
-        called, self._called = self._called, asyncio.Event()
-        called.set()
+    def _change(self) -> None:
+        self._changes += 1
+        changed_event, self._changed = self._changed, asyncio.Event()
+        changed_event.set()
 
-    async def calls(self, since: str, wait_s: float) -> dict[str, Any]:
+    async def wait_for_changes(self, since: str, wait_s: float) -> dict[str, Any]:
         """Routes that are to wake, and those with news since that mark: at once, or at the latest after the time."""
         if since == self._mark:
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._called.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 pass
         incarnation, _, number = since.rpartition(".")
         ours = incarnation == self._incarnation and number.isdecimal() and len(number) <= _DIGITS
-        heard = int(number) if ours else 0
-        told = (route for route, call in self._news.items() if call > heard)
-        return {"mark": self._mark, "routes": list(dict.fromkeys([*self._calling, *told]))}
+        known = int(number) if ours else 0
+        changed = (route for route, call in self._changes_by_route.items() if call > known)
+        return {"mark": self._mark, "routes": list(dict.fromkeys([*self._waking, *changed]))}
 
     @property
     def _mark(self) -> str:
-        return f"{self._incarnation}.{self._calls}"
+        return f"{self._incarnation}.{self._changes}"
 
     def report(self, route: str) -> dict[str, Any]:
-        """What is known of the requests for a route of the table."""
-        return self._visitors[route].report(self._clock())
+        """`activity` of a route of the table."""
+        return self._activity[route].report(self._clock())

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..judging.outcome import Fate
-from ..routing.router import Target
-from .failsafe import Try
+from ..judging.outcome import OutcomeRecorder
+from ..routing.router import RouteEndpoint
+from .failsafe import AttemptResult
 
 
 @dataclass(slots=True)
-class Tally:
+class RequestCounts:
     """Counts of one revision since the process started; `requests` and `failures` are first attempts only."""
 
     inflight: int = 0
@@ -17,57 +17,57 @@ class Tally:
     failures: int = 0
 
 
-class Owner(Protocol):
-    """Who lends: hears how an attempt goes."""
+class AttemptObserver(Protocol):
+    """Observes attempts."""
 
     def now(self) -> float: ...
 
-    def began(self, target: Target, client: str) -> Try | None: ...
+    def attempt_began(self, endpoint: RouteEndpoint, client: str) -> AttemptResult | None: ...
 
-    def failed(self, target: Target, one: Try | None, client: str) -> None: ...
+    def attempt_failed(self, endpoint: RouteEndpoint, one: AttemptResult | None, client: str) -> None: ...
 
-    def give_back(self, target: Target, tally: Tally) -> None: ...
+    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None: ...
 
 
-class Lease:
+class Attempt:
     """One attempt at one endpoint: counted as in flight from creation to `release`."""
 
     def __init__(
         self,
-        owner: Owner,
-        target: Target,
-        tally: Tally,
+        observer: AttemptObserver,
+        endpoint: RouteEndpoint,
+        counts: RequestCounts,
         *,
         first: bool,
-        fate: Fate | None = None,
+        recorder: OutcomeRecorder | None = None,
         client: str = "",
     ) -> None:
-        self.target = target
+        self.endpoint = endpoint
         self.client = client
-        self.fate = fate  # of a first attempt alone
-        self._owner = owner
-        self._tally = tally
+        self.recorder = recorder  # only of a first attempt
+        self._observer = observer
+        self._counts = counts
         self._first = first
         self._held = True
         self._failed = False
-        self._try: Try | None = None
+        self._result: AttemptResult | None = None
 
     def began(self) -> None:
-        """The endpoint answers; whether it also ends the answer is yet to be seen."""
+        """The response began; it may still break off."""
         if not self._failed:
-            self._try = self._owner.began(self.target, self.client)
+            self._result = self._observer.attempt_began(self.endpoint, self.client)
 
     def failed(self, body: bytes = b"") -> None:
-        """`body`: of an answer whose status says so."""
-        # Retries hide a bad revision from clients; they must not hide it from the operator's judgement.
-        if self.fate:
-            self.fate.failed(self._owner.now(), body)
+        """`body`: of a response with an error status."""
+        # Retries hide a bad revision from clients; they must not hide it from the judge.
+        if self.recorder:
+            self.recorder.fail(self._observer.now(), body)
         if not self._failed:
             self._failed = True
-            self._tally.failures += self._first
-            self._owner.failed(self.target, self._try, self.client)
+            self._counts.failures += self._first
+            self._observer.attempt_failed(self.endpoint, self._result, self.client)
 
     def release(self) -> None:
         if self._held:
             self._held = False
-            self._owner.give_back(self.target, self._tally)
+            self._observer.attempt_over(self.endpoint, self._counts)

@@ -1,4 +1,4 @@
-"""Endpoints that fail are left out for a while: Envoy's outlier detection, with its words (pure).
+"""Outlier detection as in Envoy: an endpoint that fails is ejected for a while (pure).
 
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 """
@@ -19,36 +19,36 @@ class OutlierDetection:
 
 
 @dataclass(slots=True)
-class _Endpoint:
+class _EndpointHistory:
     failures_5xx: int = 0
     gateway_failures: int = 0
     ejections: int = 0  # in a row
     ejected_until_s: float = 0.0
 
 
-class Outliers:
-    """What is known of the endpoints of one table. `clock` counts seconds."""
+class OutlierDetector:
+    """Failures and ejections of the endpoints of one table. `clock` counts seconds."""
 
     def __init__(self, rule: OutlierDetection, clock: Callable[[], float]) -> None:
         self._rule, self._clock = rule, clock
-        self._endpoints: dict[str, _Endpoint] = {}
+        self._endpoints: dict[str, _EndpointHistory] = {}
         self._ejected: frozenset[str] = frozenset()
         self._next_s = 0.0  # when the first of them comes back
 
     def succeeded(self, url: str) -> None:
-        """It answered with less than 500. What it answers while it is ejected is of requests from before."""
+        """A response below 500. During an ejection it belongs to an earlier request and does not count."""
         if self._endpoints and (known := self._endpoints.get(url)) and url not in self.ejected():
             del self._endpoints[url]
             if known.ejections > 1:
                 # Once well does not mean that it stays so: as Envoy does, one ejection less each time.
-                self._endpoints[url] = _Endpoint(ejections=known.ejections - 1)
+                self._endpoints[url] = _EndpointHistory(ejections=known.ejections - 1)
 
     def failed(self, url: str, peers: Sequence[str], *, gateway: bool) -> bool:
         """Whether it is ejected now. `peers`: endpoints of its revision, itself among them.
 
         `gateway`: it did not answer, or with 502, 503 or 504; else with another 5xx.
         """
-        known = self._endpoints.setdefault(url, _Endpoint())
+        known = self._endpoints.setdefault(url, _EndpointHistory())
         known.failures_5xx += 1
         known.gateway_failures = known.gateway_failures + 1 if gateway else 0
         rule = self._rule
@@ -60,13 +60,13 @@ class Outliers:
         return True
 
     def ejected(self) -> frozenset[str]:
-        """Those that get nothing now, where there are others."""
+        """Endpoints that get no requests now if there are others."""
         if self._ejected and self._clock() >= self._next_s:
             self._return()
         return self._ejected
 
     def follow(self, urls: Collection[str]) -> None:
-        """A new table: who left it is forgotten. It may come back as another pod."""
+        """A new table: endpoints that left it are forgotten. An address may come back as another pod."""
         for gone in [url for url in self._endpoints if url not in urls]:
             del self._endpoints[gone]
         self._return()
@@ -78,7 +78,7 @@ class Outliers:
         allowed = max(1, len(peers) * self._rule.max_ejection_percent // 100)
         return self._rule.max_ejection_percent > 0 and out < min(allowed, len(peers) - 1)
 
-    def _eject(self, url: str, known: _Endpoint) -> None:
+    def _eject(self, url: str, known: _EndpointHistory) -> None:
         known.ejections += 1
         known.failures_5xx = known.gateway_failures = 0
         lasts_s = min(self._rule.base_ejection_time_s * known.ejections, self._rule.max_ejection_time_s)

@@ -1,6 +1,6 @@
-"""Whether requests for a route get answers: what the operator compares with what it says of a deployment (pure).
+"""Whether requests for a route get responses; the operator compares it with the deployment's status (pure).
 
-Counts of the last 10 to 20 seconds, by whether a server began an answer (below 500) or the client got an error of 5xx.
+Counts of the last 10 to 20 seconds, by whether a server began a response (below 500) or the client got an error of 5xx.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 WINDOW_S = 10.0
-# A route fails when so many requests got no answer, and they are nearly all.
+# A route fails when so many requests got no response, and they are nearly all.
 LEAST, SHARE = 3, 0.9
 
 
 @dataclass(slots=True)
-class _Counts:
+class _WindowCounts:
     answered: int = 0
     refused: int = 0
 
 
-class Service:
+class RouteService:
     """Of one route."""
 
     __slots__ = ("_began_s", "_former", "_now", "last", "unserved_since_s")
 
     def __init__(self, now_s: float) -> None:
         self._began_s = now_s
-        self._former, self._now = _Counts(), _Counts()
-        self.last = ""  # outcome of the last request that got no answer
+        self._former, self._now = _WindowCounts(), _WindowCounts()
+        self.last = ""  # outcome of the last request that got no response
         self.unserved_since_s: float | None = None  # since when no listed revision has an endpoint
 
     def answered(self, now_s: float) -> None:
@@ -41,7 +41,7 @@ class Service:
         self.last = outcome
 
     def fails(self, now_s: float) -> bool:
-        """Whether nearly all requests got no answer."""
+        """Whether nearly all requests got no response."""
         answered, refused = self._sums(now_s)
         return refused >= LEAST and refused >= SHARE * (answered + refused)
 
@@ -63,16 +63,16 @@ class Service:
     def _turn(self, now_s: float) -> None:
         passed = int((now_s - self._began_s) / WINDOW_S)
         if passed:
-            self._former = self._now if passed == 1 else _Counts()
-            self._now, self._began_s = _Counts(), self._began_s + passed * WINDOW_S
+            self._former = self._now if passed == 1 else _WindowCounts()
+            self._now, self._began_s = _WindowCounts(), self._began_s + passed * WINDOW_S
 
 
-class Services:
-    """Of all routes. `tell` hears the name of a route whose requests begin or cease to be served."""
+class RouteServices:
+    """Of all routes. `notify` gets the name of a route whose requests begin or cease to be served."""
 
-    def __init__(self, clock: Callable[[], float], tell: Callable[[str], None]) -> None:
-        self._clock, self._tell = clock, tell
-        self._routes: dict[str, tuple[str, Service]] = {}  # uid and service by name
+    def __init__(self, clock: Callable[[], float], notify: Callable[[str], None]) -> None:
+        self._clock, self._notify = clock, notify
+        self._routes: dict[str, tuple[str, RouteService]] = {}  # uid and service by name
         self._failing: set[str] = set()
 
     def follow(self, routes: Iterable[tuple[str, str, bool]]) -> None:
@@ -80,13 +80,13 @@ class Services:
         former, self._routes, now_s = self._routes, {}, self._clock()
         for name, uid, served in routes:
             known = former.get(name)
-            one = known[1] if known and known[0] == uid else Service(now_s)
+            one = known[1] if known and known[0] == uid else RouteService(now_s)
             self._routes[name] = uid, one
             before = one.unserved_since_s is None
             if served != before:
                 one.unserved_since_s = None if served else now_s
                 if known:  # of a new one nothing else is expected
-                    self._tell(name)
+                    self._notify(name)
         self._failing &= self._routes.keys()
 
     def answered(self, route: str) -> None:
@@ -98,14 +98,14 @@ class Services:
         self._count(route, lambda one, now_s: one.refused(now_s, outcome))
 
     def report(self, route: str) -> Mapping[str, Any]:
-        """What is known of a route of the table."""
+        """`service` of a route of the table."""
         return self._routes[route][1].report(self._clock())
 
-    def _count(self, route: str, add: Callable[[Service, float], None]) -> None:
+    def _count(self, route: str, add: Callable[[RouteService, float], None]) -> None:
         known, now_s = self._routes.get(route), self._clock()
         if known is None:
             return
         add(known[1], now_s)
         if known[1].fails(now_s) != (route in self._failing):
             self._failing ^= {route}
-            self._tell(route)
+            self._notify(route)

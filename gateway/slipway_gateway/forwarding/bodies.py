@@ -1,4 +1,4 @@
-"""Reads request bodies: within the budget, counted as they arrive, and from clients that keep sending."""
+"""Reads request bodies within the memory budget, with a minimum rate."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from aiohttp import payload, web
 from aiohttp.abc import AbstractStreamWriter
 
 from ..limits.budget import SHARE, Account
-from ..settings import Settings
+from ..settings import GatewaySettings
 from ..wire import errors
 
 # In each of these windows a body must bring its minimum.
@@ -15,12 +15,12 @@ WINDOW_S = 10.0
 _PIECE_BYTES = 64
 
 
-# Of what is sent at once: a transport copies what its socket does not take.
+# Bytes that are sent at once: a transport copies the part that its socket does not accept.
 SLICE_BYTES = 64 << 10
 
 
-class Outgoing(payload.Payload):
-    """A body for a server, sent slice by slice out of the bytes that are held."""
+class SlicedBody(payload.Payload):
+    """A request body that is sent slice by slice without a copy."""
 
     def __init__(self, *parts: bytes) -> None:
         super().__init__(parts)
@@ -40,28 +40,28 @@ class Outgoing(payload.Payload):
                 await writer.write(seen[begin : begin + SLICE_BYTES])
 
 
-def outgoing(body: bytes, tokens: bytes) -> bytes | Outgoing:
-    """What is posted: as it is when it is small, for that is faster."""
-    return body + tokens if len(body) + len(tokens) <= SLICE_BYTES else Outgoing(body, tokens)
+def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
+    """The body of an upstream request. A small one is sent in one piece, which is faster."""
+    return body + tokens if len(body) + len(tokens) <= SLICE_BYTES else SlicedBody(body, tokens)
 
 
 def check_length(request: web.Request, limit_bytes: int) -> None:
-    """Refuses what the head alone says is not taken."""
+    """Refuses by the headers alone."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
     if (request.content_length or 0) > limit_bytes:
         raise errors.too_large(limit_bytes)
 
 
-async def read(request: web.Request, account: Account, settings: Settings) -> bytes:
+async def read(request: web.Request, account: Account, settings: GatewaySettings) -> bytes:
     """The whole body, held once.
 
     Raises:
-        Refusal: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
+        RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
     """
     check_length(request, settings.max_body_bytes)
     now = asyncio.get_running_loop().time
-    reading = _Reading(account, settings, now() + settings.body_timeout_s)
+    reading = _BodyReader(account, settings, now() + settings.body_timeout_s)
     if request.content.is_eof():
         # Most bodies came with their head: nothing to wait for.
         while chunk := request.content.read_nowait():
@@ -82,10 +82,10 @@ async def read(request: web.Request, account: Account, settings: Settings) -> by
     return reading.body()
 
 
-class _Reading:
+class _BodyReader:
     """One body on its way."""
 
-    def __init__(self, account: Account, settings: Settings, last_s: float) -> None:
+    def __init__(self, account: Account, settings: GatewaySettings, last_s: float) -> None:
         self._account = account
         self._limit_bytes = settings.max_body_bytes
         self._window_bytes = settings.min_body_rate_bytes * WINDOW_S
@@ -131,7 +131,7 @@ class _Reading:
 class _Eviction:
     """Ends a body that stalls while others need its room."""
 
-    def __init__(self, reading: _Reading, limit: asyncio.Timeout) -> None:
+    def __init__(self, reading: _BodyReader, limit: asyncio.Timeout) -> None:
         self._reading, self._limit = reading, limit
 
     def __call__(self) -> None:
@@ -139,7 +139,7 @@ class _Eviction:
         self._limit.reschedule(asyncio.get_running_loop().time())
 
 
-def _no_room(reason: str) -> errors.Refusal:
+def _no_room(reason: str) -> errors.RequestError:
     if reason == SHARE:
         return errors.overloaded("This client's requests are at their share of the gateway's memory.")
     return errors.overloaded("The gateway is at its limit of memory for requests.")

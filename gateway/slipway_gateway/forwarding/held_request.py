@@ -1,4 +1,4 @@
-"""A request that waits for a deployment to wake: a stream is told so in comments, and of a failure in an event."""
+"""A request that waits for a deployment to wake: a stream gets comments meanwhile, and an event on failure."""
 
 import math
 from typing import Any
@@ -6,26 +6,33 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from ..balancing.activity import Visitors
+from ..balancing.activity import RouteActivity
 from ..routing.table import Route
-from ..telemetry.metrics import Record
-from ..upstream.exchange import Answer, Call, outcome_of
+from ..telemetry.metrics import RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
 from ..wire import errors, headers
 from ..wire.sse import CONTENT_TYPE, error_event
 
 _HEADERS = {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8", "Cache-Control": "no-cache"}
 
 
-class Waiting:
+class HeldRequest:
     """One request. `out` is there once a first comment was sent: from then on there is no other status than 200."""
 
     def __init__(
-        self, request: web.Request, call: Call, record: Record, visitors: Visitors, *, began_s: float, every_s: float
+        self,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        activity: RouteActivity,
+        *,
+        began_s: float,
+        every_s: float,
     ) -> None:
         """`began_s`: when it was taken, on the clock of `now_s` below. `every_s`: between comments; 0: none."""
-        self._request, self._call, self._record = request, call, record
-        self.visitors, self.began_s = visitors, began_s
-        self._every_s = every_s if call.stream and call.writes_text and every_s > 0 else math.inf
+        self._request, self._call, self._record = request, outgoing, record
+        self.activity, self.began_s = activity, began_s
+        self._every_s = every_s if outgoing.stream and outgoing.writes_text and every_s > 0 else math.inf
         self._next_s = began_s + self._every_s
         self.out: web.StreamResponse | None = None
         self.left = False  # the client has, as a comment showed
@@ -34,7 +41,7 @@ class Waiting:
         """Seconds until the next comment; infinite where none is due ever."""
         return max(0.0, self._next_s - now_s) if route and route.wake_s is not None else math.inf
 
-    async def tell(self, route: Route | None, now_s: float) -> None:
+    async def send_comment(self, route: Route | None, now_s: float) -> None:
         """Send the comment that is due, if one is."""
         if route is None or self.until_next_s(route, now_s) > 0:
             return
@@ -48,25 +55,25 @@ class Waiting:
         except ConnectionError:
             self.left = True
 
-    async def refuse(self, refusal: errors.Refusal) -> web.StreamResponse:
+    async def refuse(self, refusal: errors.RequestError) -> web.StreamResponse:
         """The end of a stream that has begun with comments.
 
         Raises:
-            Refusal: where nothing was sent yet.
+            RequestError: where nothing was sent yet.
         """
         if self.out is None:
             raise refusal from None
         return await self._end(self.out, refusal.outcome, error_event(self._call.path, refusal.code, str(refusal)))
 
-    async def turn_down(self, answer: Answer) -> web.StreamResponse | None:
-        """The end of such a stream whose answer is none, for it is a refusal; None where the answer can be relayed."""
-        if self.out is None or (answer.status == 200 and answer.streams_events):
+    async def refuse_response(self, response: UpstreamResponse) -> web.StreamResponse | None:
+        """Ends such a stream with an error event if the response is an error; None if the response can be relayed."""
+        if self.out is None or (response.status == 200 and response.streams_events):
             return None
-        answer.close()
-        self._record.revision = answer.target.revision
-        said, status = _error_of(answer.start), answer.status if answer.status >= 400 else 502
-        code, message = str(said.get("code") or status), str(said.get("message") or "The server sent no stream.")
-        return await self._end(self.out, outcome_of(status), error_event(self._call.path, code, message, status))
+        response.close()
+        self._record.revision = response.endpoint.revision
+        error, status = _error_of(response.start), response.status if response.status >= 400 else 502
+        code, message = str(error.get("code") or status), str(error.get("message") or "The server sent no stream.")
+        return await self._end(self.out, classify_status(status), error_event(self._call.path, code, message, status))
 
     async def _end(self, out: web.StreamResponse, outcome: str, event: bytes) -> web.StreamResponse:
         self._record.end(outcome, 200)

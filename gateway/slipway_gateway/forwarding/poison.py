@@ -1,7 +1,7 @@
-"""Requests that were in flight when an engine died: who did it twice goes to no third one (pure).
+"""Requests that were in flight when an engine died: after two crashes a request goes to no third endpoint (pure).
 
 A crash has one culprit and many bystanders, and all of them are tried elsewhere. So a suspect is on trial at its next
-endpoint until the first byte of its answer, alone where that can be: when an engine dies while a suspect is on trial
+endpoint until the first byte of its response, alone where that can be: when an engine dies while a suspect is on trial
 there, the others in flight at it are not blamed once more.
 """
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
 
-# A server that says that its engine died of what it computed, and a connection that was reset: a pod that is killed
+# A server that reports an engine crash, and a connection that was reset: a pod that is killed
 # from outside looks like that too, and whoever was in flight there has done nothing. Two of the first kind make a
 # request poison, or three of the second.
 CRASHED, RESET, POISON = 3, 2, 6
@@ -33,15 +33,15 @@ class Suspect:
 
     @property
     def key(self) -> Key:
-        """What is told from others without reading the body."""
+        """Distinguishes requests without reading the body."""
         return self.client, self.path, len(self.body)
 
     @property
     def digest(self) -> bytes:
         if self._name is None:
-            said = blake2b(f"{self.client}\0{self.path}\0".encode("utf-8", "surrogatepass"), digest_size=16)
-            said.update(self.body)
-            self._name = said.digest()
+            digest_of = blake2b(f"{self.client}\0{self.path}\0".encode("utf-8", "surrogatepass"), digest_size=16)
+            digest_of.update(self.body)
+            self._name = digest_of.digest()
         return self._name
 
 
@@ -59,7 +59,7 @@ class Suspects:
     def blamed(self, one: Suspect) -> int:
         """For the engines that died with it in flight: `POISON` or more is enough."""
         self._forget()
-        # Nobody's body is read who is not like a suspect.
+        # The body is hashed only if client, path and length are those of a suspect.
         if one.key not in self._keys:
             return 0
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]

@@ -1,4 +1,4 @@
-"""Forwards one request: attempts until a first byte, and again for the rest of a stream whose server is gone."""
+"""Forwards requests: attempts until the first byte, then the response; the time of all of it is limited."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,23 +6,23 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import web
 
-from ..balancing.backends import Backends
+from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
-from ..limits.budget import Budget
+from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
-from ..mirror.queue import Lane
-from ..settings import Settings
-from ..telemetry.metrics import Metrics, Record
-from ..upstream.exchange import Call
-from ..upstream.tenant_proof import Prover
+from ..mirror.queue import MirrorQueue
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest
+from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors
-from .crashes import Crashes
-from .held_request import Waiting
+from .crashes import CrashTracker
+from .held_request import HeldRequest
 from .relay import Relay, RelayContext
-from .resume_memory import Memory
+from .resume_memory import ResumeMemory
 from .resumption import Resumption
 from .retries import Retries
-from .retry_state import Effort
+from .retry_state import RetryState
 from .sender import Sender
 
 
@@ -30,63 +30,67 @@ class Proxy:
     """Runs requests: it bounds their time and joins attempts, responses and mirrored copies."""
 
     def __init__(
-        self, settings: Settings, backends: Backends, metrics: Metrics, session: aiohttp.ClientSession
+        self, settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
     ) -> None:
         self._settings = settings
-        self._backends = backends
+        self._balancer = balancer
         self._cut = False
-        # As long as a request runs: what `cut` ends it by.
+        # The time limit of each running request; `cut` ends requests by it.
         self._limits: set[asyncio.Timeout] = set()
         clock = self._clock = asyncio.get_running_loop().time
         self.budget = _budget(settings, metrics, clock)
-        prover = Prover(settings.tenant_keys_file)
-        self._crashes = Crashes(metrics, clock)
-        sender = Sender(backends, session, prover, clock)
-        self._retries = Retries(settings, backends, metrics, sender, self._crashes, clock=clock)
-        memory = Memory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
+        signer = TenantSigner(settings.tenant_keys_file)
+        self._crashes = CrashTracker(metrics, clock)
+        sender = Sender(balancer, session, signer, clock)
+        self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
+        memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
         metrics.remembered.set_function(lambda: memory.size_bytes)
         self.resumption = Resumption(settings, self._retries, memory, metrics, clock)
         account = self.budget.open("")
-        self.lane = Lane(settings, backends, metrics, session, self._is_busy, account=account, prover=prover)
-        self._shared = RelayContext(self.resumption, self.lane, self._crashes, clock, settings.stall_timeout_s)
+        self.mirror_queue = MirrorQueue(
+            settings, balancer, metrics, session, self._is_busy, account=account, signer=signer
+        )
+        self._shared = RelayContext(self.resumption, self.mirror_queue, self._crashes, clock, settings.stall_timeout_s)
 
     def _is_busy(self) -> bool:
-        """Whether clients need all there is: some wait for an endpoint, or half of `max_inflight` is in flight."""
+        """Whether clients need the capacity: some wait for an endpoint, or half of `max_inflight` is in flight."""
         return self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2
 
-    async def forward(self, request: web.Request, call: Call, record: Record, *, close: bool) -> web.StreamResponse:
+    async def forward(
+        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord, *, close: bool
+    ) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
-        effort = Effort(self._clock(), self._settings.max_attempts)
-        visitors, every_s = self._backends.enter(call.whose), self._settings.wake_comment_s
-        waiting = Waiting(request, call, record, visitors, began_s=self._clock(), every_s=every_s)
+        state = RetryState(self._clock(), self._settings.max_attempts)
+        activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
+        held_request = HeldRequest(request, outgoing, record, activity, began_s=self._clock(), every_s=every_s)
         relay: Relay | None = None
         try:
             async with limit:
                 self._limit(limit)
-                self._crashes.check(call, record, effort)
-                answer = await self._retries.first_answer(call, record, effort, waiting)
-                if (ended := await waiting.turn_down(answer)) is not None:
+                self._crashes.check(outgoing, record, state)
+                response = await self._retries.first_response(outgoing, record, state, held_request)
+                if (ended := await held_request.refuse_response(response)) is not None:
                     return ended
-                relay = Relay(self._shared, request, call, answer, record, opened=waiting.out)
+                relay = Relay(self._shared, request, outgoing, response, record, opened=held_request.out)
                 return await relay.run(close=close)
         except TimeoutError:
             if relay is None:
-                if effort.fate and not self._cut:
-                    effort.fate.failed(self._clock())
-                return await waiting.refuse(errors.draining() if self._cut else errors.timed_out())
+                if state.recorder and not self._cut:
+                    state.recorder.fail(self._clock())
+                return await held_request.refuse(errors.draining() if self._cut else errors.timed_out())
             return await relay.end("drained" if self._cut else "timeout")
-        except errors.Refusal as refusal:
-            return await waiting.refuse(refusal)
+        except errors.RequestError as refusal:
+            return await held_request.refuse(refusal)
         finally:
             self._limits.discard(limit)
             if relay:
                 relay.close()
-            if effort.fate:
-                effort.fate.left(self._clock())
-            self._backends.visits.leave(visitors)
+            if state.recorder:
+                state.recorder.abandon(self._clock())
+            self._balancer.activity.leave(activity)
 
     def cut(self) -> None:
-        """Ends what still runs: a stream with an event that says so, anything else with a refusal."""
+        """Ends running requests: a stream with an error event, any other one with an error response."""
         self._cut = True
         for limit in self._limits:
             self._limit(limit)
@@ -97,19 +101,19 @@ class Proxy:
             limit.reschedule(self._clock())
 
 
-def _budget_bytes(settings: Settings) -> int:
+def _budget_bytes(settings: GatewaySettings) -> int:
     return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
 
 
-def sessions_within(settings: Settings) -> int:
+def max_sessions(settings: GatewaySettings) -> int:
     """How many sessions are remembered for the judge: a sixteenth of the memory for requests."""
     return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
 
 
-def _budget(settings: Settings, metrics: Metrics, clock: Callable[[], float]) -> Budget:
-    size_bytes = _budget_bytes(settings) - sessions_within(settings) * ENTRY_BYTES
+def _budget(settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[[], float]) -> MemoryBudget:
+    size_bytes = _budget_bytes(settings) - max_sessions(settings) * ENTRY_BYTES
     share_bytes = size_bytes * settings.max_client_percentage // 100
-    made = Budget(size_bytes, share_bytes, clock, metrics.shed)
+    made = MemoryBudget(size_bytes, share_bytes, clock, metrics.shed)
     metrics.memory_budget.set(size_bytes)
     metrics.memory_held.set_function(lambda: made.used_bytes)
     return made

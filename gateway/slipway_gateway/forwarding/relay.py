@@ -1,4 +1,4 @@
-"""Sends one answer to its client, chunk by chunk, from one server or, when that one is gone, from the next."""
+"""Sends one response to its client, chunk by chunk, from one server or, if that one fails, from the next."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
-from ..mirror.queue import Lane
+from ..mirror.queue import MirrorQueue
 from ..routing.split import tag
-from ..telemetry.metrics import Record
-from ..upstream.exchange import Answer, Call, outcome_of
+from ..telemetry.metrics import RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
 from ..wire import errors, headers
-from ..wire.resume import Trail
-from ..wire.sse import DONE, EventAligner, error_event, without_crash
+from ..wire.resume import StreamProgress
+from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
-from .crashes import Crashes
+from .crashes import CrashTracker
 from .resumption import Resumption
 
 _MESSAGES = {
@@ -34,43 +34,43 @@ class RelayContext:
     """What all relays of a gateway share."""
 
     resumption: Resumption
-    mirror: Lane
-    crashes: Crashes
+    mirror: MirrorQueue
+    crashes: CrashTracker
     clock: Callable[[], float]
     stall_timeout_s: float
 
 
 class Relay:
-    """One answer on its way. After the first byte nothing is raised to the outside but cancellation and the limit."""
+    """One response. After the first byte it raises only cancellation and the time limit."""
 
     def __init__(
         self,
         context: RelayContext,
         request: web.Request,
-        call: Call,
-        answer: Answer,
-        record: Record,
+        outgoing: UpstreamRequest,
+        response: UpstreamResponse,
+        record: RequestRecord,
         *,
         opened: web.StreamResponse | None = None,
     ) -> None:
-        """`opened`: what the client was sent comments in while it waited."""
+        """`opened`: the response in which the client got comments while it waited."""
         self._context = context
         self._clock = context.clock
         self._request = request
-        self._call = call
-        self._answer = answer
+        self._call = outgoing
+        self._answer = response
         self._record = record
-        self._aligner = EventAligner() if answer.streams_events else None
-        self._trail = self._begin_trail(answer) if answer.streams_events else None
+        self._aligner = EventAligner() if response.streams_events else None
+        self._progress = self._begin_progress(response) if response.streams_events else None
         self._done = False
-        self._crashed = False  # the server said that its engine died
+        self._crashed = False  # the server reported that its engine died
         self._counted_bytes = 0
-        self._effort = context.resumption.new_effort()
-        self._mirrored = context.mirror.copy_of(call, answer, record.request_id, request.headers)
+        self._state = context.resumption.new_state()
+        self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
         crossing = headers.to_client(
-            answer.headers, record.request_id, answer.target.revision, forwarded=call.forwarded
+            response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded
         )
-        self._out = opened or web.StreamResponse(status=answer.status, headers=crossing)
+        self._out = opened or web.StreamResponse(status=response.status, headers=crossing)
 
     async def run(self, *, close: bool) -> web.StreamResponse:
         out = self._out
@@ -80,20 +80,20 @@ class Relay:
             self._record.first_byte = self._clock()
             await self._stream()
         except (ConnectionError, _StalledClient):
-            self._leave()
+            self._client_left()
         return out
 
     async def _open(self, *, close: bool) -> None:
         if close:
             self._out.force_close()
-        if not self._trail and (length := self._answer.length) is not None:
+        if not self._progress and (length := self._answer.length) is not None:
             self._out.content_length = length
         await self._send(self._out.prepare(self._request))
 
     async def end(self, code: str) -> web.StreamResponse:
-        """A stream that is cut says so; any other answer is cut short, so that no client takes a part for the whole."""
-        if self._answer.lease and code != "drained":
-            self._answer.lease.failed()
+        """A broken stream ends with an error event; any other one is aborted, so it never looks complete."""
+        if self._answer.attempt and code != "drained":
+            self._answer.attempt.failed()
         self._record.end(_OUTCOMES.get(code, code), self._answer.status)
         if not (self._aligner and self._out.prepared):
             self._abort()
@@ -103,53 +103,53 @@ class Relay:
             await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code], status)))
             await self._send(self._out.write_eof())
         except (ConnectionError, _StalledClient):
-            self._leave()
+            self._client_left()
         return self._out
 
     def close(self) -> None:
-        if self._trail and not self._done:
-            self._context.resumption.remember(self._call, self._trail)
+        if self._progress and not self._done:
+            self._context.resumption.remember(self._call, self._progress)
         self._answer.close()
         if self._mirrored:
             self._context.mirror.passed()
 
-    def _begin_trail(self, answer: Answer) -> Trail | None:
-        target = answer.target
-        return Trail.begin(answer.headers, target.revision, tag(target.url), self._call.tokens)
+    def _begin_progress(self, response: UpstreamResponse) -> StreamProgress | None:
+        endpoint = response.endpoint
+        return StreamProgress.begin(response.headers, endpoint.revision, tag(endpoint.url), self._call.tokens)
 
     async def _stream(self) -> None:
         while gone := await self._copy():
             try:
                 resumed = await self._resume()
-            except errors.Refusal as poison:
+            except errors.RequestError as poison:
                 resumed, gone = False, poison.code
             if not resumed:
                 await self.end(gone)
                 return
-        # What a client does from here on is no fault of the server's.
-        self._tell()
+        # The server is done: whatever the client does now does not change the outcome.
+        self._complete()
         if self._aligner and (rest := self._aligner.flush()):
             await self._send(self._out.write(rest))
         await self._send(self._out.write_eof())
         self._done = True
-        self._record.end(outcome_of(self._answer.status), self._answer.status)
+        self._record.end(classify_status(self._answer.status), self._answer.status)
         if self._mirrored:
             self._context.mirror.offer(self._mirrored)
 
     async def _copy(self) -> str:
-        """Passes the answer on up to its end; why it broke off when it did."""
-        chunk, rest, fate = self._answer.start, self._answer.rest, self._answer.fate
+        """Forwards the response to its end; returns why it broke off, else an empty string."""
+        chunk, rest, recorder = self._answer.start, self._answer.rest, self._answer.recorder
         while chunk:
-            if fate:
-                fate.heard(self._clock())
+            if recorder:
+                recorder.server_sent(self._clock())
             if ready := self._ready(chunk):
-                await self._pass_on(ready)
+                await self._write_slices(ready)
                 if self._aligner and ready.endswith(DONE):
-                    self._has_all()
+                    self._stream_complete()
             if rest is None:
                 break
-            if fate:
-                fate.waits(self._clock())
+            if recorder:
+                recorder.wait_for_server(self._clock())
             try:
                 chunk = await rest.content.readany()
             except aiohttp.ServerTimeoutError:
@@ -158,34 +158,34 @@ class Relay:
                 return "" if self._record.whole else "upstream_died"
         return ""
 
-    def _has_all(self) -> None:
-        """The client has the last event, and need not wait for what ends the answer."""
-        self._tell()
-        self._record.end(outcome_of(self._answer.status), self._answer.status)
+    def _stream_complete(self) -> None:
+        """The client has the last event of the stream."""
+        self._complete()
+        self._record.end(classify_status(self._answer.status), self._answer.status)
         self._record.whole = True
 
-    def _tell(self) -> None:
-        answer = self._answer
-        if answer.fate is None:
+    def _complete(self) -> None:
+        response = self._answer
+        if response.recorder is None:
             return
         now_s, wants_json = self._clock(), self._call.wants_json
         if self._aligner:
-            answer.fate.streamed(now_s, wants_json=wants_json)
+            response.recorder.complete_stream(now_s, wants_json=wants_json)
         else:
-            readable = answer.rest is None and self._call.writes_text
-            answer.fate.whole(answer.start if readable else None, now_s, wants_json=wants_json)
+            readable = response.rest is None and self._call.writes_text
+            response.recorder.complete(response.start if readable else None, now_s, wants_json=wants_json)
 
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:
             return chunk
-        events, self._crashed = without_crash(self._aligner.feed(chunk))
-        if events and (fate := self._answer.fate):
-            fate.saw(events, self._clock())
+        events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
+        if events and (recorder := self._answer.recorder):
+            recorder.add_events(events, self._clock())
         if events and self._mirrored:
-            self._mirrored.saw(events)
-        if events and self._trail:
-            events = self._trail.pass_on(events)
-        self._count(self._aligner.held_bytes + (self._trail.size_bytes if self._trail else 0))
+            self._mirrored.add_part(events)
+        if events and self._progress:
+            events = self._progress.add_ids(events)
+        self._count(self._aligner.held_bytes + (self._progress.size_bytes if self._progress else 0))
         return events
 
     def _count(self, held_bytes: int) -> None:
@@ -194,14 +194,14 @@ class Relay:
         if more < _STEP_BYTES:
             return
         if self._call.account.grow(more):
-            if self._trail:
-                self._trail.forget()
+            if self._progress:
+                self._progress.forget()
             return
         self._counted_bytes = held_bytes
 
-    async def _pass_on(self, data: bytes) -> None:
-        """What is long is sent in slices, for a transport copies what it cannot send; a client that does not read it
-        may be left for others that need the room."""
+    async def _write_slices(self, data: bytes) -> None:
+        """Sends long data in slices, because a transport copies what it cannot send. A client that does not read may be
+        evicted when others need the room."""
         if len(data) <= SLICE_BYTES:
             await self._send(self._out.write(data))
             return
@@ -217,23 +217,23 @@ class Relay:
     async def _resume(self) -> bool:
         broken = self._answer
         if self._aligner and (self._crashed or self._aligner.says_crashed()):
-            # It may be poison, though its answer has begun.
+            # The request may be poison although its response has begun.
             self._crashed = False
             self._aligner.drop()
-            self._context.crashes.note(self._call, broken.target, self._record, self._effort, on_trial=False)
-        if not self._trail or not self._aligner:
+            self._context.crashes.note(self._call, broken.endpoint, self._record, self._state, on_trial=False)
+        if not self._progress or not self._aligner:
             return False
-        if broken.lease:
-            broken.lease.failed()
+        if broken.attempt:
+            broken.attempt.failed()
         if broken.rest:
             broken.rest.close()
-        # The lease is kept until the next server has the stream: a revision with a stream in flight keeps its pods.
-        rest = await self._context.resumption.resume(self._call, self._trail, broken, self._record, self._effort)
+        # The attempt ends when the next server has the stream: a revision with a stream in flight keeps its pods.
+        rest = await self._context.resumption.resume(self._call, self._progress, broken, self._record, self._state)
         if rest is None:
             return False
         broken.close()
         self._answer = rest
-        self._trail.moves_to(tag(rest.target.url))
+        self._progress.moves_to(tag(rest.endpoint.url))
         self._aligner.drop()
         return True
 
@@ -244,7 +244,7 @@ class Relay:
         except TimeoutError:
             raise _StalledClient from None
 
-    def _leave(self) -> None:
+    def _client_left(self) -> None:
         self._record.left()
         self._abort()
 

@@ -1,28 +1,28 @@
-"""The tokens of streams that broke, for clients that come back to this gateway: bounded in bytes and in time."""
+"""Tokens of broken streams, for clients that reconnect to this gateway: bounded in bytes and time."""
 
 from collections.abc import Callable
 from hashlib import blake2b
 
-from ..limits.budget import Budget
-from ..upstream.exchange import Call
+from ..limits.budget import MemoryBudget
+from ..upstream.exchange import UpstreamRequest
 from ..wire.headers import TENANT
 
 ENTRY_BYTES = 256  # what CPython takes for one beside its tokens
 
 
-def name_of(stream: str, call: Call) -> bytes:
-    """A stream together with its request: the tokens of an answer lead nobody on who asks something else."""
-    said = blake2b(digest_size=16)
-    for part in (stream, call.path, call.headers.get(TENANT, "")):
-        said.update(part.encode() + b"\0")
-    said.update(call.body)  # where it is: joined with the others it would be copied
-    return said.digest()
+def stream_key(stream: str, outgoing: UpstreamRequest) -> bytes:
+    """Key of a stream and its request: tokens never continue a different request."""
+    digest = blake2b(digest_size=16)
+    for part in (stream, outgoing.path, outgoing.headers.get(TENANT, "")):
+        digest.update(part.encode() + b"\0")
+    digest.update(outgoing.body)  # not joined with the others, which would copy it
+    return digest.digest()
 
 
-class Memory:
-    """The one that broke longest ago goes first, when this memory is full or requests need the room."""
+class ResumeMemory:
+    """Evicts the oldest stream first, when it is full or requests need the room."""
 
-    def __init__(self, size_bytes: int, window_s: float, clock: Callable[[], float], budget: Budget) -> None:
+    def __init__(self, size_bytes: int, window_s: float, clock: Callable[[], float], budget: MemoryBudget) -> None:
         self._limit_bytes, self._window_s, self._clock = size_bytes, window_s, clock
         self._kept: dict[bytes, tuple[float, bytes]] = {}
         self._account = budget.open("")
@@ -33,7 +33,7 @@ class Memory:
         return self._account.held_bytes
 
     def keep(self, name: bytes, tokens: bytes) -> None:
-        """`tokens` as they are sent to servers, with commas. In place of what was kept under this name."""
+        """Keeps `tokens` as they are sent to servers, with commas; they replace earlier ones of this key."""
         self._drop(name)
         if self._account.grow(ENTRY_BYTES + len(tokens)):
             return
@@ -41,7 +41,7 @@ class Memory:
         self._tidy()
 
     def find(self, name: bytes) -> bytes:
-        """Empty when there is nothing. It stays: a client may have to come back more than once."""
+        """Empty if there are none. The entry stays: a client may reconnect more than once."""
         self._tidy()
         return self._kept[name][1] if name in self._kept else b""
 

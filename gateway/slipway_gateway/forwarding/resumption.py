@@ -5,21 +5,26 @@ from dataclasses import replace
 
 import aiohttp
 
-from ..settings import Settings
-from ..telemetry.metrics import Metrics, Record
-from ..upstream.exchange import Answer, Call
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors
-from ..wire.resume import Trail
-from .resume_memory import Memory, name_of
+from ..wire.resume import StreamProgress
+from .resume_memory import ResumeMemory, stream_key
 from .retries import Retries
-from .retry_state import Effort
+from .retry_state import RetryState
 
 
 class Resumption:
     """Of all streams of one gateway."""
 
     def __init__(
-        self, settings: Settings, retries: Retries, memory: Memory, metrics: Metrics, clock: Callable[[], float]
+        self,
+        settings: GatewaySettings,
+        retries: Retries,
+        memory: ResumeMemory,
+        metrics: GatewayMetrics,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._retries = retries
@@ -27,35 +32,42 @@ class Resumption:
         self._metrics = metrics
         self._clock = clock
 
-    def new_effort(self) -> Effort:
-        """For all resumes of one stream: what kills each server that it comes to must come to few."""
-        return Effort(0.0, self._settings.max_resumes + 1, resumes=True)
+    def new_state(self) -> RetryState:
+        """Retry state for all resumes of one stream: it bounds the servers that a harmful request reaches."""
+        return RetryState(0.0, self._settings.max_resumes + 1, resumes=True)
 
-    async def resume(self, call: Call, trail: Trail, broken: Answer, record: Record, effort: Effort) -> Answer | None:
+    async def resume(
+        self,
+        outgoing: UpstreamRequest,
+        progress: StreamProgress,
+        broken: UpstreamResponse,
+        record: RequestRecord,
+        state: RetryState,
+    ) -> UpstreamResponse | None:
         """The rest of a broken stream from another server of its revision; None when none gives it in time."""
-        target = broken.target
-        headers, tokens = trail.ask(call.headers, call.tokens)
-        effort.again(target.url, self._clock() + self._settings.resume_timeout_s)
+        endpoint = broken.endpoint
+        headers, tokens = progress.resume_request(outgoing.headers, outgoing.tokens)
+        state.again(endpoint.url, self._clock() + self._settings.resume_timeout_s)
         try:
-            rest = replace(call, headers=headers, tokens=tokens, revision=target.revision)
-            answer = await self._retries.first_answer(rest, record, effort)
-        except (errors.Refusal, aiohttp.ServerTimeoutError) as ended:
-            if isinstance(ended, errors.Refusal) and ended.outcome == errors.POISON:
+            rest = replace(outgoing, headers=headers, tokens=tokens, revision=endpoint.revision)
+            response = await self._retries.first_response(rest, record, state)
+        except (errors.RequestError, aiohttp.ServerTimeoutError) as ended:
+            if isinstance(ended, errors.RequestError) and ended.outcome == errors.POISON:
                 raise
-            answer = broken
-        if answer is not broken and (answer.status != 200 or not trail.goes_on(answer.headers)):
-            answer.close()
-            answer = broken
-        self._metrics.resumed(target.model, target.revision, "lost" if answer is broken else "resumed")
-        return None if answer is broken else answer
+            response = broken
+        if response is not broken and (response.status != 200 or not progress.continues(response.headers)):
+            response.close()
+            response = broken
+        self._metrics.resumed(endpoint.model, endpoint.revision, "lost" if response is broken else "resumed")
+        return None if response is broken else response
 
-    def remember(self, call: Call, trail: Trail) -> None:
-        """Of a stream that did not come to its end here."""
-        if tokens := trail.tokens:
-            self._memory.keep(name_of(trail.stream, call), tokens)
+    def remember(self, outgoing: UpstreamRequest, progress: StreamProgress) -> None:
+        """Keeps the tokens of a stream that broke here."""
+        if tokens := progress.tokens:
+            self._memory.keep(stream_key(progress.stream, outgoing), tokens)
 
-    def remembered(self, call: Call, stream: str) -> bytes:
+    def remembered(self, outgoing: UpstreamRequest, stream: str) -> bytes:
         """Tokens of a stream that broke here, with commas; empty when it did not, or too long ago."""
-        tokens = self._memory.find(name_of(stream, call))
+        tokens = self._memory.find(stream_key(stream, outgoing))
         self._metrics.returned(known=bool(tokens))
         return tokens

@@ -1,20 +1,20 @@
-"""What was tried for one request, and what is left to try."""
+"""Attempts of one request so far, and how many remain."""
 
 from dataclasses import dataclass, field
 
-from ..judging.outcome import Fate
-from ..upstream.exchange import Answer
+from ..judging.outcome import OutcomeRecorder
+from ..upstream.exchange import UpstreamResponse
 
 FIRST_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Why an attempt may be repeated elsewhere. `answer` is what to relay when nothing better comes."""
+class AttemptFailure:
+    """Why an attempt may be repeated elsewhere. `response` is what to relay when nothing better comes."""
 
     reason: str
     sent: bool = True
-    answer: Answer | None = None
+    response: UpstreamResponse | None = None
     crashed: bool = False  # the engine died with the request in flight
 
     @property
@@ -23,8 +23,8 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Effort:
-    """What was tried for one request so far."""
+class RetryState:
+    """Attempts of one request so far."""
 
     hold_until: float
     limit: int
@@ -33,15 +33,15 @@ class Effort:
     spent: int = 0
     sent_s: float = 0.0  # when the last attempt began
     tried: set[str] = field(default_factory=set)
-    last: Fault | None = None
+    last: AttemptFailure | None = None
     resumes: bool = False
     wakes: bool = False  # it waited for a deployment to wake
-    fate: Fate | None = None
+    recorder: OutcomeRecorder | None = None
     suspect: bool = False  # an engine died with it in flight
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
 
     def suspects(self, trial_until: float) -> None:
-        """From here on it is tried where no other suspect is, for as long as that is to be had in time."""
+        """From now on the request goes to endpoints without another suspect, if one is free in time."""
         self.suspect, self.trial_until = True, trial_until
 
     def again(self, broken_url: str, hold_until: float) -> None:
@@ -49,15 +49,15 @@ class Effort:
         self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
         self.tried = {broken_url}
 
-    def note(self, url: str, fault: Fault) -> None:
+    def note(self, url: str, fault: AttemptFailure) -> None:
         self.attempts += 1
         self.tried.add(url)
         self.last = fault
-        # A server that says no costs a stream nothing but time; one that it kills may not be followed by many. Nor does
+        # A refusal costs a stream only time, but a server that died counts. A refusal does not
         # it count against a wake: endpoints may still be those of pods that left when the deployment fell asleep.
-        self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.answer)
+        self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.response)
 
     @property
     def waits_in_vain(self) -> bool:
-        """A new request is told at once that all servers are busy; one that is half answered waits."""
+        """Whether the request fails at once because all servers are busy. A stream that has begun waits."""
         return self.last is not None and self.last.busy and not self.resumes

@@ -1,8 +1,8 @@
-"""What the operator judges a revision by: first attempts that the split chose, counted by generation (pure).
+"""Counts of first attempts that the split routed, by generation and revision, for the operator's judge (pure).
 
 Counts only grow. A request belongs to the generation at whose weights it was assigned, however long it takes: the
 share of bad events of a revision is compared with the share of requests that these weights gave it. One that has not
-ended is counted by what is known of it: that it was assigned, and how long it takes at least.
+ended counts as assigned, and with lower bounds of its latencies.
 """
 
 from bisect import bisect_left
@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..routing.table import Route
-from ..wire.answers import KINDS
-from .outcome import E2E, ITL, MEASURES, TTFT, Fate, Outcome
-from .units import Room, Units
+from ..wire.responses import KINDS
+from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
+from .units import SessionMemory, Units
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
@@ -27,7 +27,7 @@ def _geometric(first_s: float, count: int, ratio: float = 1.1) -> tuple[float, .
     return tuple(float(f"{first_s * ratio**n:.3g}") for n in range(count))
 
 
-# Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. What is longer is in one more bucket. A judge's limit
+# Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. Longer times are in one more bucket. A judge's limit
 # is one of these, so wide buckets would hide a version that is a fifth slower: its latencies and stable's in one.
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     TTFT: _geometric(0.01, 99),
@@ -37,12 +37,12 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 
 def stratum(size_bytes: int, *, stream: bool) -> str:
-    """Requests that are compared with one another: known before a revision is chosen, so that it cannot change it."""
+    """Requests that are compared with one another. Known before a revision is chosen, so it cannot depend on it."""
     size = "b<4k" if size_bytes < _SMALL_BYTES else "b<32k" if size_bytes < _MEDIUM_BYTES else "b>=32k"
     return f"{size},{'stream' if stream else 'whole'}"
 
 
-class Times:
+class LatencyHistograms:
     """Seconds by measure and stratum, in buckets."""
 
     __slots__ = ("_found",)
@@ -54,8 +54,8 @@ class Times:
         bounds = BOUNDS[measure]
         self._found[measure].setdefault(at, [0] * (len(bounds) + 1))[bisect_left(bounds, seconds)] += 1
 
-    def copy(self) -> "Times":
-        made = Times()
+    def copy(self) -> "LatencyHistograms":
+        made = LatencyHistograms()
         made._found = {name: {at: [*counts] for at, counts in strata.items()} for name, strata in self._found.items()}
         return made
 
@@ -72,7 +72,7 @@ def _trimmed(counts: list[int]) -> list[int]:
 
 
 @dataclass(slots=True)
-class Counts:
+class RevisionSamples:
     """Of one revision: sessions assigned to it, those of which a first attempt ended, their bad events, times.
 
     `requests` are all first attempts that ended, also those that no other counter takes.
@@ -82,10 +82,12 @@ class Counts:
     requests: int = 0
     units: int = 0
     events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    slow: Times = field(default_factory=Times)
-    late: Times = field(default_factory=Times)  # of those that are over without a time: what they took at least
+    slow: LatencyHistograms = field(default_factory=LatencyHistograms)
+    late: LatencyHistograms = field(
+        default_factory=LatencyHistograms
+    )  # lower bounds, of attempts that ended without a measured time
 
-    def report(self, late: Times) -> dict[str, Any]:
+    def report(self, late: LatencyHistograms) -> dict[str, Any]:
         return {
             "assigned": self.assigned,
             "requests": self.requests,
@@ -97,7 +99,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Pairs:
+class ShadowCounts:
     """Mirrored requests that canary and a second stable pod answered too, by which of them differs more from stable."""
 
     pairs: int = 0
@@ -123,7 +125,7 @@ _OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class CountedAttempt:
     """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it.
 
     `counts`: whether its session is one that the judge looks at.
@@ -136,20 +138,20 @@ class Attempt:
     counts: bool = True
 
 
-class Epoch:
+class GenerationSamples:
     """One generation of a route's weights."""
 
-    def __init__(self, route: Route, begun_s: float = 0.0, room: Room | None = None) -> None:
+    def __init__(self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None) -> None:
         self.generation, self.digest = route.generation, route.digest
         self._weights = {backend.revision: backend.weight for backend in route.backends}
-        self._revisions = {backend.revision: Counts() for backend in route.backends if backend.weight}
-        self._shadow: dict[str, dict[str, Pairs]] = {}
+        self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
+        self._shadow: dict[str, dict[str, ShadowCounts]] = {}
         self._units = Units(self._weights, begun_s, room)
-        self._open: dict[Fate, Attempt] = {}
+        self._open: dict[OutcomeRecorder, CountedAttempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
-        self._shadow.setdefault(revision, {}).setdefault(by, Pairs()).count(canary, second)
+        self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
         """The split gave a request to this revision, whether it has an endpoint for it or not: whether it may count."""
@@ -157,24 +159,24 @@ class Epoch:
         self._revisions[revision].assigned += new
         return counts
 
-    def begin(self, revision: str, key: str, at: str, *, stream: bool, counts: bool = True) -> Attempt:
+    def begin(self, revision: str, key: str, at: str, *, stream: bool, counts: bool = True) -> CountedAttempt:
         """A first attempt at the revision that the split chose; `key`: of the session; `at`: the stratum."""
         possible = (_OF_STREAM if stream else _OF_WHOLE) if counts else frozenset[str]()
         measures = frozenset(measure for measure in possible if self._units.first(key, measure))
-        return Attempt(revision, key, at, measures, counts)
+        return CountedAttempt(revision, key, at, measures, counts)
 
-    def open(self, attempt: Attempt, fate: Fate) -> None:
-        """It began. Where there is nothing to compare with, nobody waits for what does not end."""
+    def open(self, attempt: CountedAttempt, recorder: OutcomeRecorder) -> None:
+        """The attempt began. Open attempts are kept only if there is another revision to compare with."""
         if len(self._revisions) > 1:
-            self._open[fate] = attempt
+            self._open[recorder] = attempt
 
-    def close(self, fate: Fate, waited: Mapping[str, float]) -> None:
-        """It is over, and these measures have no value but what they took at least."""
-        if attempt := self._open.pop(fate, None):
+    def close(self, recorder: OutcomeRecorder, waited: Mapping[str, float]) -> None:
+        """The attempt is over; for these measures only lower bounds are known."""
+        if attempt := self._open.pop(recorder, None):
             _add_late(self._revisions[attempt.revision].late, attempt, waited)
 
-    def count(self, attempt: Attempt, outcome: Outcome) -> None:
-        """It ended, or was silent for too long."""
+    def count(self, attempt: CountedAttempt, outcome: RequestOutcome) -> None:
+        """The attempt ended, or its server was silent for too long."""
         counts = self._revisions[attempt.revision]
         counts.requests += 1
         if not attempt.counts:
@@ -186,22 +188,22 @@ class Epoch:
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
     def end(self) -> None:
-        """Nobody looks at it any more: what it remembers is given back."""
+        """The generation is no longer reported: its memory is freed."""
         self._units.end()
 
     def report(self, now_s: float) -> dict[str, Any]:
-        """Counts as they are now, with what is known of attempts that have not ended."""
+        """Counts as they are now, with lower bounds for attempts that have not ended."""
         late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
-        for fate, attempt in self._open.items():
-            fate.look(now_s)
-            _add_late(late[attempt.revision], attempt, fate.waited(now_s))
+        for recorder, attempt in self._open.items():
+            recorder.check_silence(now_s)
+            _add_late(late[attempt.revision], attempt, recorder.seconds_so_far(now_s))
         revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
         shadow = {name: {by: asdict(pairs) for by, pairs in found.items()} for name, found in self._shadow.items()}
         weights = dict(self._weights)
         return {"generation": self.generation, "weights": weights, "revisions": revisions, "shadow": shadow}
 
 
-def _add_late(late: Times, attempt: Attempt, waited: Mapping[str, float]) -> None:
+def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
     for measure in attempt.measures & waited.keys():
         # Of one below the first bound nothing is known yet.
         if waited[measure] > BOUNDS[measure][0]:
@@ -213,18 +215,18 @@ class Samples:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
-        self._room = Room(max_entries)
-        self._epochs: dict[tuple[str, str], list[Epoch]] = {}
+        self._room = SessionMemory(max_entries)
+        self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
 
-    def epoch(self, route: Route, now_s: float = 0.0) -> Epoch | None:
-        """Of the route as it is now. A request that outlives its epoch counts where nobody looks any more.
+    def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
+        """Samples of the route's present generation. A request that outlives its generation still counts there.
 
-        None under a table that has a generation which counted for another table, as after somebody restored an old
-        status: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        None under a table that has a generation which counted for another table, as after an old status
+        was restored: nothing is counted twice under one number. The operator publishes a higher one within a second.
         """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation < route.generation:
-            epochs.append(Epoch(route, now_s, self._room))
+            epochs.append(GenerationSamples(route, now_s, self._room))
             for old in epochs[:-GENERATIONS]:
                 old.end()
             del epochs[:-GENERATIONS]
@@ -232,7 +234,7 @@ class Samples:
         return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def keep(self, routes: Mapping[str, Route]) -> None:
-        """Forgets routes that are gone, and those of a former object of the same name."""
+        """Forgets routes that are gone, and former objects of the same name."""
         kept = {(route.name, route.uid) for route in routes.values()}
         for gone in self._epochs.keys() - kept:
             for epoch in self._epochs.pop(gone):

@@ -1,7 +1,7 @@
-"""What the judge counts of a generation: sessions as units, and a bound on what one client adds to them (pure).
+"""Sessions of a generation as the judge's units, and a bound on the units of one client (pure).
 
 A session sticks to a revision, so all of its requests are one observation: it counts once in each counter. Whether it
-counts at all is decided when its first request is assigned, before anybody knows an outcome: a rule that looked at
+counts at all is decided when its first request is assigned, before any outcome is known: a rule that looked at
 outcomes would bias the comparison, one that looks at assignments alone only makes it slower.
 """
 
@@ -10,11 +10,11 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..wire.envelope import ALONE
+from ..wire.request_fields import ALONE
 
 # Sessions that a generation remembers, some 90 bytes each.
 MAX_SESSIONS = 65_536
-# Clients that a generation tells apart. Those beyond have no bound: who can appear as so many clients evades any.
+# Clients that a generation distinguishes. Further ones have no bound: a client with that many identities evades any.
 MAX_CLIENTS = 4096
 # A client has at most as many units as all others together, or these where they are more: so a deployment with one
 # large client and a few small ones is judged too. A client that is the only one has no bound.
@@ -31,8 +31,8 @@ _COUNTS = "counts"
 _ENDED = "ended"
 
 
-class Room:
-    """For what all routes and generations remember of sessions together: the largest memory gives way to the others."""
+class SessionMemory:
+    """A limit on remembered sessions of all routes and generations. If it is reached, the largest one forgets some."""
 
     def __init__(self, limit: int = MAX_SESSIONS) -> None:
         self._limit = limit
@@ -69,7 +69,7 @@ class Units:
         room: what all generations share.
     """
 
-    def __init__(self, weights: Mapping[str, int], begun_s: float, room: Room | None = None) -> None:
+    def __init__(self, weights: Mapping[str, int], begun_s: float, room: SessionMemory | None = None) -> None:
         self._weights = dict(weights)
         self._begun_s = begun_s
         self._flags: dict[str, int] = {}  # the bit of each name
@@ -77,7 +77,7 @@ class Units:
         self._oldest_first: deque[int] = deque()
         self._clients: dict[int, _Client] = {}
         self._total = 0
-        self._room = room or Room()
+        self._room = room or SessionMemory()
         self._room.join(self)
 
     def __len__(self) -> int:
@@ -92,9 +92,9 @@ class Units:
         return gone
 
     def end(self) -> None:
-        """Nobody looks at this generation any more: what it remembers is given back."""
+        """The generation is no longer reported: its memory is freed."""
         self._room.leave(self)
-        self._room = Room()
+        self._room = SessionMemory()
         self.forget(len(self))
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> tuple[bool, bool]:

@@ -1,8 +1,8 @@
-"""One budget of bytes for all that requests make the gateway hold, with a share for each client (pure).
+"""One memory budget for all requests, with a share for each client (pure).
 
-Bodies, whole answers, tokens of streams and copies for mirrors are counted here until their request ends. When there is
-no room, caches give way first, then clients that do not move: those whose body does not arrive, and those that do not
-read their answer. Only then is something refused.
+Bodies, whole responses, tokens of streams and mirrored copies count until their request ends. When there is no room,
+caches are freed first. Then stalled clients are evicted: those whose body does not arrive, and those that do not read
+their response. Only then are requests refused.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class Account:
 
     __slots__ = ("_budget", "_closed", "_evict", "client", "held_bytes")
 
-    def __init__(self, budget: "Budget", client: str) -> None:
+    def __init__(self, budget: "MemoryBudget", client: str) -> None:
         self._budget = budget
         self.client = client
         self.held_bytes = 0
@@ -52,7 +52,7 @@ class Account:
             self._budget.add(self, -min(size_bytes, self.held_bytes))
 
     def waits(self, evict: Callable[[], None]) -> None:
-        """It is the client's turn to send or to read; `evict` ends the request when others need the room."""
+        """The request waits for its client to send or to read; `evict` ends it when others need the room."""
         if not self._closed:
             self._evict = evict
             self._budget.stopped(self)
@@ -63,7 +63,7 @@ class Account:
             self._budget.stopped(self)
 
     def goes_on(self) -> None:
-        """It is no longer the client's turn."""
+        """The request no longer waits for its client."""
         self._evict = None
         self._budget.moving(self)
 
@@ -80,10 +80,10 @@ class Account:
             self._closed = True
 
 
-class Budget:
+class MemoryBudget:
     """`client_bytes`: what the requests of one client may hold together. `clock` counts seconds.
 
-    `shed` hears of each request that is refused or ended, with one of `REASONS`.
+    `shed` is called for each request that is refused or ended, with one of `REASONS`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Budget:
         return Account(self, client)
 
     def caches(self, reclaim: Reclaim) -> None:
-        """`reclaim` frees about so many bytes of what can be done without, and says how many it did free."""
+        """Registers a cache: `reclaim` frees about so many bytes and returns how many it freed."""
         self._caches.append(reclaim)
 
     def held_by(self, client: str) -> int:
@@ -169,4 +169,4 @@ class Budget:
 def unlimited() -> Account:
     """For what no budget is kept of."""
     size = 1 << 62
-    return Budget(size, size, float).open("")
+    return MemoryBudget(size, size, float).open("")

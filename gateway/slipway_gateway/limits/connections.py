@@ -1,6 +1,6 @@
 """How many connections clients may hold: in all, and from one address (pure).
 
-Nothing is told apart behind an ingress that has one address: it may have the share of an address, half by default.
+All clients behind an ingress share its address and so one share, half of the limit by default.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 TOTAL, ADDRESS = "total", "address"
 
 
-class Connections:
+class ConnectionCounts:
     """`per_address` 0: half of `limit`."""
 
     def __init__(self, limit: int, per_address: int) -> None:
@@ -39,8 +39,8 @@ class Connections:
             del self._addresses[address]
 
 
-def owner_of(host: str) -> str:
-    """Who has an address: with IPv6 one customer has 2^64 of them."""
+def address_owner(host: str) -> str:
+    """The owner of an address: with IPv6 one customer has 2^64 addresses."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the container allows this process: its memory, as the kernel's control groups say."""
+"""The memory limit of the container, read from control groups."""
 
 from pathlib import Path
 

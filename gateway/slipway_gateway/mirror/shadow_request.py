@@ -1,4 +1,4 @@
-"""What a mirrored request asks: the client's own bytes, marked as a shadow; a seed where chance would decide (pure)."""
+"""A mirrored request: the client's own bytes, marked as a shadow, with a seed where sampling is random (pure)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MAX_SEED = (1 << 31) - 1  # of the smallest integers that servers keep seeds in
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ShadowRequest:
     """One request to one server."""
 
     path_qs: str
@@ -30,45 +30,47 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """A request whose answer is the same each time.
+class RepeatableRequest:
+    """A request with a deterministic response.
 
-    `anew`: stable drew its own answer by chance, so stable has to be asked once more too.
+    `repeat_stable`: stable sampled its own response, so stable gets the request once more too.
     """
 
-    ask: Ask
-    anew: bool
+    request: ShadowRequest
+    repeat_stable: bool
 
 
-class _Chance(msgspec.Struct):
-    """Fields by which an answer is drawn."""
+class _SamplingFields(msgspec.Struct):
+    """Fields by which a response is drawn."""
 
     temperature: Any = None
     seed: Any = None
 
 
-_CHANCE = msgspec.json.Decoder(_Chance)
+_CHANCE = msgspec.json.Decoder(_SamplingFields)
 
 
-def shadow(asked: Ask) -> Ask:
-    """A client's request as a shadow. It has a tenant of its own: no share and no cache of the client's is touched."""
+def make_shadow(request: ShadowRequest) -> ShadowRequest:
+    """A client's request as a shadow. Its own tenant keeps it apart from the client's share and cache."""
     # Marks between events, of streams that go on elsewhere, and compression would only have to be read past.
-    kept = ((name, value) for name, value in asked.headers.items() if not name.lower().startswith(_LEFT_OUT))
+    kept = ((name, value) for name, value in request.headers.items() if not name.lower().startswith(_LEFT_OUT))
     headers = CIMultiDict(kept)
     headers[SHADOW] = "1"
-    headers[TENANT] = hashlib.sha256(f"shadow:{asked.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
-    return Ask(asked.path_qs, headers, asked.body)
+    headers[TENANT] = hashlib.sha256(f"shadow:{request.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
+    return ShadowRequest(request.path_qs, headers, request.body)
 
 
-def pinned(ask: Ask, request_id: str) -> Pinned | None:
-    """A shadow for a comparison; None when chance would decide what its answer says."""
-    drawn = _CHANCE.decode(ask.body)
-    if drawn.seed is not None or _is_zero(drawn.temperature):
-        return Pinned(ask, anew=False)
-    if ask.path not in SEEDED_PATHS:
+def make_repeatable(request: ShadowRequest, request_id: str) -> RepeatableRequest | None:
+    """A shadow for a comparison; None when its response would be random."""
+    sampling = _CHANCE.decode(request.body)
+    if sampling.seed is not None or _is_zero(sampling.temperature):
+        return RepeatableRequest(request, repeat_stable=False)
+    if request.path not in SEEDED_PATHS:
         return None
     seed = xxh64_intdigest(request_id.encode()) & _MAX_SEED
-    return Pinned(Ask(ask.path_qs, ask.headers, _with_seed(ask.body, seed)), anew=True)
+    return RepeatableRequest(
+        ShadowRequest(request.path_qs, request.headers, _with_seed(request.body, seed)), repeat_stable=True
+    )
 
 
 def _is_zero(temperature: object) -> bool:

@@ -13,15 +13,15 @@ import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio import config as _config
 
-from ..telemetry.metrics import Metrics
+from ..telemetry.metrics import GatewayMetrics
 from .table import (
     LABEL_REVISION,
-    Endpoints,
     Problem,
+    RevisionEndpoints,
     Route,
     RouteTable,
     build,
-    followed,
+    merge_route,
     parse_owners,
     parse_pod,
     parse_route,
@@ -38,8 +38,8 @@ DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
 PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
 
 
-def names_in(config_map: str) -> Resource:
-    """The one ConfigMap that says who owns which model name."""
+def names_resource(config_map: str) -> Resource:
+    """The ConfigMap with the owners of model names."""
     return ("configmaps", "/api/v1", {"fieldSelector": f"metadata.name={config_map}"})
 
 
@@ -50,18 +50,18 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _COALESCE_S = 0.02
-_PAGE = "500"  # objects in one answer to a list
+_PAGE = "500"  # objects in one response to a list
 _PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
 
 # The version we have is still good after these.
 _BUSY = frozenset({401, 429, 503, 504})
-# The network, TLS, credentials, and words that are not the API's: all of them are waited out with the last good table.
+# Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
 _TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, config.ConfigException)
 
-Object = dict[str, Any]
+KubernetesObject = dict[str, Any]
 
 
-class Refused(Exception):
+class KubernetesApiError(Exception):
     """The API server answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -69,14 +69,14 @@ class Refused(Exception):
         self.status = status
 
 
-class Api:
+class KubernetesClient:
     """Raw calls, dicts out. Credentials are read again after a 401 and, in a pod, every minute."""
 
     def __init__(self, kubeconfig: str) -> None:
         self._kubeconfig = kubeconfig
         self._client: Any = None
 
-    async def get(self, path: str, query: dict[str, str]) -> Object:
+    async def get(self, path: str, query: dict[str, str]) -> KubernetesObject:
         response = await self._call(path, query, _REQUEST)
         return dict(json.loads(await response.read()))
 
@@ -105,7 +105,7 @@ class Api:
         message = (await response.read())[:500].decode("utf-8", "replace")
         if response.status == 401:
             await self.close()
-        raise Refused(response.status, message)
+        raise KubernetesApiError(response.status, message)
 
     async def _open(self) -> Any:
         if self._client is None:
@@ -116,7 +116,7 @@ class Api:
 
 
 def _drop(stream: aiohttp.ClientResponse) -> None:
-    """At once: a TLS shutdown of a stream that does not end by itself would take time, and nobody awaits it."""
+    """Aborts at once: a TLS shutdown of an endless stream would take time."""
     if stream.connection and stream.connection.transport:
         stream.connection.transport.abort()
     stream.close()
@@ -133,23 +133,23 @@ async def _load(settings: Any, kubeconfig: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Who is told: `seen` and `gone` keep it equal to the API server, `heard` is any sign of life."""
+class ResourceCallbacks:
+    """`seen` and `gone` receive changes; `contacted` is called for every response of the API server."""
 
-    seen: Callable[[Object], None]
+    seen: Callable[[KubernetesObject], None]
     gone: Callable[[str], None]
-    heard: Callable[[str], None]
+    contacted: Callable[[str], None]
 
 
-class Mirror:
+class Reflector:
     """One list+watch."""
 
     def __init__(
         self,
-        api: Api,
+        api: KubernetesClient,
         resource: Resource,
         namespace: str,
-        owner: Owner,
+        owner: ResourceCallbacks,
     ) -> None:
         self.name, root, self._query = resource
         self._path = f"{root}/namespaces/{namespace}/{self.name}" if namespace else f"{root}/{self.name}"
@@ -169,7 +169,7 @@ class Mirror:
                 await self._watch()
                 # A server that ends streams at once must not make us spin.
                 await asyncio.sleep(_FIRST_PAUSE_S * random.random())
-            except Refused as refused:
+            except KubernetesApiError as refused:
                 await self._recover(refused)
             except _TROUBLES as error:
                 await self._wait(f"{type(error).__name__}: {error}")
@@ -182,20 +182,20 @@ class Mirror:
         now: set[str] = set()
         page: dict[str, str] = {"limit": _PAGE}
         while True:
-            answer = await self._api.get(self._path, self._query | page)
-            for item in answer.get("items") or ():
+            response = await self._api.get(self._path, self._query | page)
+            for item in response.get("items") or ():
                 now.add(key_of(item))
                 self._owner.seen(item)
-            version, more = answer["metadata"]["resourceVersion"], answer["metadata"].get("continue")
+            version, more = response["metadata"]["resourceVersion"], response["metadata"].get("continue")
             if not more:
                 break
             page = {"limit": _PAGE, "continue": more}
-        # What vanished while nobody watched gets its deletion here.
+        # Objects that were deleted while no watch was open.
         for key in self._keys - now:
             self._owner.gone(key)
         self._keys, self._version = now, version
         self._recovered()
-        self._owner.heard(self.name)
+        self._owner.contacted(self.name)
 
     async def _watch(self) -> None:
         query = self._query | {
@@ -210,7 +210,7 @@ class Mirror:
             async for line in stream.content:
                 event = json.loads(line)
                 self._take(event["type"], event["object"])
-                self._owner.heard(self.name)
+                self._owner.contacted(self.name)
         finally:
             _drop(stream)
 
@@ -219,9 +219,9 @@ class Mirror:
             log.info("watching %s again", self.name)
         self.synced, self.trouble, self._pause_s = True, "", _FIRST_PAUSE_S
 
-    def _take(self, kind: str, item: Object) -> None:
+    def _take(self, kind: str, item: KubernetesObject) -> None:
         if kind == "ERROR":
-            raise Refused(int(item.get("code") or 500), str(item.get("message")))
+            raise KubernetesApiError(int(item.get("code") or 500), str(item.get("message")))
         self._version = item["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return
@@ -233,7 +233,7 @@ class Mirror:
             self._keys.add(key)
             self._owner.seen(item)
 
-    async def _recover(self, refused: Refused) -> None:
+    async def _recover(self, refused: KubernetesApiError) -> None:
         """Too old a version means list again at once; a busy server means wait; anything else wait, then list."""
         had_version = bool(self._version)
         if refused.status not in _BUSY:
@@ -249,7 +249,7 @@ class Mirror:
             await self._wait(str(refused))
 
     async def _wait(self, trouble: str) -> None:
-        # Said once per trouble, not once per try.
+        # Logged once per problem, not once per attempt.
         if trouble != self.trouble:
             log.warning("%s: %s; the last good table stays in use", self.name, trouble)
         self.trouble = trouble
@@ -257,15 +257,15 @@ class Mirror:
         self._pause_s = min(self._pause_s * 2, _MAX_PAUSE_S)
 
 
-def key_of(item: Object) -> str:
+def key_of(item: KubernetesObject) -> str:
     return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
-class Cluster:
+class ClusterSource:
     """Keeps the table equal to the cluster; the first one is published when everything was listed once.
 
     `names`: namespace and name of the ConfigMap of model names. There is no table before the operator has written it:
-    who owns a name is nothing to guess. Once it was read, the last good one counts, whatever happens to it.
+    the owner of a name must not be guessed. After the first read the last good one stays in use.
     """
 
     def __init__(
@@ -273,28 +273,28 @@ class Cluster:
         kubeconfig: str,
         namespaces: Sequence[str],
         publish: Callable[[RouteTable], None],
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         names: tuple[str, str] | None = None,
     ) -> None:
         self._publish = publish
         self._names = names
         self._owners: dict[str, str] | None = None
         self._routes: dict[str, Route] = {}
-        self._endpoints: dict[str, Endpoints] = {}
+        self._endpoints: dict[str, RevisionEndpoints] = {}
         self._dirty = asyncio.Event()
         self._metrics = metrics
         self._published = False
-        deployments = Owner(self._deployment_seen, self._deployment_gone, self._heard)
-        pods = Owner(self._pod_seen, self._pod_gone, self._heard)
+        deployments = ResourceCallbacks(self._deployment_seen, self._deployment_gone, self._contacted)
+        pods = ResourceCallbacks(self._pod_seen, self._pod_gone, self._contacted)
         self._mirrors = [
             # A client each: the one that reads its credentials again must not close the other's connections.
-            Mirror(Api(kubeconfig), resource, namespace, owner)
+            Reflector(KubernetesClient(kubeconfig), resource, namespace, owner)
             for namespace in (namespaces or ("",))
             for resource, owner in ((DEPLOYMENTS, deployments), (PODS, pods))
         ]
         if names:
-            owner = Owner(self._names_seen, self._names_gone, self._heard)
-            self._mirrors.append(Mirror(Api(kubeconfig), names_in(names[1]), names[0], owner))
+            owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted)
+            self._mirrors.append(Reflector(KubernetesClient(kubeconfig), names_resource(names[1]), names[0], owner))
 
     @property
     def waiting_for(self) -> str:
@@ -326,28 +326,28 @@ class Cluster:
                 self._publish(build(self._routes.values(), self._endpoints.values(), self._owners))
                 took_s = time.thread_time() - began_s
 
-    def _heard(self, resource: str) -> None:
+    def _contacted(self, resource: str) -> None:
         self._metrics.watch_event(resource)
         if not self._published:
             # An empty cluster is a table too.
             self._dirty.set()
 
-    def _deployment_seen(self, item: Object) -> None:
+    def _deployment_seen(self, item: KubernetesObject) -> None:
         key = key_of(item)
         parsed = parse_route(item)
         last = self._routes.get(key)
         if isinstance(parsed, Problem):
             log.error("not used, the last good route stays: %s", parsed.text)
             return
-        self._routes[key] = followed(last, parsed)
+        self._routes[key] = merge_route(last, parsed)
         self._dirty.set()
 
     def _deployment_gone(self, key: str) -> None:
         self._routes.pop(key, None)
         self._dirty.set()
 
-    def _pod_seen(self, item: Object) -> None:
-        """Pods are told many times before and after they get ready: only what changes the table makes a new one."""
+    def _pod_seen(self, item: KubernetesObject) -> None:
+        """A pod changes many times before and after it gets ready; only a change of its endpoint needs a new table."""
         key, parsed = key_of(item), parse_pod(item)
         if parsed == self._endpoints.get(key):
             return
@@ -361,7 +361,7 @@ class Cluster:
         if self._endpoints.pop(key, None):
             self._dirty.set()
 
-    def _names_seen(self, item: Object) -> None:
+    def _names_seen(self, item: KubernetesObject) -> None:
         parsed = parse_owners(item)
         if isinstance(parsed, Problem):
             log.error("not used, the last good owners stay: %s", parsed.text)

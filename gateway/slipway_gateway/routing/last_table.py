@@ -1,6 +1,6 @@
 """The last table survives a restart: written beside the process, and used while the API server does not answer.
 
-It is as old as it says, so its endpoints may be gone or belong to somebody else: it is used for a stated time at most.
+Its endpoints may be gone or belong to another pod by then, so it is used for a limited time.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from ..telemetry.metrics import Metrics
-from .table import Endpoints, Problem, Route, RouteTable, build, check_backends
+from ..telemetry.metrics import GatewayMetrics
+from .table import Problem, RevisionEndpoints, Route, RouteTable, build, check_backends
 
 log = logging.getLogger(__name__)
 FILE = "routes.json"
 _VERSION = 1
-# Written no more often than this, and so often when nothing changes: its age is that of what was known.
+# The shortest interval between writes, and the interval without changes.
 _WRITE_EVERY_S = 1.0
 _RENEW_S = 60.0
 # How long the API server has to answer before the table of before is used.
@@ -29,25 +29,25 @@ GRACE_S = 10.0
 Publish = Callable[[RouteTable], None]
 
 
-class Stored(msgspec.Struct):
-    """The file. `saved_s`: Unix time at which this was what the cluster said."""
+class StoredTable(msgspec.Struct):
+    """The file. `saved_s`: Unix time at which the cluster had this state."""
 
     saved_s: float
     routes: list[Route]
-    endpoints: list[Endpoints]
+    endpoints: list[RevisionEndpoints]
     owners: dict[str, str]  # of model names
     version: int = _VERSION
 
 
 def encode(table: RouteTable, saved_s: float) -> bytes:
-    endpoints = [Endpoints(route, revision, urls) for (route, revision), urls in table.endpoints.items()]
+    endpoints = [RevisionEndpoints(route, revision, urls) for (route, revision), urls in table.endpoints.items()]
     owners = {model: route.name for model, route in table.models.items()}
-    return msgspec.json.encode(Stored(saved_s, list(table.routes.values()), endpoints, owners))
+    return msgspec.json.encode(StoredTable(saved_s, list(table.routes.values()), endpoints, owners))
 
 
-def decode(written: bytes) -> Stored | Problem:
+def decode(written: bytes) -> StoredTable | Problem:
     try:
-        stored = msgspec.json.decode(written, type=Stored)
+        stored = msgspec.json.decode(written, type=StoredTable)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Problem(str(error))
     if stored.version != _VERSION:
@@ -59,7 +59,7 @@ def decode(written: bytes) -> Stored | Problem:
 
 
 class LastTable:
-    """Stands between the source of tables and who publishes them.
+    """Passes tables from their source to `publish`, and keeps them in a file.
 
     Args:
         folder: where the file is; empty: nothing is kept.
@@ -67,7 +67,7 @@ class LastTable:
         publish: gets each table, the restored one too.
     """
 
-    def __init__(self, folder: str, max_age_s: float, publish: Publish, metrics: Metrics) -> None:
+    def __init__(self, folder: str, max_age_s: float, publish: Publish, metrics: GatewayMetrics) -> None:
         self._path = Path(folder) / FILE if folder else None
         self._max_age_s = max_age_s
         self._publish = publish
@@ -115,7 +115,7 @@ class LastTable:
             await asyncio.to_thread(self._write, self._path, self._current)
             await asyncio.sleep(_WRITE_EVERY_S)
 
-    def _restore(self, stored: Stored) -> None:
+    def _restore(self, stored: StoredTable) -> None:
         self._restored_of_s = stored.saved_s
         age_s = round(self.age_s or 0.0)
         log.warning("the API server does not answer: the last table is used", extra={"age_s": age_s})
@@ -127,7 +127,7 @@ class LastTable:
             self._restored_of_s = None
             self._publish(RouteTable())
 
-    def _read(self, path: Path) -> Stored | None:
+    def _read(self, path: Path) -> StoredTable | None:
         try:
             stored = decode(path.read_bytes())
         except FileNotFoundError:

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .split import affinity, choose, tag
-from .table import Backend, HeaderMatch, Route, RouteTable, what_runs
+from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revision
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteEndpoint:
     """Where one attempt of a request goes; `model` is what clients call the route."""
 
     route: str
@@ -17,7 +17,7 @@ class Target:
     url: str
 
 
-def by_headers(route: Route, headers: Mapping[str, str]) -> str:
+def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
     """The revision of the first header route that a request fits, empty when it fits none. `headers` know no case."""
     for one in route.header_routes:
         if one.match and fits(one.match, headers):
@@ -25,12 +25,12 @@ def by_headers(route: Route, headers: Mapping[str, str]) -> str:
     return ""
 
 
-def fits(matches: Collection[HeaderMatch], headers: Mapping[str, str]) -> bool:
+def fits(matches: Collection[HeaderMatcher], headers: Mapping[str, str]) -> bool:
     """Whether a request has all of these headers, of which there may be none. `headers` know no case."""
     return all(_fits(match, headers) for match in matches)
 
 
-def _fits(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
+def _fits(match: HeaderMatcher, headers: Mapping[str, str]) -> bool:
     value = headers.get(match.name)
     if value is None:
         return False
@@ -47,21 +47,21 @@ def _host_name(host: str) -> str:
     return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
 
 
-def assigned(route: Route, key: str) -> str:
+def assign_revision(route: Route, key: str) -> str:
     """The revision that the split gives a key, whether it has an endpoint or not; empty when there is no split."""
     chosen = choose([backend.weight for backend in route.backends], route.salt, key)
     return "" if chosen is None else route.backends[chosen].revision
 
 
-def preference(route: Route, key: str) -> list[Backend]:
+def order_backends(route: Route, key: str) -> list[WeightedBackend]:
     """Backends in the order in which a key tries them: its own, one that runs the same, those with weight, the rest."""
     backends = route.backends
     chosen = choose([backend.weight for backend in backends], route.salt, key)
     if chosen is None:
         return list(backends)
     own, others = backends[chosen], backends[chosen + 1 :] + backends[:chosen]
-    same = what_runs(own.revision)
-    return [own, *sorted(others, key=lambda backend: (what_runs(backend.revision) != same, backend.weight == 0))]
+    same = base_revision(own.revision)
+    return [own, *sorted(others, key=lambda backend: (base_revision(backend.revision) != same, backend.weight == 0))]
 
 
 def pick(
@@ -72,18 +72,18 @@ def pick(
     excluded: Collection[str] = (),
     *,
     avoided: str = "",
-) -> Target | None:
+) -> RouteEndpoint | None:
     """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
 
     The `avoided` revision comes last: better a bad one than none.
     """
-    for backend in sorted(preference(route, key), key=lambda backend: backend.revision == avoided):
-        if target := pick_of(table, route, backend.revision, key, inflight, excluded=excluded):
-            return target
+    for backend in sorted(order_backends(route, key), key=lambda backend: backend.revision == avoided):
+        if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded):
+            return endpoint
     return None
 
 
-def pick_of(
+def pick_in_revision(
     table: RouteTable,
     route: Route,
     revision: str,
@@ -92,7 +92,7 @@ def pick_of(
     *,
     excluded: Collection[str] = (),
     holder: str = "",
-) -> Target | None:
+) -> RouteEndpoint | None:
     """The same within one revision, listed or not: what began there can end nowhere else, but where the same is run.
 
     `holder`: tag of the endpoint that comes first, whatever its load.
@@ -102,4 +102,4 @@ def pick_of(
         return None
     holders = [url for url in urls if tag(url) == holder] if holder else []
     url = min(holders or urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
-    return Target(route.name, table.id_of(route), revision, url)
+    return RouteEndpoint(route.name, table.id_of(route), revision, url)

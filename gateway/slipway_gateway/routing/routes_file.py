@@ -12,7 +12,17 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from .table import Backend, Endpoints, MirrorRoute, Percent, Problem, Route, RouteTable, build, check_backends
+from .table import (
+    MirrorRouteRule,
+    Percent,
+    Problem,
+    RevisionEndpoints,
+    Route,
+    RouteTable,
+    WeightedBackend,
+    build,
+    check_backends,
+)
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -27,7 +37,7 @@ class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
     weight: Percent = 100
 
 
-class FileMirror(MirrorRoute, frozen=True, forbid_unknown_fields=True):
+class FileMirror(MirrorRouteRule, frozen=True, forbid_unknown_fields=True):
     """Which requests one of the revisions gets copies of."""
 
 
@@ -54,7 +64,7 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
         return Problem(" ".join(str(error).split()))
     routes, endpoints = [], []
     for model, entry in wanted.models.items():
-        backends = tuple(Backend(b.revision, b.weight, b.version) for b in entry.backends)
+        backends = tuple(WeightedBackend(b.revision, b.weight, b.version) for b in entry.backends)
         urls = [url for backend in entry.backends for url in backend.endpoints]
         if problem := check_backends(backends) or _check_urls(urls):
             return Problem(f"model {model}: {problem.text}")
@@ -66,7 +76,7 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
         route = Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors)
         routes.append(replace(route, forward_headers=passed))
         endpoints += [
-            Endpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
+            RevisionEndpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
         ]
     return build(routes, endpoints)
 
@@ -92,7 +102,7 @@ def _is_endpoint(url: str) -> bool:
         return False
 
 
-class RoutesFileWatch:
+class FileSource:
     """Publishes the table of a file, and again whenever the file changes or `reload` is called."""
 
     def __init__(self, path: str, publish: Callable[[RouteTable], None]) -> None:

@@ -22,9 +22,9 @@ def choose(weights: Sequence[int], salt: str, key: str) -> int | None:
 
 
 def tag(url: str) -> str:
-    """Four digits by which an endpoint is found again and that tell nobody where it is.
+    """Four digits that identify an endpoint without revealing its address.
 
-    Two endpoints may share them: whoever goes by a tag must do as well with another endpoint.
+    Two endpoints may share a tag: any of them must work.
     """
     return f"{xxh64_intdigest(url.encode()) & 0xFFFF:04x}"
 

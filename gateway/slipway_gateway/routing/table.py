@@ -17,7 +17,7 @@ BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, th
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
-class Backend(msgspec.Struct, frozen=True):
+class WeightedBackend(msgspec.Struct, frozen=True):
     """One revision in a split."""
 
     revision: str
@@ -25,7 +25,7 @@ class Backend(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class HeaderMatch(msgspec.Struct, frozen=True):
+class HeaderMatcher(msgspec.Struct, frozen=True):
     """A request header (lower case) and what its value is or begins with."""
 
     name: str
@@ -33,16 +33,16 @@ class HeaderMatch(msgspec.Struct, frozen=True):
     prefix: str | None = None
 
 
-class HeaderRoute(msgspec.Struct, frozen=True):
+class HeaderRouteRule(msgspec.Struct, frozen=True):
     """Requests with all of these headers go to the revision, before weights are looked at."""
 
     name: str
     revision: str
-    match: tuple[HeaderMatch, ...]
+    match: tuple[HeaderMatcher, ...]
 
 
-class MirrorRoute(msgspec.Struct, frozen=True):
-    """The revision gets copies of this share of the requests that another one answers, and nobody sees what it says.
+class MirrorRouteRule(msgspec.Struct, frozen=True):
+    """The revision gets copies of this share of the requests of other revisions; its responses are dropped.
 
     `match`: only of requests with all of these headers.
     """
@@ -50,34 +50,34 @@ class MirrorRoute(msgspec.Struct, frozen=True):
     name: str
     revision: str
     percentage: Percent
-    match: tuple[HeaderMatch, ...] = ()
+    match: tuple[HeaderMatcher, ...] = ()
 
 
-class Traffic(msgspec.Struct, frozen=True, rename="camel"):
+class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
     """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
 
     generation: int
     model: str
     salt: str = ""
-    backends: tuple[Backend, ...] = ()
-    header_routes: tuple[HeaderRoute, ...] = ()
-    mirror_routes: tuple[MirrorRoute, ...] = ()
+    backends: tuple[WeightedBackend, ...] = ()
+    header_routes: tuple[HeaderRouteRule, ...] = ()
+    mirror_routes: tuple[MirrorRouteRule, ...] = ()
     hold_seconds: int | None = None
     asleep: bool = False
     wake_seconds: int | None = None
     forward_headers: tuple[str, ...] = ()
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """Who owns a model name; what else the operator keeps there is its own."""
+class NameClaim(msgspec.Struct, frozen=True):
+    """The owner of a model name; other fields belong to the operator."""
 
     owner: str
 
 
-_OWNERS = msgspec.json.Decoder(dict[str, Claim])
+_OWNERS = msgspec.json.Decoder(dict[str, NameClaim])
 
 
-class RevisionStatus(msgspec.Struct, frozen=True, rename="camel"):
+class RevisionReplicaSet(msgspec.Struct, frozen=True, rename="camel"):
     """An item of `ModelDeployment.status.revisions`, as far as a gateway reads it."""
 
     revision: str = ""
@@ -94,12 +94,12 @@ class Route:
     created: str = ""  # RFC 3339 in UTC: text order is time order
     generation: int = 0
     salt: str = ""
-    backends: tuple[Backend, ...] = ()
-    header_routes: tuple[HeaderRoute, ...] = ()
-    mirror_routes: tuple[MirrorRoute, ...] = ()
+    backends: tuple[WeightedBackend, ...] = ()
+    header_routes: tuple[HeaderRouteRule, ...] = ()
+    mirror_routes: tuple[MirrorRouteRule, ...] = ()
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
-    replicas: int = 0  # that were asked for; 0: not known
-    asleep: bool = False  # nothing is sent to its endpoints, even where there are some
+    replicas: int = 0  # that the spec requests; 0: not known
+    asleep: bool = False  # its endpoints get no requests, even if there are some
     wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
     forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
@@ -107,7 +107,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class RevisionEndpoints:
     """The URLs of one revision that take new requests.
 
     `replica_set`: uid of the ReplicaSet that controls the pod, "" where endpoints are not from a cluster.
@@ -133,7 +133,7 @@ class RouteTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
     models: Mapping[str, Route] = field(default_factory=dict)
     endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    # Revisions with endpoints by route: nobody goes through the endpoints of a thousand routes for one of them.
+    # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,24 +157,24 @@ class RouteTable:
         return listed + [r for r in self._served.get(route.name, ()) if r not in listed]
 
 
-def what_runs(revision: str) -> str:
+def base_revision(revision: str) -> str:
     """The revision that pods with this label run."""
     return revision.removesuffix(BASELINE)
 
 
-def alike(revision: str) -> tuple[str, str]:
-    """A revision, and the label of other pods that run the same: its baseline, or what it is the baseline of."""
-    runs = what_runs(revision)
+def equivalent_revisions(revision: str) -> tuple[str, str]:
+    """A revision and the label of other pods that run the same: its baseline, or the revision of a baseline."""
+    runs = base_revision(revision)
     return revision, runs + BASELINE if revision == runs else runs
 
 
 def build(
-    routes: Iterable[Route], endpoints: Iterable[Endpoints], owners: Mapping[str, str] | None = None
+    routes: Iterable[Route], endpoints: Iterable[RevisionEndpoints], owners: Mapping[str, str] | None = None
 ) -> RouteTable:
     """One table of all that is known.
 
     `owners`: of model names, `namespace/name` each. Without it every name is served by the first route that has it,
-    which is right for a file alone: there nobody is a stranger to anybody.
+    which is right only for a file, which has one owner.
     """
     by_name = {route.name: route for route in routes}
     models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
@@ -201,17 +201,17 @@ def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str,
     return {name: route for name, route in found if route is not None and route.model == name}
 
 
-def _admitted(route: Route | None, entry: Endpoints) -> bool:
-    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is, once the operator says it."""
+def _admitted(route: Route | None, entry: RevisionEndpoints) -> bool:
+    """Whether a pod's ReplicaSet is the revision's own. Its name is checked before; here its uid, if published."""
     known = route.replica_sets.get(entry.revision) if route else None
     return not (known and entry.replica_set) or known == entry.replica_set
 
 
-def followed(last: Route | None, seen: Route) -> Route:
+def merge_route(last: Route | None, seen: Route) -> Route:
     """The route to use after the API server sent an object: the newest one, whatever its generation is.
 
     Lists are consistent reads and watches go on from their resourceVersion, so what comes later is newer. A status
-    whose table was lost says nothing: the last table of that object stays until there is another one, and so do the
+    without a table changes nothing: the last table of that object stays until there is another one, and so do the
     ReplicaSets that it named.
     """
     if last is None or last.uid != seen.uid:
@@ -221,14 +221,14 @@ def followed(last: Route | None, seen: Route) -> Route:
     return last
 
 
-def digest_of(traffic: Mapping[str, Any]) -> str:
+def digest_traffic(traffic: Mapping[str, Any]) -> str:
     """SHA-256 of a `status.traffic` as canonical JSON; `acknowledged`, which follows from the digest, is left out."""
-    told = {key: value for key, value in traffic.items() if key != "acknowledged"}
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    hashed = {key: value for key, value in traffic.items() if key != "acknowledged"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def check_backends(backends: Iterable[Backend]) -> Problem | None:
+def check_backends(backends: Iterable[WeightedBackend]) -> Problem | None:
     listed = list(backends)
     total = sum(backend.weight for backend in listed)
     if listed and total != 100:
@@ -247,7 +247,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
     if raw is None:
         return known
     try:
-        traffic, replica_sets = msgspec.convert(raw, Traffic), _replica_sets(obj)
+        traffic, replica_sets = msgspec.convert(raw, TrafficStatus), _replica_sets(obj)
     except msgspec.ValidationError as error:
         return Problem(f"status.traffic of {name}: {error}")
     if problem := check_backends(traffic.backends):
@@ -265,7 +265,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         wake_s=traffic.wake_seconds,
         forward_headers=traffic.forward_headers,
         replicas=_replicas(obj),
-        digest=digest_of(raw),
+        digest=digest_traffic(raw),
         replica_sets=replica_sets,
     )
 
@@ -273,7 +273,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
 def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
     """The ConfigMap of model names → owners by name; None while the operator has not written it.
 
-    A name whose owner was deleted is listed too: nobody else serves it meanwhile.
+    A name whose owner was deleted is listed too: no other deployment serves it meanwhile.
     """
     text = (obj.get("data") or {}).get(OWNERS_KEY)
     if text is None:
@@ -286,7 +286,7 @@ def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
 
 def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
     """Raises ValidationError where `status.revisions` is not a list of revisions."""
-    listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionStatus, ...])
+    listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionReplicaSet, ...])
     return {one.revision: one.replica_set_uid for one in listed if one.revision and one.replica_set_uid}
 
 
@@ -301,7 +301,7 @@ def _declared_model(obj: Mapping[str, Any]) -> str:
     return declared if isinstance(declared, str) and declared else str(obj["metadata"]["name"])
 
 
-def parse_pod(obj: Mapping[str, Any]) -> Endpoints | None:
+def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     """A pod → the endpoint that it is; None when it takes no requests or is not one of ours.
 
     It is when it has both labels, is ready and not leaving, and the ReplicaSet of that revision controls it: any user
@@ -317,7 +317,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Endpoints | None:
     if owner is None or (owner.get("kind"), owner.get("name")) != ("ReplicaSet", f"{deployment}-{revision}"):
         return None
     url = _url(address, _port(obj))
-    return Endpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
+    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
 
 
 def _ready(status: Mapping[str, Any]) -> bool:

@@ -5,18 +5,18 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from ..balancing.backends import Backends
+from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import BOUNDS
 from ..routing.last_table import LastTable
-from ..telemetry.metrics import Metrics
-from .api import Edge
+from ..telemetry.metrics import GatewayMetrics
+from .api import PublicApi
 from .operator_token import OperatorToken
 
 # Shorter than the time after which a proxy in between closes a silent connection.
 CALLS_WAIT_S = 20.0
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """Where tables come from: a cluster or a file."""
 
     @property
@@ -25,26 +25,26 @@ class Source(Protocol):
     async def run(self) -> None: ...
 
 
-class Admin:
+class AdminApi:
     """The private port: probes, metrics, and the report that the operator waits for."""
 
     def __init__(
         self,
-        edge: Edge,
-        backends: Backends,
-        metrics: Metrics,
-        source: Source,
+        edge: PublicApi,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        source: TableSource,
         incarnation: str,
         token: OperatorToken | None = None,
         last: LastTable | None = None,
     ) -> None:
         self._token = token or OperatorToken("")
         self._edge = edge
-        self._backends = backends
+        self._balancer = balancer
         self._metrics = metrics
         self._source = source
         self._incarnation = incarnation
-        self._last = last or LastTable("", 0.0, backends.publish, metrics)
+        self._last = last or LastTable("", 0.0, balancer.publish, metrics)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -62,7 +62,7 @@ class Admin:
     async def _readyz(self, request: web.Request) -> web.Response:
         if self._edge.draining:
             return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
-        if self._backends.table is None:
+        if self._balancer.published.current is None:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
         if (age_s := self._last.age_s) is not None:
             reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
@@ -80,21 +80,21 @@ class Admin:
             "draining": self._edge.draining,
             "table": self._last.report(),
             "bounds": BOUNDS,
-            "routes": self._backends.report(),
+            "routes": self._balancer.report(),
         }
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _renewed_routes(self, request: web.Request) -> web.Response:
-        """The same for the operator, which thereby says that it minds the rollouts: reading alone renews nothing."""
+        """The same for the operator, and it renews the weights; a GET renews nothing."""
         if not self._token.proves(request.headers.get("Authorization", "")):
             message = (
                 "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
             )
             return web.json_response({"error": message}, status=401)
-        self._backends.renew()
+        self._balancer.failsafe.renew()
         return await self._routes(request)
 
     async def _calls(self, request: web.Request) -> web.Response:
-        """Which routes are to be woken: answered when there is news of it, or after a while."""
-        called = await self._backends.visits.calls(request.query.get("since", ""), CALLS_WAIT_S)
+        """Long poll for routes that must wake or that changed."""
+        called = await self._balancer.activity.wait_for_changes(request.query.get("since", ""), CALLS_WAIT_S)
         return web.Response(body=msgspec.json.encode(called), content_type="application/json")

@@ -8,46 +8,46 @@ from typing import Any
 
 from aiohttp import http_exceptions, web
 
-from ..limits.connections import ADDRESS, Connections, owner_of
+from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
 from ..limits.transports import read_in_small_pieces
-from ..settings import Settings
+from ..settings import GatewaySettings
 from ..wire import errors
 
-Refuse = Callable[[errors.Refusal], web.Response]
-Watch = Callable[[int], None]
+Refuse = Callable[[errors.RequestError], web.Response]
+ConnectionHook = Callable[[int], None]
 
 # What one connection may have in the kernel, which doubles it: 2.5 MB/s over a way of a tenth of a second.
 _SOCKET_BUFFER_BYTES = 128 << 10
 _WRITE_BUFFER_BYTES = 32 << 10
-# When no more connections fit, those that asked for nothing for so long give way, looked for no more often than that.
+# At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
 _SWEPT_S = 1.0
 
 
-def _plainly(refusal: errors.Refusal) -> web.Response:
+def _plain_response(refusal: errors.RequestError) -> web.Response:
     return web.Response(body=refusal.body(), status=refusal.status, content_type="application/json")
 
 
-class Door:
-    """Who may come in, for all connections of one port. Its hooks hear of who comes, leaves, and is turned away."""
+class ConnectionLimiter:
+    """Bounds the connections of one port. Hooks are called when one is opened, closed or refused."""
 
     def __init__(
         self,
-        settings: Settings,
-        refuse: Refuse = _plainly,
+        settings: GatewaySettings,
+        refuse: Refuse = _plain_response,
         *,
-        changed: Watch = lambda by: None,
+        changed: ConnectionHook = lambda by: None,
         turned_away: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.refuse = refuse
         self.header_timeout_s = settings.header_timeout_s
-        self._connections = Connections(settings.max_connections, settings.max_connections_per_address)
+        self._connections = ConnectionCounts(settings.max_connections, settings.max_connections_per_address)
         self._changed = changed
         self._turned_away = turned_away
         self._inside: dict[_Connection, None] = {}
         self._swept_s = 0.0
 
-    def enter(self, connection: "_Connection", owner: str, now_s: float) -> errors.Refusal | None:
+    def enter(self, connection: "_Connection", owner: str, now_s: float) -> errors.RequestError | None:
         """None when it is taken."""
         if self._connections.full and now_s - self._swept_s >= _SWEPT_S:
             self._swept_s = now_s
@@ -73,15 +73,15 @@ class Door:
 
 
 async def listen(
-    app: web.Application, host: str, port: int, settings: Settings, door: Door | None = None
+    app: web.Application, host: str, port: int, settings: GatewaySettings, door: ConnectionLimiter | None = None
 ) -> web.AppRunner:
-    """`door`: of who may come in and how heads are refused that are no request and reach no route."""
+    """`door`: bounds connections and renders errors for malformed requests, which reach no route."""
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
     quiet = logging.getLogger("slipway_gateway.http")
     quiet.setLevel(logging.CRITICAL)
     runner = _Runner(
         app,
-        door or Door(settings),
+        door or ConnectionLimiter(settings),
         access_log=None,
         logger=quiet,
         handler_cancellation=True,
@@ -102,7 +102,7 @@ class _Connection(web.RequestHandler):
 
     __slots__ = ("_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
 
-    def __init__(self, server: web.Server, door: Door, **options: Any) -> None:
+    def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(server, **options)
         self._door = door
         self._owner = ""
@@ -113,7 +113,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
-        self._owner = owner_of(str(peer[0]) if peer else "")
+        self._owner = address_owner(str(peer[0]) if peer else "")
         self._idle_since_s = now_s = self._loop.time()
         if refusal := self._door.enter(self, self._owner, now_s):
             self._shut = True
@@ -143,7 +143,7 @@ class _Connection(web.RequestHandler):
         """When it began to wait for a request; now when it does not."""
         if self._messages or self._current_request is not None or self._waiter is None:
             return now_s
-        # aiohttp sets this anew with each answer.
+        # aiohttp sets this with each response.
         return max(self._idle_since_s, self._next_keepalive_close_time - self._keepalive_timeout)
 
     def _head_is_late(self) -> None:
@@ -166,20 +166,20 @@ class _Connection(web.RequestHandler):
         if status != 400 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         refusal = errors.bad_head(too_long=isinstance(exc, http_exceptions.LineTooLong))
-        answer = self._door.refuse(refusal)
-        answer.force_close()
-        return answer
+        response = self._door.refuse(refusal)
+        response.force_close()
+        return response
 
 
-def _without_request(refusal: errors.Refusal) -> bytes:
-    """The answer to a connection that is not taken: nothing of it is read."""
+def _without_request(refusal: errors.RequestError) -> bytes:
+    """The response to a connection that is not taken: nothing of it is read."""
     body = refusal.body()
     head = f"HTTP/1.1 {refusal.status} Refused\r\nRetry-After: {refusal.retry_after_s}\r\nConnection: close\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _bound(transport: asyncio.Transport) -> None:
-    """What a client sends without being read, and what it does not read, is held by the other side, not here."""
+    """Small buffers: unread data waits at the sender, not here."""
     read_in_small_pieces(transport)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
     if opened := transport.get_extra_info("socket"):
@@ -190,7 +190,7 @@ def _bound(transport: asyncio.Transport) -> None:
 class _Server(web.Server):
     """Makes our connections where aiohttp's makes its own."""
 
-    def __init__(self, made: web.Server, door: Door, **options: Any) -> None:
+    def __init__(self, made: web.Server, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(made.request_handler, request_factory=made.request_factory, **options)
         self._door = door
         self._options = {name: value for name, value in options.items() if name not in ("handler_cancellation", "loop")}
@@ -202,7 +202,7 @@ class _Server(web.Server):
 class _Runner(web.AppRunner):
     __slots__ = ("_door",)
 
-    def __init__(self, app: web.Application, door: Door, **options: Any) -> None:
+    def __init__(self, app: web.Application, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(app, **options)
         self._door = door
 

@@ -1,4 +1,4 @@
-"""Proof that a question comes from the operator: a secret that both read from a file."""
+"""Authenticates the operator by a secret that both read from a file."""
 
 import hmac
 import logging
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class OperatorToken:
-    """`path` "": nobody is asked for a proof. The file is read for each question, so a rotated secret counts at once.
+    """`path` "": no token is required. The file is read for each request, so a rotated secret counts at once.
 
     It may have several lines, each a token: the next one, and the one before while not everybody knows the next.
     """

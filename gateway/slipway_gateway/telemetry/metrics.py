@@ -13,8 +13,8 @@ _TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 
 @dataclass(slots=True)
-class Record:
-    """What is known of one request at its end."""
+class RequestRecord:
+    """One request at its end."""
 
     request_id: str
     started: float
@@ -23,7 +23,7 @@ class Record:
     code: int = 500
     outcome: str = "internal"
     first_byte: float | None = None
-    whole: bool = False  # the client was sent the last event of a stream
+    whole: bool = False  # the client got the last event of a stream
 
     def end(self, outcome: str, code: int) -> None:
         self.outcome, self.code = outcome, code
@@ -34,7 +34,7 @@ class Record:
             self.end("client_closed", 499)
 
 
-class Metrics:
+class GatewayMetrics:
     """The registry of one process."""
 
     def __init__(self, version: str) -> None:
@@ -86,7 +86,7 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
-    def observe(self, record: Record, now: float) -> None:
+    def observe(self, record: RequestRecord, now: float) -> None:
         self._touch(record.model, record.revision)
         self._requests.labels(record.model, record.revision, str(record.code), record.outcome).inc()
         self._seconds.labels(record.model, record.revision).observe(now - record.started)

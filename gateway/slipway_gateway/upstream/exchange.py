@@ -5,26 +5,25 @@ from dataclasses import dataclass, field
 import aiohttp
 from multidict import CIMultiDict
 
-from ..balancing.attempt import Lease
-from ..judging.outcome import Fate
+from ..balancing.attempt import Attempt
+from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
-from ..routing.router import Target
-from ..wire.answers import WITHOUT_TEXT
+from ..routing.router import RouteEndpoint
+from ..wire.responses import WITHOUT_TEXT
 from ..wire.sse import CONTENT_TYPE
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What is asked of an endpoint; the same bytes for every attempt.
+class UpstreamRequest:
+    """A request as it is sent to endpoints; the same bytes for every attempt.
 
-    `model`: as the client wrote it. `route`: whose it was when the request came; it stays that one's to its end, also
-    where the name becomes another's meanwhile.
+    `model`: as the client wrote it. `route`: the owner of that name when the request arrived; it does not change.
     `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
-    `stream`: the client asked for one. `wants_json`: for an answer whose text is JSON. `holder`: tag of the endpoint
-    that may have the stream still. `tokens`: of the answer, for the server that takes it up, behind the body.
-    `client`: who shares of the gateway, and evidence of the judge, are counted for. `excused`: kinds of trouble that
-    the request itself asks for. `account`: what this request holds of the gateway's memory.
+    `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
+    that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
+    `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
+    provokes. `account`: the memory that this request holds.
     """
 
     model: str
@@ -46,7 +45,7 @@ class Call:
 
     @property
     def whose(self) -> str:
-        """What the route is found by."""
+        """The name that finds the route."""
         return self.route or self.model
 
     @property
@@ -67,8 +66,8 @@ class Call:
         return self.path not in WITHOUT_TEXT
 
 
-def outcome_of(status: int) -> str:
-    """What a request comes to that is answered with this status."""
+def classify_status(status: int) -> str:
+    """The outcome of a request with this status."""
     if status < 400:
         return "ok"
     if status == 429:
@@ -77,19 +76,19 @@ def outcome_of(status: int) -> str:
 
 
 @dataclass(slots=True)
-class Answer:
-    """An answer whose first byte is at hand; `rest` is None when `start` is all of it."""
+class UpstreamResponse:
+    """A response whose first byte arrived; `rest` is None when `start` is all of it."""
 
-    target: Target
+    endpoint: RouteEndpoint
     status: int
     headers: CIMultiDict[str]
     start: bytes
     rest: aiohttp.ClientResponse | None = None
-    lease: Lease | None = None
+    attempt: Attempt | None = None
 
     @property
-    def fate(self) -> Fate | None:
-        return self.lease.fate if self.lease else None
+    def recorder(self) -> OutcomeRecorder | None:
+        return self.attempt.recorder if self.attempt else None
 
     @property
     def length(self) -> int | None:
@@ -104,5 +103,5 @@ class Answer:
         # Closing an unfinished upstream response closes its connection: that is how the server learns of a cancel.
         if self.rest is not None:
             self.rest.close()
-        if self.lease is not None:
-            self.lease.release()
+        if self.attempt is not None:
+            self.attempt.release()

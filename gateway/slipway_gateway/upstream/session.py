@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from ..limits.budget import Account
 from ..limits.transports import read_in_small_pieces
-from ..settings import Settings
+from ..settings import GatewaySettings
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -21,7 +21,7 @@ _TICK_S = 0.1
 
 
 async def read_at_least(response: aiohttp.ClientResponse, wanted: int, account: Account) -> bytes:
-    """Reads until `wanted` bytes are there, the answer ended, or there is no room for more of it."""
+    """Reads until `wanted` bytes are there, the response ended, or there is no room for more of it."""
     chunks: list[bytes] = []
     size = 0
     while size < wanted and (chunk := await response.content.readany()):
@@ -34,7 +34,7 @@ async def read_at_least(response: aiohttp.ClientResponse, wanted: int, account: 
     return b"".join(chunks)
 
 
-def _mortal_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """A node that is gone sends no reset: its connections die by silence, within half a minute."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
@@ -100,11 +100,11 @@ class _Connector(aiohttp.TCPConnector):
         return made
 
 
-def open_session(settings: Settings) -> aiohttp.ClientSession:
+def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
     """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded."""
     return aiohttp.ClientSession(
         connector=_Connector(
-            settings.connect_timeout_s, limit=0, keepalive_timeout=15.0, socket_factory=_mortal_socket
+            settings.connect_timeout_s, limit=0, keepalive_timeout=15.0, socket_factory=_keepalive_socket
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_read=settings.idle_timeout_s),
         auto_decompress=False,

@@ -1,4 +1,4 @@
-"""Proves to servers that a gateway says whose request it is. The server's side is its http/tenant.py."""
+"""Signs the tenant of a request for servers. The server verifies it in http/tenant.py."""
 
 import base64
 import hmac
@@ -22,16 +22,16 @@ MIN_KEY_BYTES = 32
 log = logging.getLogger(__name__)
 
 
-class _Key(msgspec.Struct):
+class _SigningKey(msgspec.Struct):
     id: str
     key: str  # base64url
 
 
-class _Keys(msgspec.Struct):
-    keys: list[_Key]
+class _SigningKeys(msgspec.Struct):
+    keys: list[_SigningKey]
 
 
-class Prover:
+class TenantSigner:
     """Signs with the first of the release's keys; without a key nothing is proved, and servers take no tenant."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
@@ -87,7 +87,7 @@ class Prover:
 
 
 def proof(key_id: str, master: bytes, tenant: str, deployment: str, window: int) -> str:
-    """What servers check: by a key of the deployment's namespace alone, which the operator gives it."""
+    """The signature that servers verify, with a key of the deployment's namespace."""
     namespace = deployment.partition("/")[0]
     key = hmac.digest(master, b"slipway tenant key\0" + namespace.encode(), "sha256")
     signed = hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
@@ -110,7 +110,7 @@ def _read(path: str) -> tuple[str, bytes]:
     """
     with Path(path).open("rb") as file:
         text = file.read(MAX_FILE_BYTES + 1)
-    keys = msgspec.json.decode(text[:MAX_FILE_BYTES], type=_Keys).keys
+    keys = msgspec.json.decode(text[:MAX_FILE_BYTES], type=_SigningKeys).keys
     if not keys:
         raise ValueError(f"{path} has no key")
     key = base64.urlsafe_b64decode(keys[0].key)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import aiohttp
 
-from ..balancing.backends import Backends
+from ..balancing.load_balancer import LoadBalancer
 from ..routing.table import RouteTable
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,10 @@ class Warmup:
         self._clock = clock
         self._due_s: dict[str, float] = {}
 
-    async def run(self, backends: Backends) -> None:
+    async def run(self, balancer: LoadBalancer) -> None:
         while self._connections:
-            await self.renew(cold(backends.table))
-            await backends.changed(RENEW_S)
+            await self.renew(cold(balancer.published.current))
+            await balancer.published.changed(RENEW_S)
 
     async def renew(self, urls: Sequence[str]) -> None:
         now_s = self._clock()
@@ -53,9 +53,9 @@ class Warmup:
         await asyncio.gather(*(self._touch(url) for url in due for _ in range(self._connections)))
 
     async def _touch(self, url: str) -> None:
-        # What is answered does not matter: the connection is what is wanted.
+        # Only the connection matters, not the response.
         try:
-            async with self._session.get(url + PATH, timeout=_TIMEOUT, allow_redirects=False) as answer:
-                await answer.read()
+            async with self._session.get(url + PATH, timeout=_TIMEOUT, allow_redirects=False) as response:
+                await response.read()
         except (aiohttp.ClientError, OSError) as error:
             log.debug("no connection to %s: %s", url, error)

@@ -1,6 +1,6 @@
-"""The part of a request that routing reads: model, sticky key and tenant.
+"""The fields of a request that routing reads: model, sticky key and tenant.
 
-The body is sent on byte for byte, unless it names the model in another way than its server does.
+The body is forwarded byte for byte, unless its model name differs from the one that the server knows.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .answers import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
 from .errors import invalid
+from .responses import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
 
 # Session headers that agents and routers already send, the most specific first.
 SESSION_HEADERS = (
@@ -27,7 +27,7 @@ SESSION_HEADERS = (
 PLACEHOLDER_KEYS = frozenset(
     {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
 )
-# How the key of a request begins that belongs to no session.
+# Prefix of the sticky key of a request without a session.
 ALONE = "request:"
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
@@ -40,7 +40,7 @@ _ABSENT = msgspec.Raw()
 _NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
 
-class Envelope(msgspec.Struct):
+class RequestFields(msgspec.Struct):
     """Fields that the gateway looks at; their types are the server's business, except `model`."""
 
     model: str | None = None
@@ -50,7 +50,7 @@ class Envelope(msgspec.Struct):
     conversation: Any = None
     # As it was written: the schema in it may be long, and only its type is looked at.
     response_format: msgspec.Raw = msgspec.Raw(b"{}")
-    # What a client decides of its answer: only whether it is there, and a number of tokens, is looked at.
+    # What a client decides of its response: only whether it is there, and a number of tokens, is looked at.
     max_tokens: Any = None
     max_completion_tokens: Any = None
     stop: msgspec.Raw = _ABSENT
@@ -63,7 +63,7 @@ class Envelope(msgspec.Struct):
 
     @property
     def wants_json(self) -> bool:
-        """Whether the text of the answer is to be JSON."""
+        """Whether the text of the response is to be JSON."""
         try:
             return _FORMAT.decode(self.response_format).type in JSON_FORMATS
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -71,10 +71,10 @@ class Envelope(msgspec.Struct):
 
     @property
     def excused(self) -> frozenset[str]:
-        """Kinds of trouble that the request itself asks for: they say nothing about a version.
+        """Kinds of failure that the request itself provokes: they are no evidence against a version.
 
-        Who asks for a short answer gets one that is cut short, or has no text; who forbids, forces or ends on tokens
-        may get no text, a loop, or text that is no JSON.
+        A low token limit gives truncated or empty text. Forbidden, forced or stop tokens may give no text, a loop, or
+        text that is no JSON.
         """
         limits = (self.max_tokens, self.max_completion_tokens)
         limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
@@ -98,12 +98,12 @@ class _Format(msgspec.Struct):
     type: Any = None
 
 
-_DECODER = msgspec.json.Decoder(Envelope)
+_DECODER = msgspec.json.Decoder(RequestFields)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FORMAT = msgspec.json.Decoder(_Format)
 
 
-def parse(body: bytes) -> Envelope:
+def parse(body: bytes) -> RequestFields:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
@@ -112,21 +112,21 @@ def parse(body: bytes) -> Envelope:
         raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
 
 
-def renamed(body: bytes, model: str) -> bytes:
+def with_model(body: bytes, model: str) -> bytes:
     """A body that `parse` let through, with another model name; all other values keep their bytes."""
     fields = _FIELDS.decode(body)
     fields["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(fields)
 
 
-def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, sources: Collection[str]) -> str:
+def sticky_key(headers: Mapping[str, str], fields: RequestFields, request_id: str, sources: Collection[str]) -> str:
     """The key of the split: session header, then body fields, then API key, else this request alone."""
     if "session" in sources:
         for name in SESSION_HEADERS:
             if value := headers.get(name):
                 return f"session:{value}"
     if "user" in sources:
-        for value in (envelope.user, envelope.prompt_cache_key, _conversation(envelope)):
+        for value in (fields.user, fields.prompt_cache_key, _conversation(fields)):
             if isinstance(value, str) and value:
                 return f"user:{value}"
     if "key" in sources and _api_key(headers):
@@ -135,22 +135,22 @@ def sticky_key(headers: Mapping[str, str], envelope: Envelope, request_id: str, 
     return f"{ALONE}{request_id}"
 
 
-def tenant(headers: Mapping[str, str], envelope: Envelope, sources: Collection[str], salt: str) -> str:
-    """Whose request it is, in 32 hexadecimal digits that tell a server nothing else; empty when nobody can say.
+def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collection[str], salt: str) -> str:
+    """Pseudonym of the tenant in 32 hexadecimal digits; empty when it is unknown.
 
-    The API key comes first: what a client calls its users must not make it many tenants.
+    The API key comes first: a client must not become many tenants by naming many users.
     """
     if "key" in sources and (key := _api_key(headers)):
         return _pseudonym(f"key:{key}", salt)
-    if "user" in sources and isinstance(envelope.user, str) and envelope.user:
-        return _pseudonym(f"user:{envelope.user}", salt)
+    if "user" in sources and isinstance(fields.user, str) and fields.user:
+        return _pseudonym(f"user:{fields.user}", salt)
     return ""
 
 
 def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
-    """Whom the shares of a gateway's memory are counted for: who has the API key, else the address that calls.
+    """The client that memory shares are counted for: the API key, else the address.
 
-    Nobody checks the key here: where clients may invent keys, leave it out of `sources`.
+    The gateway does not check the key: leave it out of `sources` if clients may invent keys.
     """
     if "key" in sources and (key := _api_key(headers)):
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
@@ -161,8 +161,8 @@ def _pseudonym(name: str, salt: str) -> str:
     return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
 
 
-def _conversation(envelope: Envelope) -> Any:
-    conversation = envelope.conversation
+def _conversation(fields: RequestFields) -> Any:
+    conversation = fields.conversation
     return conversation.get("id") if isinstance(conversation, dict) else conversation
 
 
