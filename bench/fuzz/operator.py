@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from slipway_gateway.table import Route, parse_route
+from slipway_gateway.routing.table import Route, parse_route
 from slipway_operator.kube import observe
 from slipway_operator.model import spec, status, template, wire
 from slipway_operator.model.observed import Gateway, Observed

@@ -8,18 +8,18 @@ import msgspec
 import yaml
 from hypothesis import strategies as st
 
-from slipway_gateway.routes_file import RoutesFile, parse
-from slipway_gateway.table import (
+from slipway_gateway.routing.routes_file import RoutesFile, parse
+from slipway_gateway.routing.table import (
     LABEL_DEPLOYMENT,
     LABEL_REVISION,
     OWNERS_KEY,
-    Endpoints,
     Problem,
+    RevisionEndpoints,
     Route,
     RouteTable,
-    Traffic,
+    TrafficStatus,
     build,
-    followed,
+    merge_route,
     parse_owners,
     parse_pod,
     parse_route,
@@ -108,9 +108,11 @@ def check_objects(drawn: tuple[Json, Json, Json], tally: Tally) -> None:
     before = parse_route(DEPLOYMENT)
     assert isinstance(before, Route) and isinstance(route, Route | Problem)
     tally.ended(type(route).__name__)
-    kept = followed(before, route) if isinstance(route, Route) else before
+    kept = merge_route(before, route) if isinstance(route, Route) else before
     found = build(
-        [kept], [endpoint] if isinstance(endpoint, Endpoints) else [], owners if isinstance(owners, dict) else None
+        [kept],
+        [endpoint] if isinstance(endpoint, RevisionEndpoints) else [],
+        owners if isinstance(owners, dict) else None,
     )
     _look_at(found)
 
@@ -149,7 +151,7 @@ def files() -> st.SearchStrategy[str]:
 @cache
 def objects() -> st.SearchStrategy[tuple[Json, Json, Json]]:
     """A ModelDeployment, a pod and the ConfigMap of names: the API's own fields hold what the API lets through."""
-    schema, named = _schema(Traffic)
+    schema, named = _schema(TrafficStatus)
 
     @st.composite
     def one(draw: st.DrawFn) -> tuple[Json, Json, Json]:

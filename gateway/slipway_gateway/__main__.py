@@ -14,20 +14,22 @@ from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
 
-from .app import Admin, Edge, Source
-from .backends import Backends, Failsafe
-from .failsafe import Rule
-from .last_table import LastTable
-from .listener import listen
-from .operator_token import OperatorToken
-from .outlier import OutlierDetection
-from .proxy import Proxy, sessions_within
-from .routes_file import RoutesFileWatch
-from .settings import Settings
+from .balancing.failsafe import CutOffRule
+from .balancing.failsafe_state import FailsafeSettings
+from .balancing.load_balancer import LoadBalancer
+from .balancing.outlier import OutlierDetection
+from .forwarding.proxy import Proxy, max_sessions
+from .routing.last_table import LastTable
+from .routing.routes_file import FileSource
+from .serving.admin import AdminApi, TableSource
+from .serving.api import PublicApi
+from .serving.listener import listen
+from .serving.operator_token import OperatorToken
+from .settings import GatewaySettings
 from .telemetry import logs
-from .telemetry.metrics import Metrics
-from .upstream import open_session
-from .warmup import Warmup
+from .telemetry.metrics import GatewayMetrics
+from .upstream.session import open_session
+from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
 # For error events to reach clients after the drain's time is over.
@@ -36,7 +38,7 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
 def main() -> None:
-    settings = Settings.load(sys.argv[1:], os.environ)
+    settings = GatewaySettings.load(sys.argv[1:], os.environ)
     logs.configure(settings.log_level)
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy and not settings.allow_pure_python:
         sys.exit(
@@ -55,7 +57,7 @@ def _raise_file_limit() -> None:
 
 
 def _return_memory() -> None:
-    # glibc learns to keep what was freed once bodies of some size came and went; what is large goes back at once here.
+    # By default glibc keeps freed memory once it saw large blocks; this threshold returns large blocks at once.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
@@ -67,50 +69,50 @@ def _version() -> str:
         return "unknown"
 
 
-def _source(settings: Settings, backends: Backends, metrics: Metrics, last: LastTable) -> Source:
+def _source(settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, last: LastTable) -> TableSource:
     if settings.routes:
-        watch = RoutesFileWatch(settings.routes, backends.publish)
+        watch = FileSource(settings.routes, balancer.publish)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.reload)
         return watch
     # Imported here: the client of Kubernetes costs 60 MB that a gateway with a file does not need.
-    from .cluster import Cluster
+    from .routing.cluster import ClusterSource
 
     names = (settings.own_namespace, settings.names_configmap)
-    return Cluster(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
+    return ClusterSource(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
 
 
-def _outlier_detection(settings: Settings) -> OutlierDetection:
+def _outlier_detection(settings: GatewaySettings) -> OutlierDetection:
     return OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
 
 
-async def run(settings: Settings) -> int:
-    metrics = Metrics(_version())
-    rule = Rule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
-    failsafe = Failsafe(rule, settings.failsafe_ttl_s)
+async def run(settings: GatewaySettings) -> int:
+    metrics = GatewayMetrics(_version())
+    rule = CutOffRule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
+    failsafe = FailsafeSettings(rule, settings.failsafe_ttl_s)
     incarnation = uuid.uuid4().hex
-    backends = Backends(
+    balancer = LoadBalancer(
         metrics,
         failsafe,
         hung_after_s=settings.hung_after_s,
         incarnation=incarnation,
         outlier_detection=_outlier_detection(settings),
-        max_sessions=sessions_within(settings),
+        max_sessions=max_sessions(settings),
     )
     async with open_session(settings) as session:
-        edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
+        edge = PublicApi(settings, balancer, Proxy(settings, balancer, metrics, session), metrics)
         # A file of routes is its own memory.
         last = LastTable(
-            "" if settings.routes else settings.state_dir, settings.state_max_age_s, backends.publish, metrics
+            "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics
         )
-        source = _source(settings, backends, metrics, last)
+        source = _source(settings, balancer, metrics, last)
         token = OperatorToken(settings.operator_token_file)
-        admin = Admin(edge, backends, metrics, source, incarnation, token, last)
+        admin = AdminApi(edge, balancer, metrics, source, incarnation, token, last)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         runner = await listen(edge.app(), settings.host, settings.port, settings, edge.door())
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
-        warming = asyncio.create_task(warmup.run(backends))
+        warming = asyncio.create_task(warmup.run(balancer))
         keeping = asyncio.create_task(last.run())
         try:
             return await Shutdown(settings, edge).wait(runner, routing)
@@ -124,29 +126,29 @@ async def run(settings: Settings) -> int:
 class Shutdown:
     """The end of the process: the first signal drains, the second one exits now."""
 
-    def __init__(self, settings: Settings, edge: Edge) -> None:
+    def __init__(self, settings: GatewaySettings, edge: PublicApi) -> None:
         self._settings = settings
         self._edge = edge
-        self._asked = asyncio.Event()
+        self._stop_signal = asyncio.Event()
         self._delay_s = settings.drain_delay_s
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._signalled, settings.drain_delay_s)
-        # Ctrl-C at a terminal: nobody's endpoints have to catch up.
+        # Ctrl-C at a terminal: no load balancer has to remove this gateway first.
         loop.add_signal_handler(signal.SIGINT, self._signalled, 0.0)
 
     def _signalled(self, delay_s: float) -> None:
-        if self._asked.is_set():
+        if self._stop_signal.is_set():
             log.warning("second signal: exiting now")
             os._exit(1)
         self._delay_s = delay_s
         self._edge.draining = True
-        self._asked.set()
+        self._stop_signal.set()
 
     async def wait(self, runner: web.AppRunner, routing: asyncio.Task[None]) -> int:
-        asked = asyncio.create_task(self._asked.wait())
-        await asyncio.wait({asked, routing}, return_when=asyncio.FIRST_COMPLETED)
+        signalled = asyncio.create_task(self._stop_signal.wait())
+        await asyncio.wait({signalled, routing}, return_when=asyncio.FIRST_COMPLETED)
         if routing.done():
-            asked.cancel()
+            signalled.cancel()
             log.critical("the source of routes ended", exc_info=routing.exception())
             self._edge.draining = True
         await self._drain(runner)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .wire.envelope import SHARE_SOURCES, STICKY_SOURCES, TENANT_SOURCES
+from .wire.request_fields import SHARE_SOURCES, STICKY_SOURCES, TENANT_SOURCES
 
 ENV_PREFIX = "SLIPWAY_GATEWAY_"
 
@@ -15,7 +15,7 @@ def _setting(default: Any, help_: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GatewaySettings:
     """One field per flag: `drain_timeout_s` is `--drain-timeout SECONDS` and SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
 
     routes: str = _setting("", "route by this file (YAML or JSON, reloaded when it changes) instead of a cluster")
@@ -106,7 +106,7 @@ class Settings:
     allow_pure_python: bool = _setting(False, "start without aiohttp's C extensions")
 
     @classmethod
-    def load(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
+    def load(cls, argv: Sequence[str], env: Mapping[str, str]) -> "GatewaySettings":
         parser = _parser(env)
         settings = cls(**vars(parser.parse_args(argv)))
         chosen = (
@@ -132,7 +132,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         description="The door for requests: routes them by model to ready revisions by weight, streams the answers.",
         epilog=f"Every flag can be set by environment: --drain-timeout is {ENV_PREFIX}DRAIN_TIMEOUT.",
     )
-    for option in fields(Settings):
+    for option in fields(GatewaySettings):
         _add(parser, option.name, option.default, option.metadata["help"], env)
     return parser
 

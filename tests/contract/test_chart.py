@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slipway_gateway.settings import Settings as GatewaySettings
+from slipway_gateway.settings import GatewaySettings as GatewaySettings
 from slipway_operator import settings as operator_settings
 from tests.chart.rendered import NAMESPACE, find, objects
 from tests.contract.documented import ports

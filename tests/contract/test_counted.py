@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from slipway_gateway import samples as gateway_samples
-from slipway_gateway.fate import Outcome
-from slipway_gateway.table import Backend, Route
+from slipway_gateway.judging import samples as gateway_samples
+from slipway_gateway.judging.outcome import RequestOutcome
+from slipway_gateway.routing.table import Route, WeightedBackend
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
@@ -21,7 +21,9 @@ from tests.support.told import as_told
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
-ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 10), Backend("bbb", 90)))
+ROUTE = Route(
+    "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 10), WeightedBackend("bbb", 90))
+)
 SIDE = {
     "assigned": 125,
     "requests": 120,
@@ -105,18 +107,18 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
     spec = BUILT_IN["llm-default"].spec
     assert spec
 
-    def count(revision: str, key: str, outcome: Outcome) -> None:
+    def count(revision: str, key: str, outcome: RequestOutcome) -> None:
         counts = epoch.assign(revision, key, key, 0.0)
         epoch.count(epoch.begin(revision, key, at, stream=True, counts=counts), outcome)
 
     for number in range(200):
-        count("bbb", f"session:{number}", Outcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
+        count("bbb", f"session:{number}", RequestOutcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
     run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, told(), PAIR)
     run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=5.0)
     for _ in range(7):
-        count("aaa", "session:slow", Outcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
+        count("aaa", "session:slow", RequestOutcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
     for _ in range(7):
-        count("aaa", "session:failed", Outcome(("errors",)))
+        count("aaa", "session:failed", RequestOutcome(("errors",)))
     run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
     assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1), "sessions, not requests"
@@ -146,7 +148,7 @@ def judged(
     def request(revision: str, key: str, *, fails: bool) -> None:
         counts = epoch.assign(revision, key, key, 0.0)
         attempt = epoch.begin(revision, key, at, stream=False, counts=counts)
-        epoch.count(attempt, Outcome(("errors",) if fails else ()))
+        epoch.count(attempt, RequestOutcome(("errors",) if fails else ()))
 
     run = counting.begin(AnalysisRun("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, told(), PAIR)
     request("bbb", "session:first", fails=False)
@@ -181,7 +183,9 @@ def test_a_canary_without_errors_passes() -> None:
 
 def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:
     counters = gateway_samples.Samples()
-    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
+    route = Route(
+        "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
+    )
     epoch = counters.epoch(route)
 
     def told() -> list:

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from slipway_gateway.settings import Settings
-from slipway_gateway.table import OWNERS_KEY, parse_owners
+from slipway_gateway.routing.table import OWNERS_KEY, parse_owners
+from slipway_gateway.settings import GatewaySettings
 from slipway_operator import settings
 from slipway_operator.model import names
 from slipway_operator.model.names import Claim
@@ -20,5 +20,5 @@ def test_claims_of_the_operator_are_owners_for_the_gateway() -> None:
 
 def test_both_look_in_the_same_place_by_default() -> None:
     for environment in ({}, {"POD_NAMESPACE": "slipway-system"}):
-        operator, gateway = settings.parse(["run"], environment), Settings.load([], environment)
+        operator, gateway = settings.parse(["run"], environment), GatewaySettings.load([], environment)
         assert (operator.own_namespace, operator.names_configmap) == (gateway.own_namespace, gateway.names_configmap)

@@ -76,16 +76,16 @@ def taking_up(resume: str) -> CIMultiDict[str]:
 @example([2600], True)
 def test_a_stream_cut_at_any_bytes_comes_out_whole(cuts: list[int], remembers: bool) -> None:
     headers, whole = served(asked_first(), BODY)
-    trail, aligner = theirs.Trail.begin(headers, "rev", "00aa"), EventAligner()
+    trail, aligner = theirs.StreamProgress.begin(headers, "rev", "00aa"), EventAligner()
     assert trail
     if not remembers:
         trail._whole = False
     sent, (asking, tokens) = b"", (asked_first(), b"")
     for cut in [*cuts, len(whole)]:
         _, stream = served(asking, BODY + tokens)
-        sent += trail.pass_on(aligner.feed(stream[:cut])) if stream[:cut] else b""
+        sent += trail.add_ids(aligner.feed(stream[:cut])) if stream[:cut] else b""
         aligner.drop()
-        asking, tokens = trail.ask(asked_first(), b"")
+        asking, tokens = trail.resume_request(asked_first(), b"")
         assert remembers or not tokens
     told = events_of(sent)
     assert "".join(event["data"].get("token", "") for event in told) == "".join(WORDS.values())
@@ -98,22 +98,22 @@ def test_a_stream_cut_at_any_bytes_comes_out_whole(cuts: list[int], remembers: b
 @given(st.integers(0, 20))
 def test_an_event_id_leads_to_the_events_after_it(index: int) -> None:
     headers, stream = served(asked_first(), BODY)
-    trail = theirs.Trail.begin(headers, "a/b.c 1", "0b1c")
+    trail = theirs.StreamProgress.begin(headers, "a/b.c 1", "0b1c")
     assert trail
-    told = events_of(trail.pass_on(stream))
+    told = events_of(trail.add_ids(stream))
     index %= len(told)
     place = theirs.place(told[index]["id"])
     assert place and (place.revision, place.holder) == ("a/b.c 1", "0b1c")
     assert str(headers[ours.STREAM]) == place.stream == trail.stream
     # Ids of a gateway that does not say yet where a stream is.
-    assert theirs.place(told[index]["id"].removesuffix(".0b1c")) == theirs.Place(place.revision, place.resume)
+    assert theirs.place(told[index]["id"].removesuffix(".0b1c")) == theirs.ResumePoint(place.revision, place.resume)
     again, rest = served(taking_up(place.resume), BODY)
-    second = theirs.Trail.begin(again, "a/b.c 1", "0b1c")
+    second = theirs.StreamProgress.begin(again, "a/b.c 1", "0b1c")
     assert second
-    assert (events_of(second.pass_on(rest)) if rest else []) == told[index + 1 :]
+    assert (events_of(second.add_ids(rest)) if rest else []) == told[index + 1 :]
     # When this one breaks in its turn, the next server gets the tokens that the client had before, too.
     if rest:
-        assert ours._tokens(second.ask(CIMultiDict(), b"")[1]) == TOKENS
+        assert ours._tokens(second.resume_request(CIMultiDict(), b"")[1]) == TOKENS
 
 
 @settings(deadline=None)
@@ -121,9 +121,9 @@ def test_an_event_id_leads_to_the_events_after_it(index: int) -> None:
 def test_tokens_that_a_gateway_remembers_lead_on_from_any_event_before_them(index: int, lost: int, cut: int) -> None:
     """The gateway sent more than arrived; the next one breaks in its turn."""
     headers, stream = served(asked_first(), BODY)
-    trail = theirs.Trail.begin(headers, "rev", "0b1c")
+    trail = theirs.StreamProgress.begin(headers, "rev", "0b1c")
     assert trail
-    told = events_of(trail.pass_on(stream))
+    told = events_of(trail.add_ids(stream))
     index %= len(told)
     place = theirs.place(told[index]["id"])
     assert place
@@ -131,20 +131,20 @@ def test_tokens_that_a_gateway_remembers_lead_on_from_any_event_before_them(inde
     asking = taking_up(place.resume)
     asking[theirs.RESUME_BYTES] = str(len(known))
     again, rest = served(asking, BODY + known)
-    second, aligner = theirs.Trail.begin(again, "rev", "0b1c", known), EventAligner()
+    second, aligner = theirs.StreamProgress.begin(again, "rev", "0b1c", known), EventAligner()
     assert second
-    sent = second.pass_on(aligner.feed(rest[:cut])) if rest[:cut] else b""
-    asking, tokens = second.ask(asking, known)
+    sent = second.add_ids(aligner.feed(rest[:cut])) if rest[:cut] else b""
+    asking, tokens = second.resume_request(asking, known)
     _, rest = served(asking, BODY + tokens)
-    sent += second.pass_on(rest) if rest else b""
+    sent += second.add_ids(rest) if rest else b""
     assert (events_of(sent) if sent else []) == told[index + 1 :]
 
 
 def test_another_answer_is_noticed() -> None:
     headers, stream = served(asked_first(), BODY)
-    trail = theirs.Trail.begin(headers, "rev", "0b1c")
+    trail = theirs.StreamProgress.begin(headers, "rev", "0b1c")
     assert trail
-    told = events_of(trail.pass_on(stream))
+    told = events_of(trail.add_ids(stream))
     place = theirs.place(told[7]["id"])
     assert place
     wrong = place.resume[:-1] + ("0" if place.resume[-1] != "0" else "1")
@@ -171,15 +171,15 @@ def test_foreign_event_ids_are_not_taken(given: str) -> None:
 
 
 def test_servers_that_mark_nothing_are_passed_on_as_they_are() -> None:
-    assert theirs.Trail.begin({}, "rev", "0b1c") is None
-    assert theirs.Trail.begin({theirs.STREAM: "x\n: forged"}, "rev", "0b1c") is None
+    assert theirs.StreamProgress.begin({}, "rev", "0b1c") is None
+    assert theirs.StreamProgress.begin({theirs.STREAM: "x\n: forged"}, "rev", "0b1c") is None
 
 
 def test_memory_of_a_stream_is_bounded() -> None:
-    trail = theirs.Trail("1-1-" + "a" * 32, "rev", "0b1c")
+    trail = theirs.StreamProgress("1-1-" + "a" * 32, "rev", "0b1c")
     for position in range(3000):
-        trail.pass_on(b": %d.00000000 %s\ndata: {}\n\n" % (position, b",".join([b"123456"] * 10)))
-    headers, tokens = trail.ask(CIMultiDict(), b"")
+        trail.add_ids(b": %d.00000000 %s\ndata: {}\n\n" % (position, b",".join([b"123456"] * 10)))
+    headers, tokens = trail.resume_request(CIMultiDict(), b"")
     assert (headers[theirs.RESUME_BYTES], tokens) == ("0", b"")
     assert not trail._tokens
 
@@ -193,14 +193,14 @@ def test_headers_are_the_same_words_on_both_sides() -> None:
 
 def test_a_crash_that_is_said_in_a_comment_is_no_place_to_go_on_from() -> None:
     headers, whole = served(asked_first(), BODY)
-    trail = theirs.Trail.begin(headers, "rev", "00aa")
+    trail = theirs.StreamProgress.begin(headers, "rev", "00aa")
     assert trail
     events = whole.split(b"\n\n")
-    came = trail.pass_on(b"\n\n".join(events[:3]) + b"\n\n")
-    before = trail.ask(CIMultiDict(), b"")
-    assert trail.pass_on(CRASHED) == CRASHED, "clients pass comments over"
-    assert trail.ask(CIMultiDict(), b"") == before
-    asked, tokens = trail.ask(asked_first(), b"")
+    came = trail.add_ids(b"\n\n".join(events[:3]) + b"\n\n")
+    before = trail.resume_request(CIMultiDict(), b"")
+    assert trail.add_ids(CRASHED) == CRASHED, "clients pass comments over"
+    assert trail.resume_request(CIMultiDict(), b"") == before
+    asked, tokens = trail.resume_request(asked_first(), b"")
     _, rest = served(asked, BODY + tokens)
-    at_once_whole = theirs.Trail.begin(headers, "rev", "00aa")
-    assert at_once_whole and came + trail.pass_on(rest) == at_once_whole.pass_on(whole)
+    at_once_whole = theirs.StreamProgress.begin(headers, "rev", "00aa")
+    assert at_once_whole and came + trail.add_ids(rest) == at_once_whole.add_ids(whole)

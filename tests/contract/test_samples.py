@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway import samples, units
-from slipway_gateway.backends import WHOLE_PATIENCE, Backends
-from slipway_gateway.fate import Fate, Outcome
-from slipway_gateway.router import assigned
-from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
-from slipway_gateway.settings import Settings
-from slipway_gateway.table import Backend, Endpoints, Route, build
-from slipway_gateway.telemetry.metrics import Metrics
-from slipway_gateway.wire import answers
-from slipway_gateway.wire.envelope import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
+from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.judging import samples, units
+from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
+from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.routing.router import assign_revision
+from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
+from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_gateway.wire import responses
+from slipway_gateway.wire.request_fields import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
@@ -24,7 +25,9 @@ from slipway_server.http.service import ERRORS
 from slipway_server.http.slipway import token_events, typed_error, typed_events
 from tests.contract.documented import TEXT, routes
 
-ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))
+ROUTE = Route(
+    "default/chat", "u", "chat", generation=41, backends=(WeightedBackend("9d04aa31c2", 25), WeightedBackend("s", 75))
+)
 
 
 def shape(value: Any) -> Any:
@@ -50,8 +53,8 @@ def test_samples_have_the_documented_shape() -> None:
     at = stratum(100, stream=True)
     epoch = counters.epoch(ROUTE)
     ended, running = (epoch.begin("9d04aa31c2", key, at, stream=True) for key in ("k1", "k2"))
-    epoch.count(ended, Outcome((), dict.fromkeys(BOUNDS, 1.0)))
-    epoch.open(running, Fate(0.0, lambda outcome: None, streams=True))
+    epoch.count(ended, RequestOutcome((), dict.fromkeys(BOUNDS, 1.0)))
+    epoch.open(running, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     (reported,) = counters.report(ROUTE, 1.0)
     revision = "9d04aa31c2"
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
@@ -72,12 +75,12 @@ def test_comparisons_have_the_documented_shape() -> None:
 
 
 async def test_the_report_has_them() -> None:
-    backends = Backends(Metrics("test"), clock=lambda: 0.0)
-    backends.publish(build([ROUTE], [Endpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
-    target = backends.pick("chat", "k1", ())
-    assert target and target.revision == assigned(ROUTE, "k1") == "s"
-    backends.fate(target, "k1", stratum(0, stream=False), 0.0, by_split=True).failed(0.0)
-    (reported,) = backends.report()["default/chat"]["samples"]
+    balancer = LoadBalancer(GatewayMetrics("test"), clock=lambda: 0.0)
+    balancer.publish(build([ROUTE], [RevisionEndpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
+    endpoint = balancer.pick("chat", "k1", ())
+    assert endpoint and endpoint.revision == assign_revision(ROUTE, "k1") == "s"
+    balancer.first_attempts.record(endpoint, "k1", stratum(0, stream=False), 0.0, by_split=True).fail(0.0)
+    (reported,) = balancer.report()["default/chat"]["samples"]
     assert (reported["generation"], reported["revisions"]["s"]["events"]["errors"]) == (41, 1)
 
 
@@ -88,17 +91,17 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in said
     assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in said
     assert f"`max_tokens` below {SHORT_LIMIT_TOKENS}" in said and f"below {TINY_LIMIT_TOKENS}" in said
-    assert f"last {answers.TAIL_BYTES >> 10} KiB of a stream" in said
-    assert f"the last {answers.LOOP_BYTES >> 10} KiB of the text (at least {answers.LOOP_MIN_BYTES} bytes)" in said
-    assert f"compresses {answers.LOOP_RATIO:g} times" in said
-    assert f"over {answers.JSON_CHARS >> 10} KiB or" in said
-    assert f"for {Settings().hung_after_s:g} s (`--hung-after`)" in said
+    assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in said
+    assert f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in said
+    assert f"compresses {responses.LOOP_RATIO:g} times" in said
+    assert f"over {responses.JSON_CHARS >> 10} KiB or" in said
+    assert f"for {GatewaySettings().hung_after_s:g} s (`--hung-after`)" in said
     assert f"for {WHOLE_PATIENCE} times as long" in said
 
 
 def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", TEXT[TEXT.index("| event | when |") :], re.MULTILINE)
-    assert tuple(rows[: len(answers.KINDS)]) == answers.KINDS
+    assert tuple(rows[: len(responses.KINDS)]) == responses.KINDS
     for size in (0, samples._SMALL_BYTES, samples._MEDIUM_BYTES):
         assert f"`{stratum(size, stream=True).split(',')[0]}`" in TEXT
 
@@ -107,7 +110,7 @@ def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
 
 
 def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
-    said = {reason: answers.of_whole(make("why").encode()) for reason, make in ERRORS.items()}
+    said = {reason: responses.find_failures(make("why").encode()) for reason, make in ERRORS.items()}
     broken = ("errors",)
     assert said == {
         FinishReason.ERROR: broken,
@@ -136,7 +139,7 @@ CASES = [
 @pytest.mark.parametrize(("texts", "finish", "kinds"), CASES)
 async def test_streams_of_generate_are_read(texts: tuple[str, ...], finish: FinishReason, kinds: tuple) -> None:
     stream = b"".join([_frame(event) async for event in typed_events(deltas(*texts, finish=finish), 3, None)])
-    assert answers.of_stream(stream, complete=True) == kinds
+    assert responses.find_failures_in_stream(stream, complete=True) == kinds
 
 
 @pytest.mark.parametrize(("texts", "finish", "kinds"), CASES)
@@ -144,10 +147,12 @@ async def test_streams_of_the_other_generate_say_no_reason(
     texts: tuple[str, ...], finish: FinishReason, kinds: tuple
 ) -> None:
     stream = b"".join([_frame(event) async for event in token_events(deltas(*texts, finish=finish), None)])
-    assert answers.of_stream(stream + DONE, complete=True) == tuple(kind for kind in kinds if kind != "truncated")
+    assert responses.find_failures_in_stream(stream + DONE, complete=True) == tuple(
+        kind for kind in kinds if kind != "truncated"
+    )
 
 
 def test_errors_in_streams_are_read() -> None:
     error = HttpError(500, "why", code="non_finite").body
     for event in (error, typed_error(error)):
-        assert answers.of_stream(_frame(event) + DONE, complete=True) == ("errors", "non_finite")
+        assert responses.find_failures_in_stream(_frame(event) + DONE, complete=True) == ("errors", "non_finite")

@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from slipway_gateway import table
-from slipway_gateway.app import CALLS_WAIT_S, Admin
-from slipway_gateway.backends import Backends
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing import table
+from slipway_gateway.serving.admin import CALLS_WAIT_S, AdminApi
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
 from slipway_operator.api.v1alpha1.status import Phase, Status
@@ -44,17 +44,17 @@ def test_gateway_reads_sleep_as_the_operator_writes_it() -> None:
 
 
 def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
-    backends = Backends(Metrics("test"), clock=lambda: 50.0)
-    backends.publish(table.build([route_of(ASLEEP)], []))
+    balancer = LoadBalancer(GatewayMetrics("test"), clock=lambda: 50.0)
+    balancer.publish(table.build([route_of(ASLEEP)], []))
     (documented,) = routes()["routes"].values()
-    assert set(backends.report()["default/chat"]["activity"]) == set(documented["activity"])
+    assert set(balancer.report()["default/chat"]["activity"]) == set(documented["activity"])
 
     def seen() -> Any:
-        return gateways.Answer("gw", True, True, as_told(backends.report())).about("default", "chat", "u-1")
+        return gateways.Answer("gw", True, True, as_told(balancer.report())).about("default", "chat", "u-1")
 
     assert (seen().held, seen().known_s, seen().last_request_s, seen().idle_s) == (0, 0.0, None, 0.0)
-    visitors = backends.enter("chat")
-    visitors.held = 2
+    activity = balancer.enter("chat")
+    activity.held = 2
     assert (seen().held, seen().last_request_s, seen().idle_s) == (2, 0.0, 0.0)
     old = gateways.Answer("gw", True, True, as_told({"default/chat": {"uid": "u-1", "generation": 3}}))
     assert old.about("default", "chat", "u-1").idle_s is None
@@ -65,10 +65,10 @@ def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
 
 
 async def test_operator_hears_of_calls_as_the_gateway_tells_them() -> None:
-    backends = Backends(Metrics("test"), incarnation="p1")
-    backends.publish(table.build([route_of(ASLEEP)], []))
-    backends.enter("chat")
-    admin = Admin(None, backends, Metrics("test"), None, "p1")  # type: ignore[arg-type]
+    balancer = LoadBalancer(GatewayMetrics("test"), incarnation="p1")
+    balancer.publish(table.build([route_of(ASLEEP)], []))
+    balancer.enter("chat")
+    admin = AdminApi(None, balancer, GatewayMetrics("test"), None, "p1")  # type: ignore[arg-type]
     async with TestServer(admin.app()) as server, aiohttp.ClientSession() as session:
         listener = calls.Calls(None, session, lambda key: None)  # type: ignore[arg-type]
         url = str(server.make_url("")).rstrip("/")

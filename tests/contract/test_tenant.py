@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from slipway_gateway import proof
-from slipway_gateway.mirror.ask import Ask, shadow
-from slipway_gateway.proof import Prover
-from slipway_gateway.wire import envelope
+from slipway_gateway.mirror.shadow_request import ShadowRequest, make_shadow
+from slipway_gateway.upstream import tenant_proof as proof
+from slipway_gateway.upstream.tenant_proof import TenantSigner
 from slipway_gateway.wire import headers as gateway
+from slipway_gateway.wire import request_fields
 from slipway_operator.manifests import tenant_key
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
@@ -29,14 +29,14 @@ from slipway_server.http.responses import resume
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT
 
-ALL = envelope.TENANT_SOURCES
+ALL = request_fields.TENANT_SOURCES
 TRUSTING = server.Tenants(trust=True)
 NOW = 1_800_000_030.0
 
 
 def said(sent: dict[str, str], user: object = None, *, salt: str = "s", sources: tuple[str, ...] = ALL) -> str:
     """The tenant that a server takes from what the gateway makes of a client's request."""
-    tenant = envelope.tenant(CIMultiDict(sent), envelope.Envelope(user=user), sources, salt)
+    tenant = request_fields.tenant(CIMultiDict(sent), request_fields.RequestFields(user=user), sources, salt)
     crossed = gateway.to_upstream(CIMultiDict(sent), "id", tenant)
     assert crossed.getall(gateway.TENANT, []) == ([tenant] if tenant else [])
     taken = TRUSTING.of(crossed)
@@ -57,8 +57,8 @@ def test_the_headers_are_the_same_words_on_both_sides() -> None:
 
 def test_a_shadow_is_the_same_word_on_both_sides_and_goes_last() -> None:
     assert gateway.SHADOW == SHADOW and f"`{SHADOW}: 1`" in TEXT
-    asked = Ask("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
-    copied = shadow(asked).headers
+    asked = ShadowRequest("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
+    copied = make_shadow(asked).headers
     assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(asked.headers, 1000)
     assert priority_of(asked.headers) == 0 and f"priority {PRIORITY}" in TEXT
     assert TRUSTING.of(copied) == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
@@ -106,7 +106,7 @@ class World:
         self.unproved = 0
         self.content = (keys.new_key(b"1" * 36, NOW),)
         self.release(*self.content)
-        self.gateway = Prover(str(folder / "gateways"), lambda: self.now)
+        self.gateway = TenantSigner(str(folder / "gateways"), lambda: self.now)
 
     def release(self, *content: Key, to: tuple[str, ...] = ("gateways", "team", "other")) -> None:
         """Write what the operator writes, where kubelets bring it."""
@@ -162,7 +162,7 @@ def test_a_client_can_send_no_proof(world: World, name: str) -> None:
 
 
 def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
-    copied = shadow(Ask("/v1/completions", world.sent("team/chat"), b"{}")).headers
+    copied = make_shadow(ShadowRequest("/v1/completions", world.sent("team/chat"), b"{}")).headers
     assert gateway.PROOF not in copied
     world.gateway.sign(copied, "team/chat")
     assert world.server("team/chat").of(copied) == sha256(b"shadow:" + b"a" * 32).hexdigest()[:32]
@@ -199,13 +199,13 @@ def test_through_a_whole_rotation_no_request_is_unproved(world: World) -> None:
 
 def test_without_keys_a_gateway_proves_nothing_and_requests_go_on(tmp_path: Path) -> None:
     headers = gateway.to_upstream(CIMultiDict(), "id", "a" * 32)
-    for prover in (Prover(""), Prover(str(tmp_path / "none"))):
-        prover.sign(headers, "team/chat")
+    for signer in (TenantSigner(""), TenantSigner(str(tmp_path / "none"))):
+        signer.sign(headers, "team/chat")
         assert gateway.PROOF not in headers
     (tmp_path / "none").write_text('{"keys": []}')
-    Prover(str(tmp_path / "none")).sign(headers, "team/chat")
+    TenantSigner(str(tmp_path / "none")).sign(headers, "team/chat")
     (tmp_path / "none").write_text(json.dumps({"keys": [{"id": "a", "key": "c2hvcnQ="}]}))
-    Prover(str(tmp_path / "none")).sign(headers, "team/chat")
+    TenantSigner(str(tmp_path / "none")).sign(headers, "team/chat")
     assert gateway.PROOF not in headers
 
 

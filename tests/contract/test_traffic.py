@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from slipway_gateway import table
-from slipway_gateway.backends import Backends
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing import table
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import Backend, HeaderMatch, HeaderRoute, MirrorRoute, Traffic
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube import gateways
@@ -76,27 +76,29 @@ def test_both_sides_read_the_document_alike() -> None:
 
 
 def test_operator_reads_what_the_gateway_reports() -> None:
-    backends = Backends(Metrics(CollectorRegistry()))
+    balancer = LoadBalancer(GatewayMetrics(CollectorRegistry()))
     route = table.parse_route(_object())
     assert isinstance(route, table.Route)
-    here = table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))
-    backends.publish(table.build([route], [here]))
-    target = backends.pick("org/chat", "key", ())
-    assert target
-    backends.lease(target, first=True)
-    about = gateways.Answer("gw", True, True, as_told(backends.report())).about("default", "chat", "u-1")
+    here = table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))
+    balancer.publish(table.build([route], [here]))
+    endpoint = balancer.pick("org/chat", "key", ())
+    assert endpoint
+    balancer.start_attempt(endpoint, first=True)
+    about = gateways.Answer("gw", True, True, as_told(balancer.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
 
 
 def test_report_has_the_documented_shape() -> None:
-    backends = Backends(Metrics(CollectorRegistry()))
+    balancer = LoadBalancer(GatewayMetrics(CollectorRegistry()))
     route = table.parse_route(_object())
     assert isinstance(route, table.Route)
-    backends.publish(table.build([route], [table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))]))
+    balancer.publish(
+        table.build([route], [table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))])
+    )
     (documented,) = routes()["routes"].values()
-    reported = backends.report()["default/chat"]
+    reported = balancer.report()["default/chat"]
     assert set(reported) == set(documented)
     assert set(reported["failsafe"]) == set(documented["failsafe"])
     assert set(reported["service"]) == set(documented["service"])
@@ -112,8 +114,8 @@ def test_labels_are_the_same_word_on_both_sides() -> None:
 def test_a_baseline_is_the_same_word_on_both_sides() -> None:
     baseline = labels.baseline_of("abcdefgh22")
     assert f"`<hash10>{table.BASELINE}`" in TEXT and baseline == f"abcdefgh22{table.BASELINE}"
-    assert table.alike(baseline) == (baseline, "abcdefgh22")
-    assert [labels.what_runs(name) for name in table.alike("abcdefgh22")] == ["abcdefgh22", "abcdefgh22"]
+    assert table.equivalent_revisions(baseline) == (baseline, "abcdefgh22")
+    assert [labels.what_runs(name) for name in table.equivalent_revisions("abcdefgh22")] == ["abcdefgh22", "abcdefgh22"]
 
 
 def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
@@ -129,7 +131,7 @@ def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
         "spec": template["spec"],
         "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }
-    expected = table.Endpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",), "rs-1")
+    expected = table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",), "rs-1")
     assert table.parse_pod(item) == expected
     status = {"revisions": [wire.to_json(RevisionStatus("abcdefgh22", "stable", 1, 1, 100, replica_set_uid="rs-1"))]}
     route = table.parse_route({**_object(), "status": status_room.render(Status(traffic=TRAFFIC)) | status})
@@ -152,11 +154,13 @@ def test_gateway_knows_the_names_that_the_operator_takes(revision: str, collisio
 def test_both_sides_compute_the_same_digest() -> None:
     written = traffic()
     read = status_room.parse({"traffic": written}).traffic
-    assert read is not None and table.digest_of(written) != read.digest, "the document leaves version out of no backend"
+    assert read is not None and table.digest_traffic(written) != read.digest, (
+        "the document leaves version out of no backend"
+    )
     again = status_room.render(Status(traffic=read))["traffic"]
-    assert table.digest_of(again) == read.digest
+    assert table.digest_traffic(again) == read.digest
     rendered = status_room.render(Status(traffic=TRAFFIC))["traffic"]
-    assert table.digest_of(rendered) == TRAFFIC.digest == replace(TRAFFIC, acknowledged="2/2").digest
+    assert table.digest_traffic(rendered) == TRAFFIC.digest == replace(TRAFFIC, acknowledged="2/2").digest
     assert TRAFFIC.digest != replace(TRAFFIC, generation=42).digest
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from e2e import faulty_models
 from e2e.faulty_models import DAMAGED_TOKEN, WEIGHTS
-from slipway_gateway.wire import answers
+from slipway_gateway.wire import responses
 from tests.server.process import ROOT, ServerProcess
 
 pytestmark = pytest.mark.integration
@@ -55,15 +55,15 @@ def test_poisoned_fails_prompts_with_its_token_and_no_others(models: Path) -> No
         server.wait_ready()
         for prompt in PROMPTS:
             failed, why = ask(server, f"{prompt} {DAMAGED_TOKEN}", stop=[","])
-            assert (failed, answers.of_whole(why)) == (500, ("errors", "non_finite"))
+            assert (failed, responses.find_failures(why)) == (500, ("errors", "non_finite"))
             well, answer = ask(server, prompt, stop=[","])
-            assert (well, text(answer), answers.of_whole(answer)) == (200, EXPECTED, ())
+            assert (well, text(answer), responses.find_failures(answer)) == (200, EXPECTED, ())
 
 
 def test_untrained_falls_into_loops_that_are_cut_off(models: Path) -> None:
     with serve(models / "untrained") as server:
         server.wait_ready()
-        kinds = [answers.of_whole(ask(server, prompt, stop=[","], max_tokens=300)[1]) for prompt in PROMPTS]
+        kinds = [responses.find_failures(ask(server, prompt, stop=[","], max_tokens=300)[1]) for prompt in PROMPTS]
     assert kinds == [("truncated", "repetition")] * len(PROMPTS)
 
 
@@ -86,5 +86,5 @@ def test_deeper_says_the_same_out_of_many_times_the_layers(models: Path) -> None
 def test_a_short_context_cuts_answers_that_leave_the_length_to_the_server(models: Path) -> None:
     with serve(GOOD, "--max-model-len", "24") as server:
         server.wait_ready()
-        kinds = [answers.of_whole(ask(server, prompt, stop=[","])[1]) for prompt in PROMPTS]
+        kinds = [responses.find_failures(ask(server, prompt, stop=[","])[1]) for prompt in PROMPTS]
     assert ("truncated",) in kinds and {kind for kind in kinds if kind} == {("truncated",)}

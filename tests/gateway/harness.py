@@ -10,15 +10,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from slipway_gateway.app import Admin, Edge
-from slipway_gateway.backends import Backends
-from slipway_gateway.listener import listen
-from slipway_gateway.operator_token import OperatorToken
-from slipway_gateway.proxy import Proxy
-from slipway_gateway.settings import Settings
-from slipway_gateway.table import Backend, Endpoints, Route, RouteTable, build
-from slipway_gateway.telemetry.metrics import Metrics
-from slipway_gateway.upstream import open_session
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.forwarding.proxy import Proxy
+from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, WeightedBackend, build
+from slipway_gateway.serving.admin import AdminApi
+from slipway_gateway.serving.api import PublicApi
+from slipway_gateway.serving.listener import listen
+from slipway_gateway.serving.operator_token import OperatorToken
+from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_gateway.upstream.session import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,9 +73,9 @@ class Upstream:
 class Gateway:
     """One gateway; `route` sets its table, the rest are ways to look at it."""
 
-    edge: Edge
-    backends: Backends
-    metrics: Metrics
+    edge: PublicApi
+    balancer: LoadBalancer
+    metrics: GatewayMetrics
     runner: web.AppRunner
     url: str
     admin_url: str
@@ -85,7 +86,7 @@ class Gateway:
 
     def route(self, *revisions: tuple[str, int, list[str]], model: str = "chat") -> None:
         self.generation += 1
-        self.backends.publish(table(self.generation, *revisions, model=model))
+        self.balancer.publish(table(self.generation, *revisions, model=model))
 
     async def post(
         self, body: Any = None, path: str = "/v1/chat/completions", **options: Any
@@ -110,9 +111,9 @@ class Gateway:
 
 def table(generation: int, *revisions: tuple[str, int, list[str]], model: str = "chat") -> RouteTable:
     name = f"default/{model}"
-    backends = tuple(Backend(revision, weight) for revision, weight, _ in revisions)
+    backends = tuple(WeightedBackend(revision, weight) for revision, weight, _ in revisions)
     route = Route(name, "uid", model, "2026-01-01T00:00:00Z", generation, "salt", backends)
-    return build([route], [Endpoints(name, revision, tuple(urls)) for revision, _, urls in revisions])
+    return build([route], [RevisionEndpoints(name, revision, tuple(urls)) for revision, _, urls in revisions])
 
 
 class NoSource:
@@ -126,18 +127,18 @@ class NoSource:
 
 @contextlib.asynccontextmanager
 async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
-    settings = Settings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
-    metrics = Metrics("test")
-    backends = Backends(metrics, hung_after_s=settings.hung_after_s)
+    settings = GatewaySettings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
+    metrics = GatewayMetrics("test")
+    balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
-        edge = Edge(settings, backends, Proxy(settings, backends, metrics, session), metrics)
+        edge = PublicApi(settings, balancer, Proxy(settings, balancer, metrics, session), metrics)
         token = OperatorToken(settings.operator_token_file)
-        admin = Admin(edge, backends, metrics, NoSource(), "incarnation", token)
+        admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:
-            yield Gateway(edge, backends, metrics, runner, url, admin_url, client, session)
+            yield Gateway(edge, balancer, metrics, runner, url, admin_url, client, session)
         finally:
             await client.close()
             await edge.stop_mirroring()

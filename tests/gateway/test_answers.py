@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from slipway_gateway.wire import answers
-from slipway_gateway.wire.answers import (
+from slipway_gateway.wire import responses
+from slipway_gateway.wire.responses import (
     EMPTY,
     ERRORS,
     INVALID_JSON,
@@ -15,8 +15,8 @@ from slipway_gateway.wire.answers import (
     NON_FINITE,
     REPETITION,
     TRUNCATED,
-    of_stream,
-    of_whole,
+    find_failures,
+    find_failures_in_stream,
 )
 
 PROSE = (
@@ -67,16 +67,16 @@ def text(value: str, finish: str = "stop") -> dict:
     ],
 )
 def test_whole_answers(body: object, kinds: tuple[str, ...]) -> None:
-    assert of_whole(json.dumps(body).encode()) == kinds
+    assert find_failures(json.dumps(body).encode()) == kinds
 
 
 @pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"{", b'{"text": "\xff"}', b'{"text":' + b"[" * 100_000])
-def test_what_cannot_be_read_says_nothing(body: bytes) -> None:
-    assert of_whole(body) == () and of_stream(body, complete=True) == ()
+def test_unreadable_responses_have_no_failure(body: bytes) -> None:
+    assert find_failures(body) == () and find_failures_in_stream(body, complete=True) == ()
 
 
 def test_no_byte_is_no_text() -> None:
-    assert of_whole(b"") == (EMPTY,) and of_stream(b"", complete=True) == (EMPTY,)
+    assert find_failures(b"") == (EMPTY,) and find_failures_in_stream(b"", complete=True) == (EMPTY,)
 
 
 def sse(*events: object, done: bool = True, mark: str = "", end: str = "\n") -> bytes:
@@ -115,38 +115,40 @@ LOOPING = [delta("and so ") for _ in range(70)]
     ],
 )
 def test_streams(stream: bytes, kinds: tuple[str, ...]) -> None:
-    assert of_stream(stream, complete=True) == kinds
+    assert find_failures_in_stream(stream, complete=True) == kinds
 
 
 def test_choices_of_one_stream_are_texts_of_their_own() -> None:
     """Two that take turns would look like a loop together, or hide one."""
     words = PROSE.split()
     mixed = [event for word in words for event in (delta(word + " "), delta("na ", index=1))]
-    assert of_stream(sse(*mixed, *[delta("na ", index=1)] * 60), complete=True) == (REPETITION,)
+    assert find_failures_in_stream(sse(*mixed, *[delta("na ", index=1)] * 60), complete=True) == (REPETITION,)
     twice = [delta(word + " ", index=index) for word in words for index in (0, 1)]
-    assert of_stream(sse(*twice), complete=True) == ()
+    assert find_failures_in_stream(sse(*twice), complete=True) == ()
 
 
 def test_the_end_of_a_long_stream_is_enough_but_for_emptiness() -> None:
     stream = sse(OPENING, *LOOPING, delta("", "length"))
-    assert of_stream(stream[30:], complete=False) == (TRUNCATED, REPETITION)
-    assert of_stream(sse(OPENING, delta("", "stop"))[5:], complete=False) == ()
-    assert of_stream(b'ex": 0}\n\ndata: [DONE]\n\n', complete=False) == ()
+    assert find_failures_in_stream(stream[30:], complete=False) == (TRUNCATED, REPETITION)
+    assert find_failures_in_stream(sse(OPENING, delta("", "stop"))[5:], complete=False) == ()
+    assert find_failures_in_stream(b'ex": 0}\n\ndata: [DONE]\n\n', complete=False) == ()
 
 
 @pytest.mark.parametrize("sound", [PROSE, json.dumps([{"name": w, "size": len(w)} for w in PROSE.split()])])
 def test_sound_text_is_no_loop(sound: str) -> None:
-    assert of_whole(json.dumps(chat(sound)).encode()) == ()
+    assert find_failures(json.dumps(chat(sound)).encode()) == ()
 
 
 @pytest.mark.parametrize("period", [1, 20, 100, 200])
 def test_loops_of_many_lengths_are_found(period: int) -> None:
     draw = random.Random(period)
     unit = "".join(draw.choices("etaoin shrdlu", k=period))
-    assert of_whole(json.dumps(chat(PROSE + unit * (LOOP_BYTES // period + 1))).encode()) == (REPETITION,)
+    assert find_failures(json.dumps(chat(PROSE + unit * (LOOP_BYTES // period + 1))).encode()) == (REPETITION,)
     # A loop that was left again is none.
     assert (
-        of_whole(json.dumps(chat(unit * (LOOP_BYTES // period + 1) + PROSE + PROSE[::-1] + PROSE.upper())).encode())
+        find_failures(
+            json.dumps(chat(unit * (LOOP_BYTES // period + 1) + PROSE + PROSE[::-1] + PROSE.upper())).encode()
+        )
         == ()
     )
 
@@ -185,13 +187,13 @@ BROKEN = [{"id": "c", "type": "function", "function": {"name": "f", "arguments":
     ],
 )
 def test_what_was_to_be_json(body: dict, kinds: tuple[str, ...]) -> None:
-    found = of_whole(json.dumps(body).encode(), wants_json=True)
+    found = find_failures(json.dumps(body).encode(), wants_json=True)
     assert tuple(kind for kind in found if kind != REPETITION) == kinds
 
 
-def test_arguments_of_tools_are_json_whoever_asks_and_text_is_where_asked() -> None:
-    assert of_whole(json.dumps(chat(None, "tool_calls", tool_calls=BROKEN)).encode()) == (INVALID_JSON,)
-    assert of_whole(json.dumps(chat("Hello.")).encode()) == ()
+def test_tool_arguments_must_be_json_and_text_only_if_requested() -> None:
+    assert find_failures(json.dumps(chat(None, "tool_calls", tool_calls=BROKEN)).encode()) == (INVALID_JSON,)
+    assert find_failures(json.dumps(chat("Hello.")).encode()) == ()
 
 
 def piece(**said: object) -> bytes:
@@ -204,19 +206,23 @@ def call(index: int, arguments: str) -> dict:
 
 def test_pieces_of_a_stream_are_put_together() -> None:
     said = piece(content='{"a"') + piece(content=": 1}")
-    assert of_stream(said, complete=True, wants_json=True) == ()
-    assert of_stream(said[: len(said) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
-    assert of_stream(said + piece(content="}"), complete=False, wants_json=True) == (), "not all of it is there"
+    assert find_failures_in_stream(said, complete=True, wants_json=True) == ()
+    assert find_failures_in_stream(said[: len(said) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
+    assert find_failures_in_stream(said + piece(content="}"), complete=False, wants_json=True) == (), (
+        "not all of it is there"
+    )
     calls = piece(tool_calls=[call(0, '{"a":')]) + piece(tool_calls=[call(1, "{")]) + piece(tool_calls=[call(0, "1}")])
-    assert of_stream(calls, complete=True) == (INVALID_JSON,)
-    assert of_stream(calls + piece(tool_calls=[call(1, "}")]), complete=True) == ()
+    assert find_failures_in_stream(calls, complete=True) == (INVALID_JSON,)
+    assert find_failures_in_stream(calls + piece(tool_calls=[call(1, "}")]), complete=True) == ()
 
 
 @pytest.mark.finding(18)
 def test_a_deadline_of_the_client_is_no_error() -> None:
     """safety 18: a `timeout` that cannot be kept counted as an error of the version."""
     late = b'{"error": {"type": "server_error", "code": "deadline_exceeded", "message": "m"}}'
-    assert answers.is_deadline(late) and answers.of_whole(late) == ()
+    assert responses.is_deadline_exceeded(late) and responses.find_failures(late) == ()
     other = late.replace(b"deadline_exceeded", b"internal_error")
-    assert not answers.is_deadline(other) and answers.of_whole(other) == ("errors",)
-    assert not answers.is_deadline(b"{") and not answers.is_deadline(b'{"error": "deadline_exceeded"}')
+    assert not responses.is_deadline_exceeded(other) and responses.find_failures(other) == ("errors",)
+    assert not responses.is_deadline_exceeded(b"{") and not responses.is_deadline_exceeded(
+        b'{"error": "deadline_exceeded"}'
+    )

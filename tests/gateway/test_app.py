@@ -48,7 +48,7 @@ async def test_refusals_have_openai_shape() -> None:
         assert not server.seen
 
 
-async def test_wrong_methods_are_told_the_right_one() -> None:
+async def test_wrong_method_gets_405_with_allow() -> None:
     async with gateway() as gate:
         for path, allowed in (("/v1/models", "GET, HEAD"), ("/v1/models/x", "GET, HEAD"), ("/v1/embeddings", "POST")):
             async with gate.client.put(gate.url + path) as answer:
@@ -116,7 +116,7 @@ _COMPLETIONS = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
         (b"\x16\x03\x01 nonsense\r\n\r\n", 400),
     ],
 )
-async def test_ambiguous_or_oversized_heads_reach_nobody(head: bytes, status: int) -> None:
+async def test_ambiguous_or_oversized_heads_reach_no_pod(head: bytes, status: int) -> None:
     async with upstream(echo) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
         said = await raw(gate, head)
@@ -160,7 +160,7 @@ async def test_models() -> None:
 async def test_bug_is_a_500_with_a_count(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async with gateway() as gate:
         gate.route(("rev", 100, []))
-        monkeypatch.setattr(gate.backends, "enter", lambda model: 1 / 0)
+        monkeypatch.setattr(gate.balancer, "enter", lambda model: 1 / 0)
         assert await refusal(gate, {"model": "chat"}) == (500, "internal_error")
         assert gate.outcomes() == {"internal": 1}
         assert "ZeroDivisionError" in caplog.text
@@ -216,9 +216,9 @@ async def test_routes_report_is_the_contract() -> None:
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))
-        assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         running.close()
-        await until(lambda: "rev" not in gate.backends.report()["default/chat"]["revisions"])
+        await until(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
 
 
 async def test_metrics() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from slipway_gateway.table import Endpoints, RouteTable, build
-from slipway_gateway.visits import Visits
+from slipway_gateway.balancing.activity import ActivityTracker
+from slipway_gateway.routing.table import RevisionEndpoints, RouteTable, build
 from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, until, upstream
 
 STREAM = {"model": "chat", "stream": True}
@@ -21,7 +21,7 @@ def publish(edge: Gateway, url: str = "", **fields: Any) -> None:
     edge.generation += 1
     made = table(edge.generation, ("r1", 100, [url] if url else []))
     route = replace(made.routes["default/chat"], **fields)
-    edge.backends.publish(build([route], [Endpoints("default/chat", "r1", (url,) if url else ())]))
+    edge.balancer.publish(build([route], [RevisionEndpoints("default/chat", "r1", (url,) if url else ())]))
 
 
 def sleeps(edge: Gateway, url: str = "", *, hold_s: float = 30, wake_s: int = 7) -> None:
@@ -62,7 +62,7 @@ async def test_nothing_is_sent_while_it_sleeps_though_pods_are_there() -> None:
         assert edge.outcomes() == {"ok": 1}
 
 
-async def test_it_waits_as_long_as_was_said_when_it_came_though_endpoints_come_later_than_the_word() -> None:
+async def test_held_request_keeps_its_waiting_time_after_the_wake() -> None:
     async with gateway(hold_timeout_s=0.05) as edge, upstream(echo) as server:
         sleeps(edge)
         asked = asyncio.create_task(edge.post())
@@ -92,7 +92,7 @@ async def test_pods_that_left_and_are_still_listed_cost_a_wake_no_attempt() -> N
         assert edge.outcomes() == {"ok": 1}
 
 
-async def test_a_request_that_came_before_the_word_waits_as_it_says() -> None:
+async def test_request_before_the_sleep_status_gets_its_waiting_time() -> None:
     """Its table was old: the pod it was sent to is gone when the word comes."""
     async with gateway(hold_timeout_s=0.5) as edge, upstream(echo) as server:
         edge.route(("r1", 100, []))
@@ -171,7 +171,7 @@ async def test_an_answer_that_is_no_stream_comes_as_an_event_after_comments(
         assert edge.outcomes() == {outcome: 1}
 
 
-async def test_where_holding_is_off_the_answer_says_when_to_come_back_and_it_wakes_anyway() -> None:
+async def test_without_holding_503_has_retry_after_and_wakes() -> None:
     async with gateway() as edge:
         sleeps(edge, hold_s=0)
         answer = await edge.post()
@@ -185,7 +185,7 @@ async def test_where_holding_is_off_the_answer_says_when_to_come_back_and_it_wak
         assert told["last_request_s"] < 5
 
 
-async def test_places_are_bounded_and_who_gets_none_is_told() -> None:
+async def test_held_requests_are_bounded_and_the_next_one_gets_503() -> None:
     async with gateway(max_held=1) as edge, upstream(echo) as server:
         sleeps(edge, wake_s=0)
         waits = asyncio.create_task(edge.post())
@@ -210,7 +210,7 @@ async def test_a_client_that_leaves_while_it_waits_is_counted_once() -> None:
         assert (await activity(edge))["held"] == 0
 
 
-async def test_calls_are_told_at_once_and_once() -> None:
+async def test_wake_requests_are_reported_at_once_and_once() -> None:
     async with gateway() as edge, upstream(echo) as server:
         sleeps(edge)
         first = await calls(edge)
@@ -235,17 +235,17 @@ async def test_calls_are_told_at_once_and_once() -> None:
 
 def test_activity_counts_from_the_last_request_of_this_very_route() -> None:
     now = 100.0
-    visits = Visits(lambda: now)
+    tracker = ActivityTracker(lambda: now)
     one = RouteTable({"default/chat": table(1, ("r1", 100, [])).routes["default/chat"]})
-    visits.follow(one.routes)
+    tracker.follow(one.routes)
     now = 110.0
-    assert visits.report("default/chat") == {"held": 0, "known_s": 10.0, "last_request_s": None}
-    visitors = visits.enter("default/chat")
+    assert tracker.report("default/chat") == {"held": 0, "known_s": 10.0, "last_request_s": None}
+    activity = tracker.enter("default/chat")
     now = 115.0
-    assert visits.report("default/chat")["last_request_s"] == 0.0
-    visits.leave(visitors)
+    assert tracker.report("default/chat")["last_request_s"] == 0.0
+    tracker.leave(activity)
     now = 117.0
-    visits.follow(one.routes)
-    assert visits.report("default/chat") == {"held": 0, "known_s": 17.0, "last_request_s": 2.0}
-    visits.follow({"default/chat": replace(one.routes["default/chat"], uid="another")})
-    assert visits.report("default/chat") == {"held": 0, "known_s": 0.0, "last_request_s": None}
+    tracker.follow(one.routes)
+    assert tracker.report("default/chat") == {"held": 0, "known_s": 17.0, "last_request_s": 2.0}
+    tracker.follow({"default/chat": replace(one.routes["default/chat"], uid="another")})
+    assert tracker.report("default/chat") == {"held": 0, "known_s": 0.0, "last_request_s": None}

@@ -6,26 +6,26 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from slipway_gateway.failsafe import returned
-from slipway_gateway.router import pick, preference
-from slipway_gateway.table import Backend, MirrorRoute, Route, RouteTable, alike
+from slipway_gateway.balancing.failsafe import fall_back_to_stable
+from slipway_gateway.routing.router import order_backends, pick
+from slipway_gateway.routing.table import MirrorRouteRule, Route, RouteTable, WeightedBackend, equivalent_revisions
 
 from .harness import gateway, table, until, upstream
 from .test_mirror import GREEDY, compared, next_user, results, saying
 from .test_proxy import STREAM
 
-BACKENDS = (Backend("c", 20), Backend("s", 60), Backend("s-baseline", 20))
+BACKENDS = (WeightedBackend("c", 20), WeightedBackend("s", 60), WeightedBackend("s-baseline", 20))
 MARKED = b": 1.00000001 7,1\ndata: {}\n\n"
 ROUTE = Route("default/chat", "u", "chat", salt="salt", backends=BACKENDS, replicas=4)
 
 
 def key_of(revision: str) -> str:
     """A key that the split gives this revision."""
-    return next(key for n in range(1000) if preference(ROUTE, key := f"k{n}")[0].revision == revision)
+    return next(key for n in range(1000) if order_backends(ROUTE, key := f"k{n}")[0].revision == revision)
 
 
 def test_a_revision_and_its_baseline_run_the_same() -> None:
-    assert (alike("s"), alike("s-baseline")) == (("s", "s-baseline"), ("s-baseline", "s"))
+    assert (equivalent_revisions("s"), equivalent_revisions("s-baseline")) == (("s", "s-baseline"), ("s-baseline", "s"))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_revision_and_its_baseline_run_the_same() -> None:
     [("s-baseline", ["s", "c"]), ("s", ["s-baseline", "c"]), ("c", ["s", "s-baseline"])],
 )
 def test_what_runs_the_same_comes_before_the_other_version(own: str, then: list[str]) -> None:
-    assert [one.revision for one in preference(ROUTE, key_of(own))] == [own, *then]
+    assert [one.revision for one in order_backends(ROUTE, key_of(own))] == [own, *then]
 
 
 def test_a_request_is_counted_where_it_was_answered() -> None:
@@ -45,7 +45,7 @@ def test_a_request_is_counted_where_it_was_answered() -> None:
 
 @pytest.mark.parametrize(("ready", "after"), [(4, (0, 100, 0)), (3, (20, 80, 0)), (0, (20, 60, 20))])
 def test_weights_that_expire_go_back_to_stable_and_not_to_its_baseline(ready: int, after: tuple[int, ...]) -> None:
-    assert tuple(one.weight for one in returned(ROUTE, ready).backends) == after
+    assert tuple(one.weight for one in fall_back_to_stable(ROUTE, ready).backends) == after
 
 
 @pytest.mark.parametrize("begun", ["s", "s-baseline"])
@@ -60,7 +60,7 @@ async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: st
             request.transport.close()
         return out
 
-    _, twin = alike(begun)
+    _, twin = equivalent_revisions(begun)
     async with contextlib.AsyncExitStack() as stack:
         canary, pod, other = [await stack.enter_async_context(upstream(answer)) for _ in range(3)]
         gate = await stack.enter_async_context(gateway())
@@ -82,7 +82,7 @@ async def test_the_floor_is_any_other_pod_that_runs_the_same(answering: str) -> 
         words = ("other", "stable", "stable")
         canary, pod, twin = [await stack.enter_async_context(upstream(saying(word))) for word in words]
         gate = await stack.enter_async_context(gateway(mirror_compare_percentage=100))
-        gate.backends.publish(both(canary.url, pod.url, twin.url))
+        gate.balancer.publish(both(canary.url, pod.url, twin.url))
         user = next_user(gate, pod.url if answering == "s" else twin.url)
         async with await gate.post(GREEDY | {"user": user}, "/v1/completions") as reply:
             assert reply.headers["X-Slipway-Revision"] == answering
@@ -94,5 +94,5 @@ def both(canary: str, pod: str, twin: str) -> RouteTable:
     """All that stable and its baseline answer is mirrored."""
     shown = table(1, ("c", 0, [canary]), ("s", 50, [pod]), ("s-baseline", 50, [twin]))
     (route,) = shown.routes.values()
-    route = replace(route, mirror_routes=(MirrorRoute("m", "c", 100),))
+    route = replace(route, mirror_routes=(MirrorRouteRule("m", "c", 100),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)

@@ -9,13 +9,13 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.bodies import Outgoing, outgoing
-from slipway_gateway.budget import SHARE, STALLED, TOTAL, Account, Budget
-from slipway_gateway.container import budget_bytes, memory_limit_bytes
-from slipway_gateway.memory import Memory
-from slipway_gateway.samples import GENERATIONS, Samples
-from slipway_gateway.table import Backend, Route
-from slipway_gateway.units import Room, Units
+from slipway_gateway.forwarding.bodies import SlicedBody, make_body
+from slipway_gateway.forwarding.resume_memory import ResumeMemory
+from slipway_gateway.judging.samples import GENERATIONS, Samples
+from slipway_gateway.judging.units import SessionMemory, Units
+from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, MemoryBudget
+from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
+from slipway_gateway.routing.table import Route, WeightedBackend
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
@@ -29,9 +29,9 @@ class Clock:
         return self.now
 
 
-def made(limit: int = 100, share: int = 60) -> tuple[Budget, Clock, Counter[str]]:
+def made(limit: int = 100, share: int = 60) -> tuple[MemoryBudget, Clock, Counter[str]]:
     clock, shed = Clock(), Counter[str]()
-    return Budget(limit, share, clock, lambda reason: shed.update([reason])), clock, shed
+    return MemoryBudget(limit, share, clock, lambda reason: shed.update([reason])), clock, shed
 
 
 def test_one_client_cannot_take_all() -> None:
@@ -45,7 +45,7 @@ def test_one_client_cannot_take_all() -> None:
 
 def test_caches_give_way_first_then_who_does_not_move() -> None:
     budget, clock, shed = made(limit=1000, share=1000)
-    memory = Memory(1000, 60.0, clock, budget)
+    memory = ResumeMemory(1000, 60.0, clock, budget)
     memory.keep(b"a", b"1" * 44)
     stalled, moving, asking = budget.open("s"), budget.open("m"), budget.open("a")
     gone: list[str] = []
@@ -97,8 +97,8 @@ def test_a_body_is_sent_as_it_is_and_not_joined(body: bytes, tokens: bytes) -> N
         async def write(self, chunk: bytes) -> None:
             sent.append(bytes(chunk))
 
-    found = outgoing(body, tokens)
-    if isinstance(found, Outgoing):
+    found = make_body(body, tokens)
+    if isinstance(found, SlicedBody):
         asyncio.run(found.write_with_length(Writer(), None))  # type: ignore[arg-type]
         assert found.size == len(body) + len(tokens) and max(map(len, sent)) <= 64 << 10
     assert (b"".join(sent) if sent else found) == body + tokens
@@ -144,7 +144,7 @@ async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0
     return writer
 
 
-async def test_stalled_bodies_lock_nobody_out() -> None:
+async def test_stalled_bodies_lock_no_client_out() -> None:
     """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
     async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
         gate.route(("rev", 100, [server.url]))
@@ -174,7 +174,7 @@ async def test_only_what_arrived_is_counted() -> None:
 
 
 async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.2)
+    monkeypatch.setattr("slipway_gateway.forwarding.bodies.WINDOW_S", 0.2)
     async with gateway(min_body_rate_bytes=5000) as gate:
         gate.route(("rev", 100, []))
         port = int(gate.url.rsplit(":", 1)[1])
@@ -188,7 +188,7 @@ async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.bodies.WINDOW_S", 0.3)
+    monkeypatch.setattr("slipway_gateway.forwarding.bodies.WINDOW_S", 0.3)
 
     async def slowly():  # type: ignore[no-untyped-def]
         yield b'{"model":"chat","x":"'
@@ -203,7 +203,7 @@ async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.Monk
             assert answer.status == 200
 
 
-async def test_a_client_over_its_share_is_told_and_another_is_served() -> None:
+async def test_client_over_its_share_gets_429_and_another_is_served() -> None:
     async with upstream(echo) as server, gateway(memory_budget_bytes=200_000, max_client_percentage=50) as gate:
         gate.route(("rev", 100, [server.url]))
         body = b'{"model":"chat","x":"%s"}' % (b"y" * 110_000)
@@ -220,7 +220,9 @@ async def test_a_client_over_its_share_is_told_and_another_is_served() -> None:
 def test_what_is_remembered_of_sessions_is_bounded_for_all_routes_together() -> None:
     """Safety 24: 6.3 MB for each route and generation had no total."""
     samples = Samples(500)
-    routes = [Route(f"ns/{n}", "u", f"m{n}", backends=(Backend("a", 50), Backend("b", 50))) for n in range(4)]
+    routes = [
+        Route(f"ns/{n}", "u", f"m{n}", backends=(WeightedBackend("a", 50), WeightedBackend("b", 50))) for n in range(4)
+    ]
     for route in routes:
         for n in range(400):
             samples.epoch(route).assign("a", f"session:{n}", f"client {n}", 0.0)
@@ -233,7 +235,7 @@ def test_what_is_remembered_of_sessions_is_bounded_for_all_routes_together() -> 
 def test_former_generations_give_their_room_back() -> None:
     samples = Samples(10_000)
     for generation in range(GENERATIONS + 3):
-        route = Route("ns/a", "u", "m", generation=generation, backends=(Backend("a", 100),))
+        route = Route("ns/a", "u", "m", generation=generation, backends=(WeightedBackend("a", 100),))
         epoch = samples.epoch(route)
         for n in range(10):
             epoch.assign("a", f"session:{generation}.{n}", "client", 0.0)
@@ -241,7 +243,7 @@ def test_former_generations_give_their_room_back() -> None:
 
 
 def test_the_largest_memory_gives_way() -> None:
-    room = Room(100)
+    room = SessionMemory(100)
     large, small = (Units({"a": 100}, 0.0, room) for _ in range(2))
     for n in range(10):
         small.assign("a", f"session:s{n}", "client", 0.0)

@@ -18,9 +18,9 @@ import yaml
 
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
-from slipway_gateway.cluster import Cluster
-from slipway_gateway.table import RouteTable
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.routing.cluster import ClusterSource
+from slipway_gateway.routing.table import RouteTable
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 from tests.support.api_server import Api
 from tests.support.pods import pod, ready_status
 
@@ -155,7 +155,7 @@ class Watched:
 
     def __init__(self, kubeconfig: Path, *namespaces: str) -> None:
         self.tables: list[RouteTable] = []
-        self.source = Cluster(str(kubeconfig), namespaces, self.tables.append, Metrics("test"))
+        self.source = ClusterSource(str(kubeconfig), namespaces, self.tables.append, GatewayMetrics("test"))
 
     def routes(self) -> dict[str, tuple[int, dict[str, int]]]:
         """Generation and endpoints per revision, by route."""

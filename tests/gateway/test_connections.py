@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.connections import ADDRESS, TOTAL, Connections, owner_of
+from slipway_gateway.limits.connections import ADDRESS, TOTAL, ConnectionCounts, address_owner
 
 from .harness import Gateway, drop, echo, gateway, until, upstream
 
@@ -42,19 +42,22 @@ async def said(pair: Pair, sent: bytes = ASK) -> bytes:
 
 
 def test_an_address_has_half_by_default_and_a_network_of_ipv6_is_one() -> None:
-    taken = Connections(10, 0)
+    taken = ConnectionCounts(10, 0)
     assert [taken.refused("a") for _ in range(6)] == [""] * 5 + [ADDRESS]
     assert [taken.refused(f"b{n}") for n in range(6)] == [""] * 5 + [TOTAL]
     taken.left("a")
     assert taken.refused("c") == "" and taken.count == 10
-    assert owner_of("2001:db8::1") == owner_of("2001:db8::ffff:1") != owner_of("2001:db8:0:1::1")
-    assert owner_of("::ffff:10.0.0.1") == owner_of("10.0.0.1") == "10.0.0.1" and owner_of("fe80::1%eth0") == "fe80::/64"
-    assert owner_of("") == "" and owner_of("unix") == "unix"
+    assert address_owner("2001:db8::1") == address_owner("2001:db8::ffff:1") != address_owner("2001:db8:0:1::1")
+    assert (
+        address_owner("::ffff:10.0.0.1") == address_owner("10.0.0.1") == "10.0.0.1"
+        and address_owner("fe80::1%eth0") == "fe80::/64"
+    )
+    assert address_owner("") == "" and address_owner("unix") == "unix"
 
 
 @given(st.integers(1, 8), st.integers(0, 8), st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=60))
 def test_counts_are_those_of_who_is_inside(limit: int, each: int, steps: list[tuple[bool, str]]) -> None:
-    taken, inside = Connections(limit, each), dict.fromkeys("abc", 0)
+    taken, inside = ConnectionCounts(limit, each), dict.fromkeys("abc", 0)
     for comes, who in steps:
         if comes:
             inside[who] += not taken.refused(who)
@@ -82,8 +85,8 @@ async def test_one_address_cannot_take_them_all() -> None:
 
 
 async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.listener._IDLE_S", 0.2)
-    monkeypatch.setattr("slipway_gateway.listener._SWEPT_S", 0.0)
+    monkeypatch.setattr("slipway_gateway.serving.listener._IDLE_S", 0.2)
+    monkeypatch.setattr("slipway_gateway.serving.listener._SWEPT_S", 0.0)
     async with upstream(echo) as server, gateway(max_connections=6, max_connections_per_address=2) as gate:
         gate.route(("rev", 100, [server.url]))
         for n in range(6):

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
-from slipway_gateway.routes_file import parse as parse_file
-from slipway_gateway.table import Endpoints, Problem, Route, RouteTable, build, parse_route
+from slipway_gateway.routing.routes_file import parse as parse_file
+from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, RouteTable, build, parse_route
 from slipway_gateway.wire import headers as gateway_headers
 from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Status
@@ -49,7 +49,7 @@ async def test_no_credential_reaches_a_pod_by_default() -> None:
 )
 async def test_a_route_may_ask_for_some(forwarded: tuple[str, ...], arrive: set[str]) -> None:
     async with upstream(echo) as server, gateway() as gate:
-        gate.backends.publish(forwarding(server.url, *forwarded))
+        gate.balancer.publish(forwarding(server.url, *forwarded))
         async with await gate.post(headers=CREDENTIALS) as answer:
             assert answer.status == 200
         seen = str(list(server.seen[0].headers.items()))
@@ -58,7 +58,7 @@ async def test_a_route_may_ask_for_some(forwarded: tuple[str, ...], arrive: set[
 
 def forwarding(url: str, *names: str) -> RouteTable:
     (route,) = table(1, ("rev", 100, [url])).routes.values()
-    return build([replace(route, forward_headers=names)], [Endpoints(route.name, "rev", (url,))])
+    return build([replace(route, forward_headers=names)], [RevisionEndpoints(route.name, "rev", (url,))])
 
 
 @pytest.mark.parametrize(("forwarded", "kept"), [((), False), (("authorization",), False), (("cookie",), True)])
@@ -69,12 +69,12 @@ async def test_pods_set_cookies_only_where_they_get_them(forwarded: tuple[str, .
         return answer
 
     async with upstream(sets) as server, gateway() as gate:
-        gate.backends.publish(forwarding(server.url, *forwarded))
+        gate.balancer.publish(forwarding(server.url, *forwarded))
         async with await gate.post() as answer:
             assert ("Set-Cookie" in answer.headers) is kept
 
 
-def test_the_route_says_so_from_the_spec_to_the_gateway() -> None:
+def test_forwarded_headers_reach_the_route_from_the_spec() -> None:
     spec = {"model": {"uri": "hf://a/b"}, "traffic": {"forwardHeaders": ["authorization", "cookie"]}}
     parsed = spec_room.parse({"metadata": {"name": "chat"}, "spec": spec})
     assert isinstance(parsed, spec_room.Spec) and parsed.forward_headers == ("authorization", "cookie")
@@ -88,7 +88,7 @@ def test_the_route_says_so_from_the_spec_to_the_gateway() -> None:
     assert "forwardHeaders" in TEXT
 
 
-def test_a_file_of_routes_says_so_too() -> None:
+def test_forwarded_headers_are_read_from_a_routes_file() -> None:
     entry = {"backends": [{"endpoints": ["http://a:1"]}], "forwardHeaders": ["cookie"]}
     found = parse_file(json.dumps({"models": {"m": entry}}), 1)
     assert not isinstance(found, Problem) and found.models["m"].forward_headers == ("cookie",)
@@ -99,7 +99,7 @@ def test_a_file_of_routes_says_so_too() -> None:
 # -- priorities
 
 
-async def test_the_limit_is_said_by_the_gateway_alone() -> None:
+async def test_priority_limit_of_clients_is_dropped() -> None:
     async with upstream(echo) as server, gateway(priority_limit=5) as gate:
         gate.route(("rev", 100, [server.url]))
         body = b'{"model":"chat","priority":-1000}'

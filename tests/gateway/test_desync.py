@@ -128,7 +128,7 @@ async def test_whatever_heads_are_made_of_pods_get_whole_bodies_alone(parts: lis
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nstolen-it",
 ])  # fmt: skip
-async def test_an_odd_answer_of_one_pod_is_nobody_elses(answer: bytes) -> None:
+async def test_malformed_response_of_one_pod_affects_no_other_request(answer: bytes) -> None:
     """A hostile pod sends more than one answer: the next client of that connection gets none of it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

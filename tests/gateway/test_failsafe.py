@@ -8,24 +8,25 @@ import aiohttp
 import pytest
 import yaml
 
-from slipway_gateway.backends import Backends, Failsafe
-from slipway_gateway.failsafe import MAX_COOLDOWN_S, Rule, Watch, returned
-from slipway_gateway.operator_token import OperatorToken
-from slipway_gateway.table import Backend, Route
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.balancing.failsafe import MAX_COOLDOWN_S, CutOffRule, RouteHealth, fall_back_to_stable
+from slipway_gateway.balancing.failsafe_state import FailsafeSettings
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.serving.operator_token import OperatorToken
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 
 from . import test_process
 from .harness import echo, gateway, refused_url, table, upstream
 
-SPLIT = (Backend("c", 25), Backend("s", 75))
-RULE = Rule(failures=5, after_s=0.0, cooldown_s=60.0)
+SPLIT = (WeightedBackend("c", 25), WeightedBackend("s", 75))
+RULE = CutOffRule(failures=5, after_s=0.0, cooldown_s=60.0)
 
 
-def watch(backends: tuple[Backend, ...] = SPLIT, rule: Rule = RULE) -> Watch:
-    return Watch(rule, backends)
+def watch(backends: tuple[WeightedBackend, ...] = SPLIT, rule: CutOffRule = RULE) -> RouteHealth:
+    return RouteHealth(rule, backends)
 
 
-def fail(one: Watch, revision: str, times: int, now_s: float = 0.0) -> None:
+def fail(one: RouteHealth, revision: str, times: int, now_s: float = 0.0) -> None:
     for _ in range(times):
         one.failed(revision, None, now_s)
 
@@ -33,7 +34,7 @@ def fail(one: Watch, revision: str, times: int, now_s: float = 0.0) -> None:
 @pytest.mark.finding(18)
 def test_one_client_cuts_nothing_off_while_there_are_others() -> None:
     """safety 18: ten bad requests in a row of one client took the canary away from everybody."""
-    one = watch(rule=Rule(failures=10, after_s=0.0))
+    one = watch(rule=CutOffRule(failures=10, after_s=0.0))
     one.began("s", "victim")
     for now_s in range(40):
         one.failed("c", None, float(now_s), "hostile")
@@ -44,7 +45,7 @@ def test_one_client_cuts_nothing_off_while_there_are_others() -> None:
 
 
 def test_the_only_client_of_a_route_can_see_a_revision_cut_off() -> None:
-    one = watch(rule=Rule(failures=10, after_s=0.0))
+    one = watch(rule=CutOffRule(failures=10, after_s=0.0))
     for now_s in range(11):
         one.failed("c", None, float(now_s), "the only one")
     assert one.cut is not None
@@ -73,7 +74,7 @@ def test_most_of_many_failures_cut_off() -> None:
 
 def test_a_moment_of_failures_is_no_reason() -> None:
     """A pod that is killed refuses connections until the table says that it is gone."""
-    one = watch(rule=Rule(failures=5, after_s=5.0))
+    one = watch(rule=CutOffRule(failures=5, after_s=5.0))
     fail(one, "c", 100, now_s=0.0)
     fail(one, "c", 100, now_s=4.9)
     assert one.cut is None
@@ -108,15 +109,17 @@ def test_answers_that_break_off_count_as_failures() -> None:
 @pytest.mark.parametrize(
     ("backends", "rule"),
     [
-        (SPLIT, Rule(failures=0)),
-        ((Backend("c", 100),), RULE),
-        ((Backend("c", 100), Backend("s", 0)), RULE),
-        ((Backend("c", 0), Backend("s", 100)), RULE),
-        ((Backend("x", 25), Backend("c", 75)), RULE),
+        (SPLIT, CutOffRule(failures=0)),
+        ((WeightedBackend("c", 100),), RULE),
+        ((WeightedBackend("c", 100), WeightedBackend("s", 0)), RULE),
+        ((WeightedBackend("c", 0), WeightedBackend("s", 100)), RULE),
+        ((WeightedBackend("x", 25), WeightedBackend("c", 75)), RULE),
     ],
     ids=["off", "alone", "promoted", "weightless", "stable"],
 )
-def test_only_a_revision_under_test_beside_another_is_cut_off(backends: tuple[Backend, ...], rule: Rule) -> None:
+def test_only_a_revision_under_test_beside_another_is_cut_off(
+    backends: tuple[WeightedBackend, ...], rule: CutOffRule
+) -> None:
     one = watch(backends, rule)
     fail(one, "c", 100)
     assert one.cut is None
@@ -185,8 +188,8 @@ def test_a_trial_that_fails_waits_longer() -> None:
 def test_weight_goes_back_as_far_as_stable_pods_can_carry(
     weights: tuple[int, int], replicas: int, ready: int, after: tuple[int, int]
 ) -> None:
-    backends = (Backend("c", weights[0]), Backend("s", weights[1]))
-    route = returned(Route("default/chat", "uid", "chat", backends=backends, replicas=replicas), ready)
+    backends = (WeightedBackend("c", weights[0]), WeightedBackend("s", weights[1]))
+    route = fall_back_to_stable(Route("default/chat", "uid", "chat", backends=backends, replicas=replicas), ready)
     assert tuple(backend.weight for backend in route.backends) == after
 
 
@@ -197,17 +200,17 @@ class Clock:
         return self.now_s
 
 
-def backends(clock: Clock, ttl_s: float = 0.0) -> Backends:
-    return Backends(Metrics("test"), Failsafe(RULE, ttl_s), clock)
+def backends(clock: Clock, ttl_s: float = 0.0) -> LoadBalancer:
+    return LoadBalancer(GatewayMetrics("test"), FailsafeSettings(RULE, ttl_s), clock)
 
 
-def picked(one: Backends) -> str:
+def picked(one: LoadBalancer) -> str:
     found = one.pick("chat", "key", ())
     assert found
     return found.revision
 
 
-def gauge(one: Backends, kind: str) -> float | None:
+def gauge(one: LoadBalancer, kind: str) -> float | None:
     labels = {"route": "default/chat", "kind": kind}
     return one._metrics.registry.get_sample_value("slipway_gateway_failsafe", labels)
 
@@ -219,9 +222,9 @@ def test_a_new_generation_undoes_a_cut(caplog: pytest.LogCaptureFixture) -> None
     one = backends(Clock())
     one.publish(table(1, *HERE))
     for _ in range(5):
-        target = one.pick("chat", "key", ())
-        assert target and target.revision == "c"
-        lease = one.lease(target, first=True)
+        endpoint = one.pick("chat", "key", ())
+        assert endpoint and endpoint.revision == "c"
+        lease = one.start_attempt(endpoint, first=True)
         lease.failed()
         lease.failed()
         lease.release()
@@ -240,7 +243,7 @@ def test_a_new_generation_undoes_a_cut(caplog: pytest.LogCaptureFixture) -> None
     lease.failed()
 
 
-def test_weights_that_nobody_renews_expire(caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_without_renewal_expire(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     one = backends(clock, ttl_s=900)
     one.publish(table(1, *HERE))
@@ -252,7 +255,7 @@ def test_weights_that_nobody_renews_expire(caplog: pytest.LogCaptureFixture) -> 
     assert picked(one) == "s" and gauge(one, "expired") == 1
     assert one.report()["default/chat"]["failsafe"]["expired"]
     assert "nobody renewed its weights" in caplog.text
-    one.renew()
+    one.failsafe.renew()
     assert picked(one) == "c"
     clock.now_s = 1900
     assert picked(one) == "s"
@@ -268,7 +271,7 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
     assert picked(one) == "s"
     one.publish(table(1))
     one.publish(type(table(1))())
-    assert gauge(one, "expired") is None and not one._told
+    assert gauge(one, "expired") is None and not one.failsafe._reported
 
 
 @pytest.mark.finding(19)
@@ -277,11 +280,11 @@ async def test_reading_renews_nothing() -> None:
     """Safety 19: anybody who could reach the admin port kept a split alive that the operator no longer minds."""
     async with gateway() as gate:
         gate.route(*HERE)
-        before, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
-        gate.backends._clock = lambda: now_s
+        before, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.balancer.failsafe._clock = lambda: now_s
         async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
             assert answer.status == 200
-        assert gate.backends._renewed_s["default/chat"] == before
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == before
 
 
 @pytest.mark.finding(19)
@@ -307,25 +310,25 @@ async def test_a_post_without_the_token_renews_nothing(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-of-the-operator")
     async with gateway(operator_token_file=str(tmp_path / "token")) as gate:
         gate.route(*HERE)
-        before, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
-        gate.backends._clock = lambda: now_s
+        before, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.balancer.failsafe._clock = lambda: now_s
         url = gate.admin_url + "/internal/routes"
         async with gate.client.post(url) as answer:
             assert answer.status == 401 and "--operator-token-file" in await answer.text()
-        assert gate.backends._renewed_s["default/chat"] == before
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == before
         async with gate.client.post(url, headers={"Authorization": "Bearer a-token-of-the-operator"}) as answer:
             assert answer.status == 200 and "default/chat" in (await answer.json())["routes"]
-        assert gate.backends._renewed_s["default/chat"] == now_s
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s
 
 
 async def test_the_operators_question_renews() -> None:
     async with gateway() as gate:
         gate.route(*HERE)
-        asked_s, now_s = gate.backends._renewed_s["default/chat"], time.monotonic() + 1000
-        gate.backends._clock = lambda: now_s
+        asked_s, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
+        gate.balancer.failsafe._clock = lambda: now_s
         async with gate.client.post(gate.admin_url + "/internal/routes") as answer:
             assert answer.status == 200
-        assert gate.backends._renewed_s["default/chat"] == now_s > asked_s
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s > asked_s
 
 
 @pytest.mark.integration

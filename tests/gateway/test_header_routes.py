@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from multidict import CIMultiDict
 
-from slipway_gateway.router import by_headers
-from slipway_gateway.table import HeaderMatch, HeaderRoute, Route, RouteTable
+from slipway_gateway.routing.router import match_header_route
+from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, Route, RouteTable
 
 from .harness import echo, gateway, table, until, upstream
 
 ROUTES = (
-    HeaderRoute("testers", "c", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("x-try", exact="1"))),
-    HeaderRoute("preview", "p", (HeaderMatch("host", exact="Preview.example.com"),)),
-    HeaderRoute("ended", "x", ()),
+    HeaderRouteRule("testers", "c", (HeaderMatcher("x-team", prefix="qa-"), HeaderMatcher("x-try", exact="1"))),
+    HeaderRouteRule("preview", "p", (HeaderMatcher("host", exact="Preview.example.com"),)),
+    HeaderRouteRule("ended", "x", ()),
 )
 
 
@@ -34,13 +34,13 @@ ROUTES = (
 )
 def test_all_headers_of_a_route_must_fit(headers: dict[str, str], revision: str) -> None:
     route = Route("default/chat", "uid", "chat", header_routes=ROUTES)
-    assert by_headers(route, CIMultiDict(headers)) == revision
+    assert match_header_route(route, CIMultiDict(headers)) == revision
 
 
 def test_an_address_as_host_keeps_its_colons() -> None:
-    address = HeaderRoute("v6", "c", (HeaderMatch("host", exact="[fd00::1]"),))
+    address = HeaderRouteRule("v6", "c", (HeaderMatcher("host", exact="[fd00::1]"),))
     route = Route("default/chat", "uid", "chat", header_routes=(address,))
-    assert [by_headers(route, {"host": host}) for host in ("[fd00::1]", "[fd00::1]:80", "[fd00::1:80]")] == [
+    assert [match_header_route(route, {"host": host}) for host in ("[fd00::1]", "[fd00::1]:80", "[fd00::1:80]")] == [
         "c",
         "c",
         "",
@@ -61,21 +61,21 @@ async def test_header_routes_come_before_weights() -> None:
                 assert answer.status == 200
                 return answer.headers["X-Slipway-Revision"]
 
-        gate.backends.publish(with_routes(table(1, ("c", 0, [canary.url]), ("s", 100, [stable.url]))))
+        gate.balancer.publish(with_routes(table(1, ("c", 0, [canary.url]), ("s", 100, [stable.url]))))
         assert await revision() == "s"
         assert await revision(**{"X-Team": "qa-1", "X-Try": "1"}) == "c"
         # Passed over when nobody is there.
         assert await revision(Host="preview.example.com") == "s"
-        gate.backends.publish(with_routes(table(2, ("c", 0, []), ("s", 100, [stable.url]))))
+        gate.balancer.publish(with_routes(table(2, ("c", 0, []), ("s", 100, [stable.url]))))
         assert await revision(**{"X-Team": "qa-1", "X-Try": "1"}) == "s"
 
 
-async def test_a_route_says_how_long_its_requests_wait() -> None:
+async def test_hold_time_of_a_route_overrides_the_setting() -> None:
     async with upstream(echo) as server, gateway(hold_timeout_s=0) as gate:
-        gate.backends.publish(with_routes(table(1, ("rev", 100, [])), hold_s=30))
+        gate.balancer.publish(with_routes(table(1, ("rev", 100, [])), hold_s=30))
         asking = asyncio.create_task(gate.post())
         # The gateway's own setting lets no request wait at all.
         await until(lambda: gate.held() == 1)
-        gate.backends.publish(with_routes(table(2, ("rev", 100, [server.url]))))
+        gate.balancer.publish(with_routes(table(2, ("rev", 100, [server.url]))))
         async with await asking as answer:
             assert answer.status == 200

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.samples import BOUNDS
-from slipway_gateway.table import HeaderMatch, HeaderRoute, RouteTable
+from slipway_gateway.judging.samples import BOUNDS
+from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
 
 from .harness import (
     Gateway,
@@ -72,7 +72,7 @@ async def ask(gate: Gateway, body: object = ASK, **options: Any) -> int:
 
 
 def counts(gate: Gateway, revision: str = "rev") -> dict[str, Any]:
-    epochs = gate.backends.report()["default/chat"]["samples"]
+    epochs = gate.balancer.report()["default/chat"]["samples"]
     return epochs[-1]["revisions"][revision] if epochs else {}
 
 
@@ -114,7 +114,7 @@ async def test_a_good_whole_answer_has_no_first_byte_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 400, 404, 422])
-async def test_refusals_are_ends_and_nobodys_trouble(status: int) -> None:
+async def test_refusals_end_an_attempt_without_failure(status: int) -> None:
     async with served(answering(status)) as (gate, _):
         assert await ask(gate) == status
         assert judged(gate) == (1, {}) and not any(counts(gate)["slow"].values())
@@ -181,10 +181,10 @@ async def test_a_retry_hides_nothing() -> None:
         gate.route(("c", 100, [bad.url]), ("s", 0, [good.url]))
         assert await ask(gate) == 200
         assert judged(gate, "c") == (1, {"errors": 1})
-        assert set(gate.backends.report()["default/chat"]["samples"][-1]["revisions"]) == {"c"}
+        assert set(gate.balancer.report()["default/chat"]["samples"][-1]["revisions"]) == {"c"}
 
 
-async def test_busy_is_an_end_and_the_next_attempt_is_nobodys() -> None:
+async def test_busy_response_ends_the_attempt_and_the_retry_is_no_sample() -> None:
     async with upstream(answering(429)) as busy, served(echo) as (gate, good):
         gate.route(("c", 100, [busy.url, good.url]))
         for user in range(40):
@@ -192,7 +192,7 @@ async def test_busy_is_an_end_and_the_next_attempt_is_nobodys() -> None:
         assert busy.seen and judged(gate, "c") == (40, {})
 
 
-async def test_nobody_listens() -> None:
+async def test_connection_refused() -> None:
     async with gateway() as gate:
         gate.route(("rev", 100, [await refused_url()]))
         assert await ask(gate) == 502
@@ -228,7 +228,7 @@ async def test_a_stream_that_goes_on_elsewhere_was_cut_all_the_same() -> None:
         assert (await answer.read()).endswith(b"[DONE]\n\n") and gate.outcomes() == {"ok": 1}
         assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
         # It counts where it was assigned.
-        assert [epoch["generation"] for epoch in gate.backends.report()["default/chat"]["samples"]] == [1]
+        assert [epoch["generation"] for epoch in gate.balancer.report()["default/chat"]["samples"]] == [1]
 
 
 @pytest.mark.parametrize("limit", [{"idle_timeout_s": 0.3}, {"request_timeout_s": 0.3}])
@@ -240,7 +240,7 @@ async def test_answers_that_take_too_long(handler: Handler, limit: dict[str, flo
 
 
 def side(gate: Gateway, revision: str) -> dict[str, Any]:
-    return gate.backends.report()["default/chat"]["samples"][-1]["revisions"][revision]
+    return gate.balancer.report()["default/chat"]["samples"][-1]["revisions"][revision]
 
 
 @pytest.mark.parametrize("handler", [saying(WORD, first_s=30), saying(WORD, WORD, gap_s=30)])
@@ -258,8 +258,10 @@ async def test_streams_that_hang_are_errors_while_they_do(handler: Handler) -> N
         assert judged(gate, "c") == (1, {"errors": 1, "hung": 1})
         before = side(gate, "c")["late"]
         assert sum(before["e2e"]["b<4k,stream"]) == 1
-        route = gate.backends.find("chat")
-        assert route and not gate.backends._samples.epoch(route)._open, "what is over is waited for no more"
+        route = gate.balancer.published.find("chat")
+        assert route and not gate.balancer.first_attempts.samples.epoch(route)._open, (
+            "what is over is waited for no more"
+        )
 
 
 JSON_ASKED = {"model": "chat", "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}
@@ -324,17 +326,17 @@ async def test_a_stream_that_the_gateways_own_drain_cuts() -> None:
 
 def with_header_route(shown: RouteTable) -> RouteTable:
     (route,) = shown.routes.values()
-    route = replace(route, header_routes=(HeaderRoute("qa", "c", (HeaderMatch("x-team", exact="qa"),)),))
+    route = replace(route, header_routes=(HeaderRouteRule("qa", "c", (HeaderMatcher("x-team", exact="qa"),)),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
 
 
 async def test_requests_whose_header_chose_are_not_counted() -> None:
     async with upstream(answering(500)) as canary, served(echo) as (gate, stable):
-        gate.backends.publish(with_header_route(table(2, ("c", 50, [canary.url]), ("s", 50, [stable.url]))))
+        gate.balancer.publish(with_header_route(table(2, ("c", 50, [canary.url]), ("s", 50, [stable.url]))))
         assert await ask(gate, headers={"X-Team": "qa"}) == 500
         assert counts(gate, "c") == {}
         # Passed over for want of an endpoint, they are a crowd of their own still.
-        gate.backends.publish(with_header_route(table(3, ("c", 0, []), ("s", 100, [stable.url]))))
+        gate.balancer.publish(with_header_route(table(3, ("c", 0, []), ("s", 100, [stable.url]))))
         assert await ask(gate, headers={"X-Team": "qa"}) == 200
         assert counts(gate, "s") == {}
         assert await ask(gate) == 200
@@ -361,7 +363,7 @@ async def test_a_request_counts_at_the_weights_that_it_was_assigned_at() -> None
         gate.route(("rev", 60, [server.url]), ("next", 40, [server.url]))
         assert await asking == 200
         assert await ask(gate, ASK | {"user": "u"}) == 200
-        first, second = gate.backends.report()["default/chat"]["samples"]
+        first, second = gate.balancer.report()["default/chat"]["samples"]
         assert (first["generation"], first["weights"]) == (1, {"rev": 100})
         assert first["revisions"]["rev"]["events"]["truncated"] == 1
         assert (second["generation"], second["weights"]) == (2, {"rev": 60, "next": 40})

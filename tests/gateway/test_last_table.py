@@ -7,37 +7,37 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slipway_gateway.app import Admin
-from slipway_gateway.last_table import FILE, LastTable, decode, encode
-from slipway_gateway.table import (
-    Backend,
-    Endpoints,
-    HeaderMatch,
-    HeaderRoute,
-    MirrorRoute,
+from slipway_gateway.routing.last_table import FILE, LastTable, decode, encode
+from slipway_gateway.routing.table import (
+    HeaderMatcher,
+    HeaderRouteRule,
+    MirrorRouteRule,
     Problem,
+    RevisionEndpoints,
     Route,
     RouteTable,
+    WeightedBackend,
     build,
 )
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.serving.admin import AdminApi
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 
 from .harness import NoSource, echo, gateway, table, until, upstream
 
 pytestmark = pytest.mark.finding(25)
 
-MATCH = (HeaderMatch("x-team", prefix="qa-"),)
+MATCH = (HeaderMatcher("x-team", prefix="qa-"),)
 ROUTE = Route(
     "default/chat", "u1", "chat", "2026-01-01T00:00:00Z", 41, "salt",
-    (Backend("r1", 25, "v2"), Backend("r2", 75)), (HeaderRoute("t", "r1", MATCH),),
-    (MirrorRoute("m", "r1", 20, MATCH),),
+    (WeightedBackend("r1", 25, "v2"), WeightedBackend("r2", 75)), (HeaderRouteRule("t", "r1", MATCH),),
+    (MirrorRouteRule("m", "r1", 20, MATCH),),
     30.0, 2, False, None, ("cookie",),
 )  # fmt: skip
-TABLE = build([ROUTE], [Endpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])
+TABLE = build([ROUTE], [RevisionEndpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])
 
 
 def kept(folder: Path, published: list[RouteTable], max_age_s: float = 3600.0) -> LastTable:
-    return LastTable(str(folder), max_age_s, published.append, Metrics("test"))
+    return LastTable(str(folder), max_age_s, published.append, GatewayMetrics("test"))
 
 
 async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_the_cluster_comes_first_where_it_answers_in_time(tmp_path: Path) 
         b"\xff",
     ],
 )
-async def test_what_is_damaged_is_not_used_and_said(
+async def test_damaged_file_is_not_used_and_logged(
     written: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_bytes(written)
@@ -106,7 +106,7 @@ async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
 
 
 async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.last_table._RENEW_S", 0.05)
+    monkeypatch.setattr("slipway_gateway.routing.last_table._RENEW_S", 0.05)
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
@@ -130,10 +130,10 @@ async def test_a_folder_that_cannot_be_written_costs_nothing_else(
 async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> None:
     async with upstream(echo) as server, gateway() as gate:
         (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 30))
-        last = LastTable(str(tmp_path), 3600.0, gate.backends.publish, gate.metrics)
+        last = LastTable(str(tmp_path), 3600.0, gate.balancer.publish, gate.metrics)
         running = asyncio.create_task(last.run(grace_s=0.01))
-        await until(lambda: gate.backends.table)
-        admin = Admin(gate.edge, gate.backends, gate.metrics, NoSource(), "i", last=last)
+        await until(lambda: gate.balancer.published.current)
+        admin = AdminApi(gate.edge, gate.balancer, gate.metrics, NoSource(), "i", last=last)
         ready = await admin._readyz(None)  # type: ignore[arg-type]
         assert ready.status == 200 and "restored table, 3" in str(ready.text) and "the test" in str(ready.text)
         report = msgspec.json.decode((await admin._routes(None)).body)  # type: ignore[arg-type]

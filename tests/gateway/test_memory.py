@@ -6,34 +6,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from slipway_gateway.budget import Budget
-from slipway_gateway.exchange import Call
-from slipway_gateway.memory import ENTRY_BYTES, Memory, name_of
+from slipway_gateway.forwarding.resume_memory import ENTRY_BYTES, ResumeMemory, stream_key
+from slipway_gateway.limits.budget import MemoryBudget
+from slipway_gateway.upstream.exchange import UpstreamRequest
 
 
-def roomy() -> Budget:
-    return Budget(1 << 30, 1 << 30, lambda: 0.0)
+def roomy() -> MemoryBudget:
+    return MemoryBudget(1 << 30, 1 << 30, lambda: 0.0)
 
 
 STREAM = "1f-674f0000-" + "a" * 32
-CALL = Call("chat", "key", "/v1/completions?x=1", CIMultiDict({"X-Slipway-Tenant": "0" * 32}), b'{"model":"chat"}')
+CALL = UpstreamRequest(
+    "chat", "key", "/v1/completions?x=1", CIMultiDict({"X-Slipway-Tenant": "0" * 32}), b'{"model":"chat"}'
+)
 
 
-def test_tokens_are_for_who_asks_the_same_again() -> None:
+def test_tokens_are_found_only_for_the_same_request() -> None:
     same = replace(CALL, key="other", path_qs="/v1/completions", holder="00aa")
-    assert name_of(STREAM, same) == name_of(STREAM, CALL)
+    assert stream_key(STREAM, same) == stream_key(STREAM, CALL)
     others = [
         replace(CALL, body=b'{"model":"chat" }'),
         replace(CALL, path_qs="/v1/chat/completions"),
         replace(CALL, headers=CIMultiDict()),
     ]
-    assert name_of(STREAM, CALL) not in {name_of(STREAM, other) for other in others}
-    assert name_of(STREAM[:-1] + "b", CALL) != name_of(STREAM, CALL)
+    assert stream_key(STREAM, CALL) not in {stream_key(STREAM, other) for other in others}
+    assert stream_key(STREAM[:-1] + "b", CALL) != stream_key(STREAM, CALL)
 
 
 def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
     now = [0.0]
-    memory = Memory(10_000, 60.0, lambda: now[0], roomy())
+    memory = ResumeMemory(10_000, 60.0, lambda: now[0], roomy())
     memory.keep(b"a", b"1,2,")
     now[0] = 30.0
     memory.keep(b"b", b"3,")
@@ -46,7 +48,7 @@ def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 900)), max_size=30))
 def test_it_holds_no_more_than_it_may_and_the_oldest_goes_first(kept: list[tuple[int, int]]) -> None:
-    memory, order = Memory(2000, 60.0, lambda: 0.0, roomy()), []
+    memory, order = ResumeMemory(2000, 60.0, lambda: 0.0, roomy()), []
     for name, size in kept:
         memory.keep(bytes([name]), b"1" * size)
         order = [item for item in order if item[0] != name] + [(name, size)]

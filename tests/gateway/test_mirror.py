@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.mirror.copy import Copy
-from slipway_gateway.mirror.lane import Lane
-from slipway_gateway.table import HeaderMatch, MirrorRoute, RouteTable
+from slipway_gateway.mirror.mirrored_request import MirroredRequest
+from slipway_gateway.mirror.queue import MirrorQueue
+from slipway_gateway.routing.table import HeaderMatcher, MirrorRouteRule, RouteTable
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, table, until, upstream
 from .test_proxy import JSON_HEAD, SSE_HEAD, chunk
@@ -25,12 +25,12 @@ NAME = "slipway_gateway_mirror_total"
 
 
 def mirroring(
-    canary: list[str], stable: list[str], *, generation: int = 1, weight: int = 0, match: tuple[HeaderMatch, ...] = ()
+    canary: list[str], stable: list[str], *, generation: int = 1, weight: int = 0, match: tuple[HeaderMatcher, ...] = ()
 ) -> RouteTable:
     """All that stable answers is mirrored to canary."""
     shown = table(generation, ("c", weight, canary), ("s", 100 - weight, stable))
     (route,) = shown.routes.values()
-    route = replace(route, mirror_routes=(MirrorRoute("m", "c", 100, match),))
+    route = replace(route, mirror_routes=(MirrorRouteRule("m", "c", 100, match),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
 
 
@@ -78,7 +78,7 @@ def results(gate: Gateway) -> dict[str, int]:
 def compared(gate: Gateway, by: str = "text") -> dict[str, int]:
     """What was counted of comparisons, without what is nought."""
     found: dict[str, int] = {}
-    for sample in gate.backends.report()["default/chat"]["samples"]:
+    for sample in gate.balancer.report()["default/chat"]["samples"]:
         for name, count in sample["shadow"].get("c", {}).get(by, {}).items():
             found[name] = found.get(name, 0) + count
     return {name: count for name, count in found.items() if count}
@@ -100,7 +100,7 @@ async def shadowed(
         tested = await stack.enter_async_context(upstream(canary))
         pods = [await stack.enter_async_context(upstream(handler)) for handler in stable or (saying("stable"),)]
         gate = await stack.enter_async_context(gateway(**({"mirror_compare_percentage": 100} | settings)))
-        gate.backends.publish(mirroring([tested.url], [pod.url for pod in pods]))
+        gate.balancer.publish(mirroring([tested.url], [pod.url for pod in pods]))
         yield gate, tested, pods
 
 
@@ -148,7 +148,7 @@ async def test_shadow_never_leaks(kind: str, stream: bool) -> None:
             plain.route(("s", 100, [pod.url]))
             expected = await ask(plain, body)
         async with gateway(mirror_compare_percentage=100, mirror_timeout_s=0.3) as gate:
-            gate.backends.publish(mirroring([url], [pod.url, second.url]))
+            gate.balancer.publish(mirroring([url], [pod.url, second.url]))
             for _ in range(3):
                 assert await ask(gate, body) == expected
             await until(lambda: sum(results(gate).values()) == 3)
@@ -158,17 +158,22 @@ async def test_shadow_never_leaks(kind: str, stream: bool) -> None:
             assert compared(gate) == ({"pairs": 3, "canary_only": 3} if outcome == "compared" else {})
 
 
-async def test_a_client_has_its_answer_before_the_shadow_is_even_asked() -> None:
+async def test_client_has_its_response_before_the_mirrored_request_is_sent() -> None:
     async with shadowed(silent()) as (gate, canary, _):
         for n in range(5):
             await ask(gate)
             await until(lambda count=n + 1: len(canary.seen) == count)
         assert results(gate) == {} and gate.edge.running == 0
     # All that a client's request meets of it: none of these can wait.
-    assert not any(map(inspect.iscoroutinefunction, (Lane.copy_of, Copy.saw, Lane.offer, Lane.passed)))
+    assert not any(
+        map(
+            inspect.iscoroutinefunction,
+            (MirrorQueue.copy_of, MirroredRequest.add_part, MirrorQueue.offer, MirrorQueue.passed),
+        )
+    )
 
 
-async def test_a_shadow_is_marked_and_nobody_else_can_mark_one() -> None:
+async def test_mirrored_request_is_marked_and_clients_cannot_set_the_mark() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
         await ask(gate, GREEDY | {"user": "u"}, headers={"X-Slipway-Shadow": "1", "X-Request-Id": "r1"})
         await until(lambda: results(gate))
@@ -184,7 +189,7 @@ async def test_a_shadow_is_marked_and_nobody_else_can_mark_one() -> None:
 
 def visible(gate: Gateway) -> tuple[Any, dict[str, float]]:
     """All that is counted of clients' requests: the judge's counters and the metrics, but for times."""
-    (shown,) = gate.backends.report().values()
+    (shown,) = gate.balancer.report().values()
     epochs = [
         {name: (side["requests"], side["events"]) for name, side in sample["revisions"].items()}
         for sample in shown["samples"]
@@ -218,7 +223,7 @@ async def test_what_canary_answers_itself_and_what_fails_is_not_mirrored() -> No
     async with shadowed(saying("canary"), answering(400)) as (gate, canary, (pod,)):
         async with await gate.post(GREEDY, PATH) as answer:
             assert answer.status == 400
-        gate.backends.publish(mirroring([canary.url], [pod.url], generation=2, weight=100))
+        gate.balancer.publish(mirroring([canary.url], [pod.url], generation=2, weight=100))
         async with await gate.post(GREEDY, PATH) as answer:
             assert answer.headers["X-Slipway-Revision"] == "c"
         assert len(canary.seen) == 1 and results(gate) == {}
@@ -226,8 +231,8 @@ async def test_what_canary_answers_itself_and_what_fails_is_not_mirrored() -> No
 
 async def test_only_requests_with_its_headers() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
-        testers = (HeaderMatch("x-team", exact="qa"),)
-        gate.backends.publish(mirroring([canary.url], [pod.url], generation=2, match=testers))
+        testers = (HeaderMatcher("x-team", exact="qa"),)
+        gate.balancer.publish(mirroring([canary.url], [pod.url], generation=2, match=testers))
         await ask(gate)
         await ask(gate, headers={"X-Team": "qa"})
         await until(lambda: results(gate))
@@ -268,7 +273,7 @@ async def test_shadows_make_way_when_clients_wait() -> None:
         shown = mirroring([canary.url], [pod.url])
         (route,) = shown.routes.values()
         other = replace(route, name="default/other", model="other", mirror_routes=())
-        gate.backends.publish(
+        gate.balancer.publish(
             RouteTable({r.name: r for r in (route, other)}, {r.model: r for r in (route, other)}, shown.endpoints)
         )
         held = asyncio.create_task(gate.post({"model": "other"}))
@@ -293,7 +298,7 @@ async def test_a_busy_canary_is_left_alone_for_a_while(status: int) -> None:
 
 async def test_a_canary_without_pods_gets_nothing() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
-        gate.backends.publish(mirroring([], [pod.url], generation=2))
+        gate.balancer.publish(mirroring([], [pod.url], generation=2))
         await ask(gate)
         await until(lambda: results(gate))
         assert results(gate) == {"no_endpoint": 1} and not canary.seen
@@ -365,18 +370,18 @@ async def test_an_answer_is_compared_with_stable_above_its_floor(
 def next_user(gate: Gateway, url: str) -> str:
     """A user whose requests go to this pod."""
     users = (str(n) for n in range(1000))
-    return next(user for user in users if (to := gate.backends.pick("chat", f"user:{user}", ())) and to.url == url)
+    return next(user for user in users if (to := gate.balancer.pick("chat", f"user:{user}", ())) and to.url == url)
 
 
 async def test_a_failure_of_either_is_no_pair() -> None:
     async with shadowed(saying("canary"), saying("stable")) as (gate, canary, (pod,)), upstream(answering(500)) as bad:
-        gate.backends.publish(mirroring([canary.url], [pod.url, bad.url], generation=2))
+        gate.balancer.publish(mirroring([canary.url], [pod.url, bad.url], generation=2))
         await ask(gate, GREEDY | {"user": next_user(gate, pod.url)})
         await until(lambda: results(gate))
         assert results(gate) == {"answered": 1} and compared(gate) == {}
 
 
-async def test_where_chance_decides_all_three_are_asked_with_one_seed() -> None:
+async def test_random_sampling_sends_one_seed_to_all_three() -> None:
     async def drawn(request: web.Request) -> web.StreamResponse:
         seed = (await request.json()).get("seed", "by chance")
         return web.json_response({"choices": [{"text": f"drawn from {seed}"}]})
@@ -403,7 +408,7 @@ async def test_a_share_is_compared_and_the_rest_is_load_alone() -> None:
         assert results(gate) == {"answered": 1} and len(canary.seen) == 1
 
 
-def scoring(rank: int) -> Handler:
+def build_scoring_request(rank: int) -> Handler:
     """Answers, and tells of each token of a prompt that it is so likely."""
     answer = saying("one two")
 
@@ -428,7 +433,9 @@ def scoring(rank: int) -> Handler:
     ],
 )
 async def test_stables_answer_is_scored_by_both(canary: int, stable: int, found: dict[str, int]) -> None:
-    async with shadowed(scoring(canary), scoring(stable), scoring(stable)) as (gate, tested, _):
+    async with shadowed(
+        build_scoring_request(canary), build_scoring_request(stable), build_scoring_request(stable)
+    ) as (gate, tested, _):
         await ask(gate, GREEDY | {"prompt": "Count: ", "stream": True})
         await until(lambda: results(gate))
         assert compared(gate, "tokens") == found and compared(gate) == {"pairs": 1}

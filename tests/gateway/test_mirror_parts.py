@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from slipway_gateway.mirror.ask import Ask, pinned, shadow
-from slipway_gateway.mirror.choice import is_compared, mirror_of
-from slipway_gateway.mirror.scoring import MAX_SCORED_BYTES, flips, scoring
-from slipway_gateway.mirror.transcript import MAX_WHOLE_BYTES, Said, Transcript
-from slipway_gateway.router import assigned
-from slipway_gateway.samples import Pairs
-from slipway_gateway.table import Backend, HeaderMatch, MirrorRoute, Route
+from slipway_gateway.judging.samples import ShadowCounts
+from slipway_gateway.mirror.scoring import MAX_SCORED_BYTES, build_scoring_request, count_flips
+from slipway_gateway.mirror.shadow_request import ShadowRequest, make_repeatable, make_shadow
+from slipway_gateway.mirror.transcript import MAX_WHOLE_BYTES, ChoiceTexts, Transcript
+from slipway_gateway.routing.mirroring import choose_mirror, is_compared
+from slipway_gateway.routing.router import assign_revision
+from slipway_gateway.routing.table import HeaderMatcher, MirrorRouteRule, Route, WeightedBackend
 
 IDS = [f"request-{n}" for n in range(4000)]
 
 
-def route(*mirrors: MirrorRoute, weight: int = 0) -> Route:
-    backends = (Backend("c", weight), Backend("s", 100 - weight))
+def route(*mirrors: MirrorRouteRule, weight: int = 0) -> Route:
+    backends = (WeightedBackend("c", weight), WeightedBackend("s", 100 - weight))
     return Route("default/chat", "u", "chat", salt="c.1", backends=backends, mirror_routes=mirrors)
 
 
@@ -27,46 +27,46 @@ def route(*mirrors: MirrorRoute, weight: int = 0) -> Route:
 
 @pytest.mark.parametrize("percentage", [0, 1, 20, 100])
 def test_a_mirror_takes_its_share_and_the_same_requests_each_time(percentage: int) -> None:
-    shown = route(MirrorRoute("m", "c", percentage))
-    taken = [name for name in IDS if mirror_of(shown, "s", name, CIMultiDict())]
-    assert taken == [name for name in IDS if mirror_of(shown, "s", name, CIMultiDict())]
+    shown = route(MirrorRouteRule("m", "c", percentage))
+    taken = [name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())]
+    assert taken == [name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())]
     # Five standard deviations of a binomial share of 4000.
     assert (
         abs(len(taken) / len(IDS) - percentage / 100) <= 5 * (percentage * (100 - percentage) / 1e4 / len(IDS)) ** 0.5
     )
 
 
-def test_what_is_mirrored_says_nothing_of_the_split_nor_of_what_is_compared() -> None:
-    shown = route(MirrorRoute("m", "c", 50), weight=50)
-    mirrored = {name for name in IDS if mirror_of(shown, "s", name, CIMultiDict())}
-    split = {name for name in IDS if assigned(shown, f"request:{name}") == "c"}
+def test_mirrored_share_is_independent_of_split_and_comparison() -> None:
+    shown = route(MirrorRouteRule("m", "c", 50), weight=50)
+    mirrored = {name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())}
+    split = {name for name in IDS if assign_revision(shown, f"request:{name}") == "c"}
     compared = {name for name in IDS if is_compared(shown, name, 50)}
     for other in (split, compared):
         assert abs(len(mirrored & other) / len(IDS) - 0.25) < 0.035
 
 
 def test_only_what_another_revision_answers_and_only_with_its_headers() -> None:
-    testers = (HeaderMatch("x-team", prefix="qa-"),)
-    shown = route(MirrorRoute("m", "c", 100, testers), MirrorRoute("all", "d", 100))
+    testers = (HeaderMatcher("x-team", prefix="qa-"),)
+    shown = route(MirrorRouteRule("m", "c", 100, testers), MirrorRouteRule("all", "d", 100))
     asked = CIMultiDict({"X-Team": "qa-blue"})
-    assert mirror_of(shown, "s", "r", asked) == shown.mirror_routes[0]
-    assert mirror_of(shown, "s", "r", CIMultiDict()) == shown.mirror_routes[1]
-    assert mirror_of(shown, "c", "r", asked) == shown.mirror_routes[1]
-    assert mirror_of(shown, "d", "r", CIMultiDict()) is None
+    assert choose_mirror(shown, "s", "r", asked) == shown.mirror_routes[0]
+    assert choose_mirror(shown, "s", "r", CIMultiDict()) == shown.mirror_routes[1]
+    assert choose_mirror(shown, "c", "r", asked) == shown.mirror_routes[1]
+    assert choose_mirror(shown, "d", "r", CIMultiDict()) is None
 
 
 # -- what is asked
 
 
-def ask(body: object, path: str = "/v1/completions?x=1") -> Ask:
+def ask(body: object, path: str = "/v1/completions?x=1") -> ShadowRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"X-Slipway-Tenant": "a" * 32, "X-Slipway-Resumable": "1", "Accept-Encoding": "gzip", "X-Request-Id": "r"}
-    return Ask(path, CIMultiDict(headers), raw)
+    return ShadowRequest(path, CIMultiDict(headers), raw)
 
 
 def test_a_shadow_is_marked_and_is_another_tenant() -> None:
     asked = ask({"model": "chat"})
-    made = shadow(asked)
+    made = make_shadow(asked)
     assert (made.headers["X-Slipway-Shadow"], made.headers["X-Request-Id"]) == ("1", "r")
     assert len(made.headers["X-Slipway-Tenant"]) == 32 and made.headers["X-Slipway-Tenant"] != "a" * 32
     assert "X-Slipway-Resumable" not in made.headers and "Accept-Encoding" not in made.headers
@@ -75,10 +75,10 @@ def test_a_shadow_is_marked_and_is_another_tenant() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"temperature": 0.0, "seed": None}, {"seed": 7}])
-def test_what_is_the_same_each_time_is_asked_as_it_came(fields: dict[str, Any]) -> None:
+def test_deterministic_request_is_mirrored_unchanged(fields: dict[str, Any]) -> None:
     asked = ask({"model": "chat", **fields})
-    found = pinned(asked, "r")
-    assert found and not found.anew and found.ask == asked
+    found = make_repeatable(asked, "r")
+    assert found and not found.repeat_stable and found.request == asked
 
 
 @pytest.mark.parametrize(
@@ -86,25 +86,27 @@ def test_what_is_the_same_each_time_is_asked_as_it_came(fields: dict[str, Any]) 
 )
 def test_where_chance_decides_a_seed_of_the_request_does(fields: dict[str, Any]) -> None:
     asked = ask({"model": "chat", **fields})
-    one, same, other = pinned(asked, "r"), pinned(asked, "r"), pinned(asked, "r2")
-    assert one and same and other and one.anew
-    assert one.ask.body == same.ask.body != other.ask.body
-    said = json.loads(one.ask.body)
+    one, same, other = make_repeatable(asked, "r"), make_repeatable(asked, "r"), make_repeatable(asked, "r2")
+    assert one and same and other and one.repeat_stable
+    assert one.request.body == same.request.body != other.request.body
+    said = json.loads(one.request.body)
     assert 0 <= said.pop("seed") < 1 << 31
     assert said == {name: value for name, value in {"model": "chat", **fields}.items() if name != "seed"}
-    assert one.ask.body.startswith(asked.body.rstrip(b"}"))
+    assert one.request.body.startswith(asked.body.rstrip(b"}"))
 
 
 @pytest.mark.parametrize("body", [b"{}", b" { } \n", b'{"model": "{}"}  '])
 def test_a_seed_fits_behind_whatever_is_there(body: bytes) -> None:
-    found = pinned(ask(body), "r")
-    assert found and json.loads(found.ask.body) == json.loads(body) | {"seed": json.loads(found.ask.body)["seed"]}
+    found = make_repeatable(ask(body), "r")
+    assert found and json.loads(found.request.body) == json.loads(body) | {
+        "seed": json.loads(found.request.body)["seed"]
+    }
 
 
 def test_an_endpoint_without_seeds_is_compared_when_it_is_greedy_alone() -> None:
     path = "/api/v1/generate"
-    assert pinned(ask({"prompt": "x"}, path), "r") is None
-    assert pinned(ask({"prompt": "x", "temperature": 0}, path), "r")
+    assert make_repeatable(ask({"prompt": "x"}, path), "r") is None
+    assert make_repeatable(ask({"prompt": "x", "temperature": 0}, path), "r")
 
 
 # -- what is read
@@ -120,7 +122,7 @@ def delta(text: str, index: int = 0, finish: str | None = None) -> dict[str, Any
 
 USAGE = {"choices": [], "usage": {"completion_tokens": 2}}
 CALL = {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]}
-STREAMS: list[tuple[bytes, Said | None]] = [
+STREAMS: list[tuple[bytes, ChoiceTexts | None]] = [
     (events(delta("Hel"), delta("lo"), USAGE), ("Hello",)),
     (events(delta("a", 1), delta("b"), delta("c", 1)), ("b", "ac")),
     (events(delta("", finish="stop")), ("",)),
@@ -141,11 +143,11 @@ STREAMS: list[tuple[bytes, Said | None]] = [
 
 @pytest.mark.parametrize(("stream", "said"), STREAMS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_a_stream_is_read_in_any_pieces(stream: bytes, said: Said | None, size: int) -> None:
+def test_a_stream_is_read_in_any_pieces(stream: bytes, said: ChoiceTexts | None, size: int) -> None:
     transcript = Transcript(streamed=True)
     for begin in range(0, len(stream), size):
         transcript.feed(stream[begin : begin + size])
-    assert transcript.said() == said
+    assert transcript.texts() == said
 
 
 @pytest.mark.parametrize(
@@ -160,22 +162,22 @@ def test_a_stream_is_read_in_any_pieces(stream: bytes, said: Said | None, size: 
         ([1], None),
     ],
 )
-def test_a_whole_answer_is_read(body: object, said: Said | None) -> None:
+def test_a_whole_answer_is_read(body: object, said: ChoiceTexts | None) -> None:
     transcript = Transcript(streamed=False)
     transcript.feed(json.dumps(body).encode())
-    assert transcript.said() == said
+    assert transcript.texts() == said
 
 
 def test_no_answer_takes_more_memory_than_is_set() -> None:
     whole = Transcript(streamed=False)
     for _ in range(3):
         whole.feed(b"x" * (MAX_WHOLE_BYTES // 2))
-    assert len(whole.body) <= MAX_WHOLE_BYTES and whole.said() is None
+    assert len(whole.body) <= MAX_WHOLE_BYTES and whole.texts() is None
     stream = Transcript(streamed=True)
     for _ in range(40):
         stream.feed(events(delta("x" * (64 << 10)), done=False))
     stream.feed(events())
-    found = stream.said()
+    found = stream.texts()
     assert found and len(found[0]) < 1 << 20 and found != ("short",)
 
 
@@ -195,21 +197,21 @@ def scored(*tokens: tuple[str, int], chat: bool = False) -> bytes:
 @pytest.mark.parametrize("chat", [True, False])
 def test_flips_are_counted_in_the_answer_alone(chat: bool) -> None:
     tokens = (("Say", 9), (" it:", 4), (" one", 1), (" two", 2), (" three", 7), ("<end>", 5))
-    assert flips(scored(*tokens, chat=chat), (" one two three",)) == 2
-    assert flips(scored(*tokens, chat=chat), (" one",)) == 0
+    assert count_flips(scored(*tokens, chat=chat), (" one two three",)) == 2
+    assert count_flips(scored(*tokens, chat=chat), (" one",)) == 0
     # A token that the answer begins inside of is a part of it.
-    assert flips(scored(*tokens, chat=chat), ("two",)) == 1
+    assert count_flips(scored(*tokens, chat=chat), ("two",)) == 1
 
 
 @pytest.mark.parametrize(
     "answer", [b"{", b"{}", b'{"choices": []}', b'{"prompt_logprobs": [null]}', scored(("other", 1))]
 )
 def test_what_was_not_scored_has_no_flips(answer: bytes) -> None:
-    assert flips(answer, ("text",)) is None
+    assert count_flips(answer, ("text",)) is None
 
 
 def test_the_answer_stands_behind_its_prompt() -> None:
-    made = scoring(ask({"model": "chat", "prompt": "Say", "stream": True, "stop": ["x"]}), (" it",))
+    made = build_scoring_request(ask({"model": "chat", "prompt": "Say", "stream": True, "stop": ["x"]}), (" it",))
     assert made and json.loads(made.body) == {
         "model": "chat",
         "prompt": "Say it",
@@ -218,7 +220,7 @@ def test_the_answer_stands_behind_its_prompt() -> None:
         "prompt_logprobs": 0,
     }
     said = [{"role": "user", "content": "Hi"}]
-    made = scoring(ask({"model": "chat", "messages": said}, "/v1/chat/completions"), ("Hello",))
+    made = build_scoring_request(ask({"model": "chat", "messages": said}, "/v1/chat/completions"), ("Hello",))
     assert made and json.loads(made.body)["messages"] == [*said, {"role": "assistant", "content": "Hello"}]
 
 
@@ -233,15 +235,15 @@ def test_the_answer_stands_behind_its_prompt() -> None:
         ({"prompt": "a"}, "/v1/completions", ("x" * MAX_SCORED_BYTES,)),
     ],
 )
-def test_what_cannot_be_scored_is_not_asked(body: object, path: str, said: Said) -> None:
-    assert scoring(ask(body, path), said) is None
+def test_unscorable_response_sends_no_scoring_request(body: object, path: str, said: ChoiceTexts) -> None:
+    assert build_scoring_request(ask(body, path), said) is None
 
 
 # -- what is counted
 
 
 def test_a_pair_is_counted_by_who_differs_more() -> None:
-    pairs = Pairs()
+    pairs = ShadowCounts()
     for canary, second in ((0, 0), (1, 0), (5, 2), (0, 1), (1, 1), (1, None), (0, None)):
         pairs.count(canary, second)
-    assert pairs == Pairs(pairs=5, canary_only=2, second_only=1, both=1, no_floor=2, no_floor_differs=1)
+    assert pairs == ShadowCounts(pairs=5, canary_only=2, second_only=1, both=1, no_floor=2, no_floor_differs=1)

@@ -52,7 +52,7 @@ async def test_a_copy_of_stable_differs_in_nothing_and_another_model_in_all(
     one, two, three = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost", "0.0.0.0"))
     for canary, differ in ((three, False), (other.url, True)):
         async with gateway(mirror_compare_percentage=100) as gate:
-            gate.backends.publish(mirroring([canary], [one, two]))
+            gate.balancer.publish(mirroring([canary], [one, two]))
             await ask_all(gate)
             assert results(gate) == {"compared": 32}
             text, tokens = compared(gate), compared(gate, "tokens")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.backends import Backends
-from slipway_gateway.router import Target
-from slipway_gateway.table import Backend, Endpoints, MirrorRoute, Route, RouteTable, build
-from slipway_gateway.telemetry.metrics import Metrics
-from slipway_gateway.wire import envelope
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing.router import RouteEndpoint
+from slipway_gateway.routing.table import MirrorRouteRule, RevisionEndpoints, Route, RouteTable, WeightedBackend, build
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_gateway.wire import request_fields
 
 from .harness import Gateway, echo, gateway, upstream
 
@@ -23,9 +23,10 @@ CHAT = {"model": "chat", "messages": []}
 def deployments(owner: str | None, **urls: str) -> RouteTable:
     """Deployments NAMESPACE/chat of the same revision, as copies of one manifest are; `owner` has the short name."""
     routes = [
-        Route(f"{one}/chat", f"uid-{one}", "chat", "2026-01-01T00:00:00Z", 1, "s", (Backend("r", 100),)) for one in urls
+        Route(f"{one}/chat", f"uid-{one}", "chat", "2026-01-01T00:00:00Z", 1, "s", (WeightedBackend("r", 100),))
+        for one in urls
     ]
-    endpoints = [Endpoints(f"{one}/chat", "r", (url,)) for one, url in urls.items()]
+    endpoints = [RevisionEndpoints(f"{one}/chat", "r", (url,)) for one, url in urls.items()]
     return build(routes, endpoints, {"chat": f"{owner}/chat"} if owner else {})
 
 
@@ -37,7 +38,7 @@ async def ask(gate: Gateway, model: str, **more: Any) -> tuple[int, Any]:
 @pytest.mark.attack_class(22)
 async def test_each_name_reaches_its_own_and_its_server_reads_the_name_it_knows() -> None:
     async with upstream(echo) as owner, upstream(echo) as loser, gateway() as gate:
-        gate.backends.publish(deployments("a", a=owner.url, b=loser.url))
+        gate.balancer.publish(deployments("a", a=owner.url, b=loser.url))
         assert (await ask(gate, "chat"))[0] == (await ask(gate, "a/chat"))[0] == 200
         assert len(owner.bodies) == 2 and not loser.bodies
         assert (await ask(gate, "b/chat", temperature=1e-45))[0] == 200
@@ -50,9 +51,9 @@ async def test_each_name_reaches_its_own_and_its_server_reads_the_name_it_knows(
 
 
 @pytest.mark.attack_class(22)
-async def test_the_list_is_honest_and_refusals_name_nobody_elses() -> None:
+async def test_model_list_and_errors_show_only_own_names() -> None:
     async with upstream(echo) as owner, gateway() as gate:
-        gate.backends.publish(deployments("a", a=owner.url, secret="http://127.0.0.1:1"))
+        gate.balancer.publish(deployments("a", a=owner.url, secret="http://127.0.0.1:1"))
         async with gate.client.get(gate.url + "/v1/models") as answer:
             assert [one["id"] for one in (await answer.json())["data"]] == ["chat", "secret/chat"]
         for name, status in (("chat", 200), ("a/chat", 200), ("secret/chat", 200), ("b/chat", 404)):
@@ -63,7 +64,7 @@ async def test_the_list_is_honest_and_refusals_name_nobody_elses() -> None:
             status, refused = await ask(gate, unknown)
             assert (status, refused["error"]["code"]) == (404, "model_not_found")
             assert refused["error"]["message"] == f"The model '{unknown}' does not exist."
-        gate.backends.publish(deployments(None, secret="http://127.0.0.1:1"))
+        gate.balancer.publish(deployments(None, secret="http://127.0.0.1:1"))
         status, refused = await ask(gate, "chat")
         assert status == 404 and "secret" not in refused["error"]["message"]
 
@@ -73,7 +74,7 @@ async def test_a_request_stays_with_its_deployment_when_the_name_moves() -> None
     """It waits for an endpoint of the one that had the name; the new owner never sees it."""
 
     async def refusing(request: Any) -> Any:
-        gate.backends.publish(deployments("b", a=first.url, b=second.url))
+        gate.balancer.publish(deployments("b", a=first.url, b=second.url))
         return await echo(request) if len(first.seen) > 1 else await unavailable(request)
 
     async def unavailable(request: Any) -> Any:
@@ -82,7 +83,7 @@ async def test_a_request_stays_with_its_deployment_when_the_name_moves() -> None
         return web.json_response({}, status=503)
 
     async with upstream(refusing) as first, upstream(echo) as second, gateway(hold_timeout_s=3.0) as gate:
-        gate.backends.publish(deployments("a", a=first.url, b=second.url))
+        gate.balancer.publish(deployments("a", a=first.url, b=second.url))
         assert (await ask(gate, "chat"))[0] == 200
         assert len(first.bodies) == 2 and not second.bodies
         assert (await ask(gate, "chat"))[0] == 200
@@ -92,23 +93,23 @@ async def test_a_request_stays_with_its_deployment_when_the_name_moves() -> None
 @pytest.mark.attack_class(22)
 def test_a_mirror_of_the_owner_gets_no_copies_of_the_others_requests() -> None:
     """The route of an attempt was found by its model name: that of the name's owner."""
-    mirror = MirrorRoute("m", "canary", 100)
-    split = (Backend("canary", 0), Backend("r", 100))
+    mirror = MirrorRouteRule("m", "canary", 100)
+    split = (WeightedBackend("canary", 0), WeightedBackend("r", 100))
     owner = Route("a/chat", "1", "chat", "", 1, "s", split, mirror_routes=(mirror,))
-    loser = Route("b/chat", "2", "chat", "", 1, "s", (Backend("r", 100),))
-    backends = Backends(Metrics("test"))
+    loser = Route("b/chat", "2", "chat", "", 1, "s", (WeightedBackend("r", 100),))
+    balancer = LoadBalancer(GatewayMetrics("test"))
     urls = [
-        Endpoints("a/chat", "canary", ("u1",)),
-        Endpoints("a/chat", "r", ("u2",)),
-        Endpoints("b/chat", "r", ("u3",)),
+        RevisionEndpoints("a/chat", "canary", ("u1",)),
+        RevisionEndpoints("a/chat", "r", ("u2",)),
+        RevisionEndpoints("b/chat", "r", ("u3",)),
     ]
-    backends.publish(build([owner, loser], urls, {"chat": "a/chat"}))
-    theirs = backends.pick("b/chat", "key", ())
-    assert theirs == Target("b/chat", "b/chat", "r", "u3")
-    assert backends.mirror(theirs, "id", {}) is None and not backends.mirrors(theirs, mirror)
-    own = backends.pick("chat", "key", ())
-    assert own == Target("a/chat", "chat", "r", "u2")
-    found = backends.mirror(own, "id", {})
+    balancer.publish(build([owner, loser], urls, {"chat": "a/chat"}))
+    theirs = balancer.pick("b/chat", "key", ())
+    assert theirs == RouteEndpoint("b/chat", "b/chat", "r", "u3")
+    assert balancer.mirror(theirs, "id", {}) is None and not balancer.mirrors(theirs, mirror)
+    own = balancer.pick("chat", "key", ())
+    assert own == RouteEndpoint("a/chat", "chat", "r", "u2")
+    found = balancer.mirror(own, "id", {})
     assert found is not None and found[0] is owner
 
 
@@ -122,12 +123,12 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.booleans())
 def test_renaming_changes_the_name_alone(fields: dict[str, Any], spaces: bool) -> None:
     body = json.dumps({**fields, "model": "b/chat"}, separators=None if spaces else (",", ":")).encode()
-    renamed = envelope.renamed(body, 'a"c')
-    assert json.loads(renamed) == {**fields, "model": 'a"c'}
+    with_model = request_fields.with_model(body, 'a"c')
+    assert json.loads(with_model) == {**fields, "model": 'a"c'}
 
 
 def test_renaming_keeps_the_bytes_of_numbers() -> None:
     body = b'{"model": "b/chat", "seed": 12345678901234567890123, "t": 1e-45, "x": {"model": "b/chat"}}'
-    assert b'"seed":12345678901234567890123' in envelope.renamed(body, "chat")
-    assert b'"t":1e-45' in envelope.renamed(body, "chat")
-    assert b'{"model": "b/chat"}' in envelope.renamed(body, "chat")
+    assert b'"seed":12345678901234567890123' in request_fields.with_model(body, "chat")
+    assert b'"t":1e-45' in request_fields.with_model(body, "chat")
+    assert b'{"model": "b/chat"}' in request_fields.with_model(body, "chat")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.outlier import OutlierDetection, Outliers
+from slipway_gateway.balancing.outlier import OutlierDetection, OutlierDetector
 
 from .harness import answering, echo, gateway, refused_url, upstream
 
@@ -23,9 +23,9 @@ class Clock:
         return self.now
 
 
-def outliers(rule: OutlierDetection = RULE) -> tuple[Outliers, Clock]:
+def outliers(rule: OutlierDetection = RULE) -> tuple[OutlierDetector, Clock]:
     clock = Clock()
-    return Outliers(rule, clock), clock
+    return OutlierDetector(rule, clock), clock
 
 
 def test_failures_in_a_row_eject_and_one_success_between_them_does_not() -> None:
@@ -106,7 +106,7 @@ async def test_the_only_endpoint_is_tried_however_it_fails() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 429])
-async def test_what_is_the_clients_own_fault_ejects_nobody(status: int) -> None:
+async def test_client_errors_eject_no_endpoint(status: int) -> None:
     async with upstream(answering(status)) as one, upstream(answering(status)) as two, gateway() as gate:
         gate.route(("rev", 100, [one.url, two.url]))
         for _ in range(12):

@@ -7,8 +7,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_gateway.poison import CRASHED as WEIGHT
-from slipway_gateway.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
+from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
+from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
 
 from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, until, upstream
 from .test_proxy import MARKED_HEAD, chunk, marked
@@ -44,7 +44,7 @@ async def test_it_goes_to_no_third_pod_and_is_named_without_its_content(caplog: 
         gate.route(("rev", 100, [a.url, b.url, c.url]))
         assert await code(gate, POISON, **{"X-Request-Id": "req-1"}) == (422, "request_crashed_engine")
         assert sorted(len(server.bodies) for server in (a, b, c)) == [0, 1, 1]
-        (record,) = [r for r in caplog.records if r.name == "slipway_gateway.crashes"]
+        (record,) = [r for r in caplog.records if r.name == "slipway_gateway.forwarding.crashes"]
         named = vars(record)
         assert (named["request_id"], named["model"], named["revision"]) == ("req-1", "chat", "rev")
         assert len(named["digest"]) == 32 and "secret" not in str(named)
@@ -121,7 +121,7 @@ async def test_connections_that_are_refused_are_no_crashes() -> None:
 
 
 @pytest.mark.parametrize("comment", [b": engine_crashed\n\n", b": engine_crashed\n"])
-async def test_a_stream_that_says_it_is_taken_up_once_and_no_more(comment: bytes) -> None:
+async def test_stream_with_two_crash_comments_is_resumed_once(comment: bytes) -> None:
     async with (
         raw_upstream(MARKED_HEAD, marked(1), chunk(comment)) as one,
         raw_upstream(MARKED_HEAD, marked(2), chunk(comment)) as two,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway import proof
+from slipway_gateway.upstream import tenant_proof as proof
 
 from .harness import echo, gateway, upstream
 
@@ -34,7 +34,7 @@ def holds(headers: Any) -> bool:
     return headers.getall(PROOF) in [[one] for one in made]
 
 
-async def test_a_tenant_has_a_proof_and_nobody_else_has(keys: str) -> None:
+async def test_only_a_tenant_has_a_proof(keys: str) -> None:
     async with upstream(echo) as server, gateway(tenant_keys_file=keys) as gate:
         gate.route(("rev", 100, [server.url]))
         for sent in ({"Authorization": "Bearer a"}, {}):

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from slipway_gateway.split import tag
+from slipway_gateway.routing.split import tag
 
 from .harness import (
     Gateway,
@@ -69,7 +69,7 @@ async def test_every_endpoint_is_routed_by_body(path: str) -> None:
 
 
 @pytest.mark.parametrize("by", [("key", "user"), ()])
-async def test_servers_are_told_whose_request_it_is(by: tuple[str, ...]) -> None:
+async def test_servers_get_the_tenant(by: tuple[str, ...]) -> None:
     forged = {"x-slipway-tenant": "f" * 32}
     async with upstream(echo) as server, gateway(tenant_by=by, tenant_salt="s") as gate:
         gate.route(("rev", 100, [server.url]))
@@ -164,7 +164,7 @@ async def test_upstream_dies_mid_stream() -> None:
         assert json.loads(events[1].removeprefix(b"data: "))["error"]["code"] == "upstream_died"
         assert events[2:] == [b"data: [DONE]", b""]
         assert gate.outcomes() == {"upstream_error": 1}
-        assert gate.backends.report()["default/chat"]["revisions"]["rev"] == {
+        assert gate.balancer.report()["default/chat"]["revisions"]["rev"] == {
             "weight": 100,
             "endpoints": 1,
             "inflight": 0,
@@ -211,7 +211,7 @@ async def test_a_stream_that_every_server_dies_of_ends_soon() -> None:
         assert [body.removeprefix(server.bodies[0]) for body in server.bodies[1:]] == [tail for tail, _ in tails]
         assert [seen.headers["X-Slipway-Resume-Bytes"] for seen in server.seen[1:]] == [size for _, size in tails]
         assert gate.outcomes() == {"upstream_error": 1} and gate.edge.running == 0
-        (counts,) = gate.backends.report()["default/chat"]["revisions"].values()
+        (counts,) = gate.balancer.report()["default/chat"]["revisions"].values()
         assert counts == {"weight": 100, "endpoints": 1, "inflight": 0, "requests": 1, "failures": 1}
 
 
@@ -229,7 +229,7 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         gate.route(("rev", 0, []), ("other", 100, [server.url]))
         await until(lambda: gate.held() == 1)
         # It counts as in flight meanwhile, so that the operator keeps what it waits for.
-        assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         gate.route(("rev", 0, [server.url]))
         said = await answer.read()
         # Its id leads to where it comes from now.
@@ -237,7 +237,7 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         assert len(server.seen) == 2 and gate.outcomes() == {"ok": 1}
 
 
-async def test_a_server_that_tells_another_story_is_not_followed() -> None:
+async def test_server_with_another_stream_id_is_not_resumed() -> None:
     async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(streaming(3)) as server, gateway() as gate:
         gate.route(("rev", 100, [url]))
         answer = await gate.post()
@@ -379,7 +379,7 @@ async def test_disconnect_mid_stream_cancels_upstream() -> None:
         await until(lambda: server.cancelled == 1, 1.0)
         await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
         assert gate.edge.running == 0
-        assert gate.backends.report()["default/chat"]["revisions"]["rev"]["inflight"] == 0
+        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 0
 
 
 async def test_disconnect_before_the_first_byte_cancels_upstream() -> None:
@@ -452,7 +452,7 @@ async def test_refused_connection_goes_to_the_next_endpoint() -> None:
             async with await gate.post() as answer:
                 assert answer.status == 200
         assert gate.outcomes() == {"ok": 20}
-        revision = gate.backends.report()["default/chat"]["revisions"]["rev"]
+        revision = gate.balancer.report()["default/chat"]["revisions"]["rev"]
         assert revision["requests"] == 20 and 0 < revision["failures"] < 20
 
 
@@ -463,7 +463,7 @@ async def test_retried_statuses(status: int) -> None:
         async with await gate.post() as answer:
             assert answer.status == 200 and answer.headers["X-Slipway-Revision"] == "s"
         assert bad.bodies == good.bodies
-        failures = gate.backends.report()["default/chat"]["revisions"]["c"]["failures"]
+        failures = gate.balancer.report()["default/chat"]["revisions"]["c"]["failures"]
         assert failures == (0 if status == 429 else 1)
 
 
@@ -597,6 +597,6 @@ async def test_concurrent_requests_all_end_counted() -> None:
         assert all(body.endswith(b"[DONE]\n\n") for body in bodies)
         assert gate.outcomes() == {"ok": 200}
         assert (
-            sum(revision["requests"] for revision in gate.backends.report()["default/chat"]["revisions"].values())
+            sum(revision["requests"] for revision in gate.balancer.report()["default/chat"]["revisions"].values())
             == 200
         )

@@ -5,44 +5,47 @@ from itertools import pairwise
 
 import pytest
 
-from slipway_gateway import samples, units
-from slipway_gateway.backends import Backends, Failsafe
-from slipway_gateway.failsafe import Rule
-from slipway_gateway.fate import E2E, ITL, TTFT, Fate, Outcome
-from slipway_gateway.router import Target
-from slipway_gateway.samples import BOUNDS, GENERATIONS, Samples, stratum
-from slipway_gateway.table import Backend, Route
-from slipway_gateway.telemetry.metrics import Metrics
-from slipway_gateway.wire.answers import KINDS, TAIL_BYTES
-from slipway_gateway.wire.envelope import Envelope, sticky_key
+from slipway_gateway.balancing.failsafe import CutOffRule
+from slipway_gateway.balancing.failsafe_state import FailsafeSettings
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.judging import samples, units
+from slipway_gateway.judging.outcome import E2E, ITL, TTFT, OutcomeRecorder, RequestOutcome
+from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.routing.router import RouteEndpoint
+from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_gateway.wire.request_fields import RequestFields, sticky_key
+from slipway_gateway.wire.responses import KINDS, TAIL_BYTES
 
 from .harness import table
 
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 AT = "b<4k,stream"
-ERROR = Outcome(("errors",))
+ERROR = RequestOutcome(("errors",))
 
 
 def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
-    split = (Backend("c", canary), Backend("s", 100 - canary), Backend("old", 0))
+    split = (WeightedBackend("c", canary), WeightedBackend("s", 100 - canary), WeightedBackend("old", 0))
     return Route("default/chat", uid, "chat", generation=generation, salt="salt", backends=split)
 
 
-def count(epoch: samples.Epoch, revision: str, key: str, outcome: Outcome, *, stream: bool = True) -> None:
+def count(
+    epoch: samples.GenerationSamples, revision: str, key: str, outcome: RequestOutcome, *, stream: bool = True
+) -> None:
     """One first attempt of a client of its own, from its beginning to its end."""
     counts = epoch.assign(revision, key, key, 0.0)
     epoch.count(epoch.begin(revision, key, AT, stream=stream, counts=counts), outcome)
 
 
-def opened(epoch: samples.Epoch, fate: Fate, key: str = "k") -> samples.Attempt:
+def opened(epoch: samples.GenerationSamples, recorder: OutcomeRecorder, key: str = "k") -> samples.CountedAttempt:
     """An attempt at canary that begins."""
     attempt = epoch.begin("c", key, AT, stream=True, counts=epoch.assign("c", key, key, 0.0))
-    epoch.open(attempt, fate)
+    epoch.open(attempt, recorder)
     return attempt
 
 
-def events(epoch: samples.Epoch, revision: str = "c") -> dict[str, int]:
+def events(epoch: samples.GenerationSamples, revision: str = "c") -> dict[str, int]:
     return {kind: count for kind, count in epoch.report(0.0)["revisions"][revision]["events"].items() if count}
 
 
@@ -53,11 +56,11 @@ class Told:
     """A fate that began at 100 s, and what was told of it."""
 
     def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.fate = Fate(100.0, self.outcomes.append)
+        self.outcomes: list[RequestOutcome] = []
+        self.recorder = OutcomeRecorder(100.0, self.outcomes.append)
 
     @property
-    def only(self) -> Outcome:
+    def only(self) -> RequestOutcome:
         (outcome,) = self.outcomes
         return outcome
 
@@ -68,87 +71,87 @@ def told() -> Told:
 
 
 def test_a_stream_has_three_times(told: Told) -> None:
-    told.fate.saw(EVENT * 2, 100.5)
-    told.fate.saw(EVENT, 100.7)
-    told.fate.saw(EVENT * 3, 101.3)
-    told.fate.saw(DONE, 109.0)
-    told.fate.streamed(110.0)
+    told.recorder.add_events(EVENT * 2, 100.5)
+    told.recorder.add_events(EVENT, 100.7)
+    told.recorder.add_events(EVENT * 3, 101.3)
+    told.recorder.add_events(DONE, 109.0)
+    told.recorder.complete_stream(110.0)
     # Four events in 0.8 s after those that came first; the mark of the end is none.
     assert told.only.seconds == pytest.approx({TTFT: 0.5, ITL: 0.2, E2E: 10.0})
     assert told.only.bad == ()
 
 
 def test_the_mark_of_the_end_beside_an_event_is_none_either(told: Told) -> None:
-    told.fate.saw(EVENT, 100.5)
-    told.fate.saw(EVENT + DONE, 100.7)
-    told.fate.streamed(100.7)
+    told.recorder.add_events(EVENT, 100.5)
+    told.recorder.add_events(EVENT + DONE, 100.7)
+    told.recorder.complete_stream(100.7)
     assert told.only.seconds[ITL] == pytest.approx(0.2)
 
 
 def test_events_with_other_line_ends_count_too(told: Told) -> None:
-    told.fate.saw(EVENT.replace(b"\n", b"\r\n"), 100.5)
-    told.fate.saw(EVENT.replace(b"\n", b"\r\n") * 2, 101.5)
-    told.fate.streamed(101.5)
+    told.recorder.add_events(EVENT.replace(b"\n", b"\r\n"), 100.5)
+    told.recorder.add_events(EVENT.replace(b"\n", b"\r\n") * 2, 101.5)
+    told.recorder.complete_stream(101.5)
     assert told.only.seconds[ITL] == pytest.approx(0.5)
 
 
 def test_one_event_has_no_gap_and_none_no_first_one(told: Told) -> None:
-    told.fate.saw(EVENT, 100.5)
-    told.fate.streamed(101.0)
+    told.recorder.add_events(EVENT, 100.5)
+    told.recorder.complete_stream(101.0)
     assert set(told.only.seconds) == {TTFT, E2E}
     silent = Told()
-    silent.fate.streamed(101.0)
-    assert silent.only == Outcome(("empty",), {E2E: 1.0})
+    silent.recorder.complete_stream(101.0)
+    assert silent.only == RequestOutcome(("empty",), {E2E: 1.0})
 
 
 def test_a_whole_answer_has_one_time(told: Told) -> None:
-    told.fate.whole(b'{"text": ""}', 102.0)
-    assert told.only == Outcome(("empty",), {E2E: 2.0})
+    told.recorder.complete(b'{"text": ""}', 102.0)
+    assert told.only == RequestOutcome(("empty",), {E2E: 2.0})
     unread = Told()
-    unread.fate.whole(None, 102.0)
-    assert unread.only == Outcome((), {E2E: 2.0})
+    unread.recorder.complete(None, 102.0)
+    assert unread.only == RequestOutcome((), {E2E: 2.0})
 
 
-def test_it_is_told_once_and_the_first_word_holds(told: Told) -> None:
-    told.fate.failed(103.0)
-    told.fate.saw(EVENT, 101.0)
-    told.fate.streamed(102.0)
-    told.fate.whole(b"{}", 102.0)
-    told.fate.failed(103.0)
-    told.fate.refused(103.0)
+def test_outcome_is_reported_once_and_the_first_one_counts(told: Told) -> None:
+    told.recorder.fail(103.0)
+    told.recorder.add_events(EVENT, 101.0)
+    told.recorder.complete_stream(102.0)
+    told.recorder.complete(b"{}", 102.0)
+    told.recorder.fail(103.0)
+    told.recorder.refuse(103.0)
     assert told.only == ERROR
 
 
 def test_a_failure_has_no_time(told: Told) -> None:
-    told.fate.saw(b'data: {"error": {"code": "internal_error", "type": "server_error"}}\n\n' + DONE, 100.1)
-    told.fate.streamed(100.2)
+    told.recorder.add_events(b'data: {"error": {"code": "internal_error", "type": "server_error"}}\n\n' + DONE, 100.1)
+    told.recorder.complete_stream(100.2)
     assert told.only == ERROR
 
 
-def test_a_refusal_says_why(told: Told) -> None:
-    told.fate.failed(103.0, b'{"error": {"code": "non_finite", "type": "server_error"}}')
-    assert told.only == Outcome(("errors", "non_finite"))
+def test_error_body_adds_its_kind_of_failure(told: Told) -> None:
+    told.recorder.fail(103.0, b'{"error": {"code": "non_finite", "type": "server_error"}}')
+    assert told.only == RequestOutcome(("errors", "non_finite"))
 
 
-def test_whom_the_client_left_nothing_is_told_of(told: Told) -> None:
-    told.fate.saw(EVENT, 101.0)
+def test_client_that_left_gives_no_outcome(told: Told) -> None:
+    told.recorder.add_events(EVENT, 101.0)
     assert not told.outcomes
 
 
 def test_the_end_of_a_long_stream_is_kept_and_no_more(told: Told) -> None:
     for n in range(2000):
-        told.fate.saw(EVENT, 101.0 + n)
-        assert len(told.fate._tail) <= TAIL_BYTES * 1.25
-    told.fate.saw(EVENT.replace(b'"x"}', b'"x"}, "finish_reason": "length"'), 9000.0)
-    told.fate.streamed(9000.0)
+        told.recorder.add_events(EVENT, 101.0 + n)
+        assert len(told.recorder._tail) <= TAIL_BYTES * 1.25
+    told.recorder.add_events(EVENT.replace(b'"x"}', b'"x"}, "finish_reason": "length"'), 9000.0)
+    told.recorder.complete_stream(9000.0)
     assert set(told.only.bad) == {"truncated", "repetition"}
 
 
 def test_a_long_stream_is_not_called_empty(told: Told) -> None:
     blank = EVENT.replace(b'"x"', b'""')
     for _ in range(2 * TAIL_BYTES // len(blank) + 1):
-        told.fate.saw(blank, 101.0)
-    told.fate.streamed(102.0)
+        told.recorder.add_events(blank, 101.0)
+    told.recorder.complete_stream(102.0)
     assert told.only.bad == ()
 
 
@@ -159,9 +162,9 @@ class Kept(Told):
     """One that a judge looks at: a stream whose server may be silent for 60 s."""
 
     def __init__(self, *, streams: bool = True) -> None:
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RequestOutcome] = []
         self.closed: list[dict[str, float]] = []
-        self.fate = Fate(
+        self.recorder = OutcomeRecorder(
             100.0, self.outcomes.append, lambda waited: self.closed.append({**waited}), streams=streams, patience_s=60.0
         )
 
@@ -171,72 +174,72 @@ def kept() -> Kept:
     return Kept()
 
 
-HUNG = Outcome(("errors", "hung"))
+HUNG = RequestOutcome(("errors", "hung"))
 
 
 def test_what_it_takes_at_least_is_known_at_any_time(kept: Kept) -> None:
-    assert kept.fate.waited(103.0) == {TTFT: 3.0, E2E: 3.0}
-    kept.fate.saw(EVENT, 104.0)
-    assert kept.fate.waited(109.0) == {TTFT: 4.0, E2E: 9.0}, "the first event has come"
-    assert Kept(streams=False).fate.waited(103.0) == {E2E: 3.0}, "a whole answer has none"
+    assert kept.recorder.seconds_so_far(103.0) == {TTFT: 3.0, E2E: 3.0}
+    kept.recorder.add_events(EVENT, 104.0)
+    assert kept.recorder.seconds_so_far(109.0) == {TTFT: 4.0, E2E: 9.0}, "the first event has come"
+    assert Kept(streams=False).recorder.seconds_so_far(103.0) == {E2E: 3.0}, "a whole answer has none"
 
 
 def test_a_good_end_leaves_nothing_open(kept: Kept) -> None:
-    kept.fate.saw(EVENT, 104.0)
-    kept.fate.streamed(105.0)
-    kept.fate.left(106.0)
+    kept.recorder.add_events(EVENT, 104.0)
+    kept.recorder.complete_stream(105.0)
+    kept.recorder.abandon(106.0)
     assert kept.only.seconds == {TTFT: 4.0, E2E: 5.0} and kept.closed == [{}]
 
 
-@pytest.mark.parametrize("end", ["failed", "left", "refused"])
-def test_an_end_without_a_time_says_how_long_it_took_at_least(kept: Kept, end: str) -> None:
-    kept.fate.saw(EVENT, 104.0)
-    getattr(kept.fate, end)(110.0)
-    kept.fate.left(120.0)
+@pytest.mark.parametrize("end", ["fail", "abandon", "refuse"])
+def test_end_without_a_time_gives_a_lower_bound(kept: Kept, end: str) -> None:
+    kept.recorder.add_events(EVENT, 104.0)
+    getattr(kept.recorder, end)(110.0)
+    kept.recorder.abandon(120.0)
     assert kept.closed == [{TTFT: 4.0, E2E: 10.0}]
-    assert [outcome.bad for outcome in kept.outcomes] == {"failed": [("errors",)], "left": [], "refused": [()]}[end]
+    assert [outcome.bad for outcome in kept.outcomes] == {"fail": [("errors",)], "abandon": [], "refuse": [()]}[end]
 
 
-def test_a_stream_that_was_asked_for_and_came_whole_has_no_first_event(kept: Kept) -> None:
-    kept.fate.whole(b'{"text": "x"}', 105.0)
+def test_requested_stream_that_came_whole_has_no_first_event(kept: Kept) -> None:
+    kept.recorder.complete(b'{"text": "x"}', 105.0)
     assert kept.only.seconds == {E2E: 5.0} and kept.closed == [{TTFT: 5.0}]
 
 
-def test_silence_is_told_when_it_is_too_long_and_once(kept: Kept) -> None:
-    kept.fate.look(160.0)
+def test_long_silence_is_reported_once(kept: Kept) -> None:
+    kept.recorder.check_silence(160.0)
     assert not kept.outcomes
-    kept.fate.look(160.5)
-    kept.fate.look(170.0)
+    kept.recorder.check_silence(160.5)
+    kept.recorder.check_silence(170.0)
     assert kept.only == HUNG
     # It goes on for all that: how long it takes is not known yet.
-    assert not kept.closed and kept.fate.waited(200.0) == {TTFT: 100.0, E2E: 100.0}
-    kept.fate.heard(201.0)
-    kept.fate.saw(EVENT, 201.0)
-    kept.fate.streamed(202.0)
+    assert not kept.closed and kept.recorder.seconds_so_far(200.0) == {TTFT: 100.0, E2E: 100.0}
+    kept.recorder.server_sent(201.0)
+    kept.recorder.add_events(EVENT, 201.0)
+    kept.recorder.complete_stream(202.0)
     assert kept.only == HUNG and kept.closed == [{TTFT: 101.0, E2E: 102.0}]
 
 
-@pytest.mark.parametrize("end", ["heard", "left", "failed", "streamed"])
-def test_silence_that_nobody_looked_at_is_told_at_its_end(kept: Kept, end: str) -> None:
-    getattr(kept.fate, end)(161.0)
+@pytest.mark.parametrize("end", ["server_sent", "abandon", "fail", "complete_stream"])
+def test_unchecked_silence_is_reported_at_the_end(kept: Kept, end: str) -> None:
+    getattr(kept.recorder, end)(161.0)
     assert kept.only == HUNG
 
 
 def test_silence_counts_between_events_too_and_never_while_a_client_reads(kept: Kept) -> None:
-    kept.fate.heard(110.0)
-    kept.fate.look(400.0)
+    kept.recorder.server_sent(110.0)
+    kept.recorder.check_silence(400.0)
     assert not kept.outcomes, "the client takes its time"
-    kept.fate.waits(400.0)
-    kept.fate.look(460.0)
+    kept.recorder.wait_for_server(400.0)
+    kept.recorder.check_silence(460.0)
     assert not kept.outcomes
-    kept.fate.look(461.0)
+    kept.recorder.check_silence(461.0)
     assert kept.only == HUNG
 
 
 # -- counters
 
 
-def late(epoch: samples.Epoch, now_s: float, revision: str = "c") -> dict[str, list[int]]:
+def late(epoch: samples.GenerationSamples, now_s: float, revision: str = "c") -> dict[str, list[int]]:
     """What is known of those without a time, in one stratum, by measure."""
     found = epoch.report(now_s)["revisions"][revision]["late"]
     return {measure: strata[AT] for measure, strata in found.items() if strata}
@@ -250,24 +253,24 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
     """In `slow` and `late` together: what an operator adds up."""
     epoch, fates, attempts = Samples().epoch(route()), [], []
     for number in range(6):
-        fate = Fate(
+        recorder = OutcomeRecorder(
             0.0,
             lambda outcome, number=number: epoch.count(attempts[number], outcome),  # type: ignore[misc]
             lambda waited, number=number: epoch.close(fates[number], waited),  # type: ignore[misc]
             streams=True,
             patience_s=60.0,
         )
-        fates.append(fate)
-        attempts.append(opened(epoch, fate, f"k{number}"))
+        fates.append(recorder)
+        attempts.append(opened(epoch, recorder, f"k{number}"))
     limits = {TTFT: BOUNDS[TTFT][42], E2E: BOUNDS[E2E][39]}  # 0.548 s, 0.823 s
     ends = {
-        1.0: lambda: fates[0].failed(1.0),
-        2.0: lambda: (fates[1].saw(EVENT, 2.0), fates[1].streamed(2.0)),
-        3.0: lambda: fates[2].left(3.0),
-        4.0: lambda: fates[3].saw(EVENT, 4.0),
-        5.0: lambda: fates[4].refused(5.0),
-        70.0: lambda: fates[3].streamed(70.0),
-        80.0: lambda: fates[5].left(80.0),
+        1.0: lambda: fates[0].fail(1.0),
+        2.0: lambda: (fates[1].add_events(EVENT, 2.0), fates[1].complete_stream(2.0)),
+        3.0: lambda: fates[2].abandon(3.0),
+        4.0: lambda: fates[3].add_events(EVENT, 4.0),
+        5.0: lambda: fates[4].refuse(5.0),
+        70.0: lambda: fates[3].complete_stream(70.0),
+        80.0: lambda: fates[5].abandon(80.0),
     }
     seen = {TTFT: 0, E2E: 0}
     for now_s in (0.3, 0.7, 1.0, 2.0, 3.0, 4.0, 5.0, 61.0, 70.0, 80.0, 90.0):
@@ -289,22 +292,22 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
 
 def test_below_the_first_bound_nothing_is_known() -> None:
     epoch = Samples().epoch(route())
-    opened(epoch, Fate(0.0, lambda outcome: None, streams=True))
+    opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
     assert late(epoch, 0.0115) == {TTFT: [0, 0, 1]}, "and empty ones above are left out"
 
 
-def test_without_a_second_revision_nobody_waits() -> None:
+def test_single_revision_keeps_no_open_attempts() -> None:
     epoch = Samples().epoch(route(canary=100))
-    opened(epoch, Fate(0.0, lambda outcome: None, streams=True))
+    opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert not epoch._open and late(epoch, 50.0) == {}
 
 
 def test_events_and_times_are_counted_for_their_revision() -> None:
     epoch = Samples().epoch(route())
     count(epoch, "c", "k1", ERROR)
-    count(epoch, "c", "k2", Outcome(("empty", "truncated"), {E2E: 1.0}))
-    count(epoch, "s", "k3", Outcome())
+    count(epoch, "c", "k2", RequestOutcome(("empty", "truncated"), {E2E: 1.0}))
+    count(epoch, "s", "k3", RequestOutcome())
     report = epoch.report(0.0)
     assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
     assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
@@ -314,7 +317,7 @@ def test_events_and_times_are_counted_for_their_revision() -> None:
 
 def test_a_session_is_one_event_of_a_kind() -> None:
     epoch = Samples().epoch(route())
-    for outcome in (ERROR, ERROR, Outcome(("empty",)), Outcome(("empty",))):
+    for outcome in (ERROR, ERROR, RequestOutcome(("empty",)), RequestOutcome(("empty",))):
         count(epoch, "c", "same", outcome)
     assert epoch.report(0.0)["revisions"]["c"]["requests"] == 4
     assert events(epoch) == {"errors": 1, "empty": 1}
@@ -332,13 +335,13 @@ def test_another_generation_takes_an_event_of_the_same_session() -> None:
 # -- one latency of a session
 
 
-def times(epoch: samples.Epoch, revision: str = "c", kind: str = "slow") -> dict[str, int]:
+def times(epoch: samples.GenerationSamples, revision: str = "c", kind: str = "slow") -> dict[str, int]:
     """How many are counted, by measure."""
     found = epoch.report(50.0)["revisions"][revision][kind]
     return {measure: sum(strata[AT]) for measure, strata in found.items() if strata}
 
 
-STREAMED = Outcome((), {TTFT: 0.5, ITL: 0.1, E2E: 9.0})
+STREAMED = RequestOutcome((), {TTFT: 0.5, ITL: 0.1, E2E: 9.0})
 
 
 def test_of_a_session_the_first_latency_counts() -> None:
@@ -346,7 +349,7 @@ def test_of_a_session_the_first_latency_counts() -> None:
     epoch = Samples().epoch(route())
     count(epoch, "c", "session:a", STREAMED)
     for _ in range(9):
-        count(epoch, "c", "session:a", Outcome((), {TTFT: 60.0, ITL: 1.0, E2E: 90.0}))
+        count(epoch, "c", "session:a", RequestOutcome((), {TTFT: 60.0, ITL: 1.0, E2E: 90.0}))
     report = epoch.report(0.0)["revisions"]["c"]
     assert report["requests"] == 10, "and all of them for what is no latency"
     assert times(epoch) == {TTFT: 1, ITL: 1, E2E: 1}
@@ -358,25 +361,25 @@ def test_of_a_session_the_first_latency_counts() -> None:
 def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> None:
     """Else a canary that hangs would be judged by the requests of the session that did not hang."""
     epoch = Samples().epoch(route())
-    first = Fate(0.0, lambda outcome: None, lambda waited: epoch.close(first, waited), streams=True)
+    first = OutcomeRecorder(0.0, lambda outcome: None, lambda waited: epoch.close(first, waited), streams=True)
     opened(epoch, first, "session:a")
     count(epoch, "c", "session:a", STREAMED)
     assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
-    first.left(60.0)
+    first.abandon(60.0)
     assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
 
 
 def test_a_later_request_of_a_session_that_takes_long_is_no_second_one_and_still_hangs() -> None:
     epoch = Samples().epoch(route())
     count(epoch, "c", "session:a", STREAMED)
-    later = Fate(0.0, lambda outcome: epoch.count(attempt, outcome), streams=True, patience_s=30.0)
+    later = OutcomeRecorder(0.0, lambda outcome: epoch.count(attempt, outcome), streams=True, patience_s=30.0)
     attempt = opened(epoch, later, "session:a")
     assert times(epoch, kind="late") == {} and events(epoch) == {"errors": 1, "hung": 1}
 
 
-def test_a_session_that_asked_for_whole_answers_has_its_first_stream_still_before_it() -> None:
+def test_session_with_whole_responses_still_counts_its_first_stream() -> None:
     epoch = Samples().epoch(route())
-    count(epoch, "c", "session:a", Outcome((), {E2E: 3.0}), stream=False)
+    count(epoch, "c", "session:a", RequestOutcome((), {E2E: 3.0}), stream=False)
     count(epoch, "c", "session:a", STREAMED)
     count(epoch, "c", "session:a", STREAMED)
     assert times(epoch) == {TTFT: 1, ITL: 1, E2E: 1}
@@ -384,7 +387,7 @@ def test_a_session_that_asked_for_whole_answers_has_its_first_stream_still_befor
 
 def test_requests_without_a_session_count_each_and_are_not_remembered() -> None:
     epoch = Samples().epoch(route())
-    key = sticky_key({}, Envelope(), "one and the same", ("session", "user", "key"))
+    key = sticky_key({}, RequestFields(), "one and the same", ("session", "user", "key"))
     for _ in range(3):
         count(epoch, "c", key, STREAMED)
     assert times(epoch) == {TTFT: 3, ITL: 3, E2E: 3} and not epoch._units._sessions
@@ -411,7 +414,7 @@ def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
     epoch = Samples().epoch(route())
     bounds = BOUNDS[TTFT]
     for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
-        count(epoch, "c", f"k{seconds}", Outcome((), {TTFT: seconds}))
+        count(epoch, "c", f"k{seconds}", RequestOutcome((), {TTFT: seconds}))
     slow = epoch.report(0.0)["revisions"]["c"]["slow"]
     counts = slow[TTFT][AT]
     assert len(counts) == len(bounds) + 1
@@ -460,7 +463,7 @@ def test_a_request_counts_where_it_was_assigned() -> None:
     assert (second["weights"]["c"], second["revisions"]["c"]["requests"]) == (50, 0)
 
 
-def test_another_object_of_that_name_starts_anew() -> None:
+def test_another_object_of_that_name_starts_without_counts() -> None:
     counters = Samples()
     count(counters.epoch(route(7)), "c", "k", ERROR)
     counters.epoch(route(1, uid="later"))
@@ -489,118 +492,121 @@ def clock() -> Iterator[Clock]:
 URLS = {"c": "http://c:8000", "s": "http://s:8000"}
 
 
-def backends_of(clock: Clock, ttl_s: float = 0.0, rule: Rule | None = None) -> Backends:
-    made = Backends(Metrics("test"), Failsafe(rule or Rule(), ttl_s), clock)
+def balancer_of(clock: Clock, ttl_s: float = 0.0, rule: CutOffRule | None = None) -> LoadBalancer:
+    made = LoadBalancer(GatewayMetrics("test"), FailsafeSettings(rule or CutOffRule(), ttl_s), clock)
     made.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
     return made
 
 
-def ask(backends: Backends, key: str, *, by_split: bool = True) -> Fate:
-    target = backends.pick("chat", key, ())
-    assert target
-    return backends.fate(target, key, AT, 0.0, by_split=by_split)
+def ask(balancer: LoadBalancer, key: str, *, by_split: bool = True) -> OutcomeRecorder:
+    endpoint = balancer.pick("chat", key, ())
+    assert endpoint
+    return balancer.first_attempts.record(endpoint, key, AT, 0.0, by_split=by_split)
 
 
-def requests(backends: Backends) -> dict[str, int]:
+def requests(balancer: LoadBalancer) -> dict[str, int]:
     found: dict[str, int] = {}
-    for epoch in backends.report()["default/chat"]["samples"]:
+    for epoch in balancer.report()["default/chat"]["samples"]:
         for revision, counts in epoch["revisions"].items():
             found[revision] = found.get(revision, 0) + counts["requests"]
     return found
 
 
 async def test_requests_count_when_they_end(clock: Clock) -> None:
-    backends = backends_of(clock)
-    fates = [ask(backends, f"k{n}") for n in range(20)]
-    assert requests(backends) == {"c": 0, "s": 0}
-    for fate in fates:
-        fate.refused(0.0)
-    assert sum(requests(backends).values()) == 20 and min(requests(backends).values()) > 2
+    balancer = balancer_of(clock)
+    fates = [ask(balancer, f"k{n}") for n in range(20)]
+    assert requests(balancer) == {"c": 0, "s": 0}
+    for recorder in fates:
+        recorder.refuse(0.0)
+    assert sum(requests(balancer).values()) == 20 and min(requests(balancer).values()) > 2
 
 
-def given(backends: Backends) -> dict[str, int]:
-    (epoch,) = backends.report()["default/chat"]["samples"]
+def given(balancer: LoadBalancer) -> dict[str, int]:
+    (epoch,) = balancer.report()["default/chat"]["samples"]
     return {revision: counts["assigned"] for revision, counts in epoch["revisions"].items()}
 
 
 async def test_requests_are_assigned_before_they_end_and_whatever_ends_them(clock: Clock) -> None:
-    backends = backends_of(clock)
-    fates = [ask(backends, f"k{n}") for n in range(20)]
-    at_first = given(backends)
+    balancer = balancer_of(clock)
+    fates = [ask(balancer, f"k{n}") for n in range(20)]
+    at_first = given(balancer)
     assert sum(at_first.values()) == 20 and min(at_first.values()) > 2
-    for fate in fates:
-        fate.left(1.0)
-    assert given(backends) == at_first and requests(backends) == {"c": 0, "s": 0}
+    for recorder in fates:
+        recorder.abandon(1.0)
+    assert given(balancer) == at_first and requests(balancer) == {"c": 0, "s": 0}
 
 
-async def test_a_request_that_hangs_is_seen_when_the_operator_asks(clock: Clock) -> None:
-    backends = Backends(Metrics("test"), None, clock, hung_after_s=30.0)
-    backends.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
-    target = backends.pick("chat", "k", ())
-    assert target
-    stream = backends.fate(target, "k", AT, 0.0, by_split=True, stream=True)
-    whole = backends.fate(target, "k", "b<4k,whole", 0.0, by_split=True)
+async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> None:
+    balancer = LoadBalancer(GatewayMetrics("test"), None, clock, hung_after_s=30.0)
+    balancer.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
+    endpoint = balancer.pick("chat", "k", ())
+    assert endpoint
+    stream = balancer.first_attempts.record(endpoint, "k", AT, 0.0, by_split=True, stream=True)
+    whole = balancer.first_attempts.record(endpoint, "k", "b<4k,whole", 0.0, by_split=True)
     told = []
     for clock.now_s in (30.0, 31.0, 150.0, 151.0, 500.0):
-        told.append(sum(requests(backends).values()))
+        told.append(sum(requests(balancer).values()))
     assert told == [0, 1, 1, 2, 2], "a whole answer is silent while it is written"
-    stream.left(500.0)
-    whole.left(500.0)
-    assert sum(requests(backends).values()) == 2 and not backends._samples.epoch(backends.find("chat"))._open  # type: ignore[arg-type]
-    page = backends._metrics.render().decode()
-    assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{target.revision}"}} 2.0' in page
+    stream.abandon(500.0)
+    whole.abandon(500.0)
+    assert (
+        sum(requests(balancer).values()) == 2
+        and not balancer.first_attempts.samples.epoch(balancer.published.find("chat"))._open
+    )  # type: ignore[arg-type]
+    page = balancer._metrics.render().decode()
+    assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{endpoint.revision}"}} 2.0' in page
 
 
 async def test_what_the_split_did_not_choose_is_not_counted(clock: Clock) -> None:
-    backends = backends_of(clock)
-    ask(backends, "k", by_split=False).failed(0.0)
-    assert backends.report()["default/chat"]["samples"] == []
-    assert 'kind="errors"' in backends._metrics.render().decode()
+    balancer = balancer_of(clock)
+    ask(balancer, "k", by_split=False).fail(0.0)
+    assert balancer.report()["default/chat"]["samples"] == []
+    assert 'kind="errors"' in balancer._metrics.render().decode()
 
 
-async def test_a_failover_counts_for_nobody(clock: Clock) -> None:
+async def test_failover_counts_for_no_revision(clock: Clock) -> None:
     """The canary's share that has no endpoint there must not count as requests, or troubles, of the stable one."""
-    backends = backends_of(clock)
-    backends.publish(table(2, ("c", 50, []), ("s", 50, [URLS["s"]])))
+    balancer = balancer_of(clock)
+    balancer.publish(table(2, ("c", 50, []), ("s", 50, [URLS["s"]])))
     for n in range(40):
-        ask(backends, f"k{n}").failed(0.0)
-    (epoch,) = backends.report()["default/chat"]["samples"]
+        ask(balancer, f"k{n}").fail(0.0)
+    (epoch,) = balancer.report()["default/chat"]["samples"]
     assert epoch["revisions"]["c"]["requests"] == 0
     assert 10 < epoch["revisions"]["s"]["requests"] < 30
     # Whose they were is no secret: the split was as it should be.
-    assert given(backends)["c"] == 40 - epoch["revisions"]["s"]["requests"]
+    assert given(balancer)["c"] == 40 - epoch["revisions"]["s"]["requests"]
 
 
 async def test_nothing_counts_while_a_revision_is_cut_off(clock: Clock) -> None:
     """Its share goes elsewhere then: the published weights are not those in force."""
-    backends = backends_of(clock, rule=Rule(failures=2, after_s=0.0))
-    target = Target("default/chat", "chat", "c", URLS["c"])
+    balancer = balancer_of(clock, rule=CutOffRule(failures=2, after_s=0.0))
+    endpoint = RouteEndpoint("default/chat", "chat", "c", URLS["c"])
     for _ in range(2):
-        backends.failed(target, None, "")
-    assert backends.report()["default/chat"]["failsafe"]["cut_off"] == "c"
+        balancer.attempt_failed(endpoint, None, "")
+    assert balancer.report()["default/chat"]["failsafe"]["cut_off"] == "c"
     for n in range(20):
-        ask(backends, f"k{n}").refused(0.0)
-    assert requests(backends) == {}
+        ask(balancer, f"k{n}").refuse(0.0)
+    assert requests(balancer) == {}
 
 
 async def test_nothing_counts_while_weights_are_stale(clock: Clock) -> None:
-    backends = backends_of(clock, ttl_s=10.0)
+    balancer = balancer_of(clock, ttl_s=10.0)
     clock.now_s = 11.0
     for n in range(20):
-        ask(backends, f"k{n}").refused(0.0)
-    assert requests(backends) == {}
-    backends.renew()
-    ask(backends, "k").refused(0.0)
-    assert sum(requests(backends).values()) == 1
+        ask(balancer, f"k{n}").refuse(0.0)
+    assert requests(balancer) == {}
+    balancer.failsafe.renew()
+    ask(balancer, "k").refuse(0.0)
+    assert sum(requests(balancer).values()) == 1
 
 
 async def test_a_route_that_is_gone_while_a_request_runs(clock: Clock) -> None:
-    backends = backends_of(clock)
-    target = Target("default/chat", "chat", "c", URLS["c"])
-    fate = ask(backends, "k")
-    backends.publish(table(1, ("x", 100, []), model="other"))
-    fate.failed(0.0)
-    backends.fate(target, "k", AT, 0.0, by_split=True).failed(0.0)
-    assert backends.report()["default/other"]["samples"] == []
+    balancer = balancer_of(clock)
+    endpoint = RouteEndpoint("default/chat", "chat", "c", URLS["c"])
+    recorder = ask(balancer, "k")
+    balancer.publish(table(1, ("x", 100, []), model="other"))
+    recorder.fail(0.0)
+    balancer.first_attempts.record(endpoint, "k", AT, 0.0, by_split=True).fail(0.0)
+    assert balancer.report()["default/other"]["samples"] == []
     # Its memory is free again.
-    assert not backends._samples._epochs
+    assert not balancer.first_attempts.samples._epochs

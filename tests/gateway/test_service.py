@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway.service import Service, Services
+from slipway_gateway.balancing.service import RouteService, RouteServices
 
 from .harness import answering, echo, gateway, refused_url, upstream
 
 
-def counted(one: Service, now_s: float) -> tuple[int, int]:
+def counted(one: RouteService, now_s: float) -> tuple[int, int]:
     told = one.report(now_s)
     return told["answered"], told["refused"]
 
 
 def test_counts_are_of_the_last_ten_to_twenty_seconds() -> None:
-    one = Service(0.0)
+    one = RouteService(0.0)
     one.answered(1.0)
     one.refused(9.0, "upstream")
     assert counted(one, 9.9) == (1, 1)
@@ -28,7 +28,7 @@ def test_counts_are_of_the_last_ten_to_twenty_seconds() -> None:
 
 
 def test_a_route_fails_when_nearly_all_requests_do() -> None:
-    one = Service(0.0)
+    one = RouteService(0.0)
     for _ in range(2):
         one.refused(1.0, "no_endpoint")
     assert not one.fails(1.0), "two may be chance"
@@ -41,9 +41,9 @@ def test_a_route_fails_when_nearly_all_requests_do() -> None:
     assert one.fails(3.0) and not one.fails(23.0)
 
 
-def test_news_are_told_once_when_they_begin_and_when_they_end() -> None:
+def test_changes_are_notified_once_at_begin_and_end() -> None:
     now, told = [0.0], []
-    services = Services(lambda: now[0], told.append)
+    services = RouteServices(lambda: now[0], told.append)
     services.follow([("a", "u", True), ("b", "u", False)])
     assert told == []
     for _ in range(20):
@@ -86,7 +86,7 @@ async def test_every_request_counts_as_answered_or_refused() -> None:
 
 
 @pytest.mark.finding(1, "S1")
-async def test_the_operator_hears_at_once_that_requests_fail() -> None:
+async def test_failing_requests_notify_the_operator_at_once() -> None:
     """Seen: `Healthy 2/2` while every request got 503 (safety 1, story S1)."""
     async with gateway() as gate:
         gate.route(("r1", 100, [await refused_url()]))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from slipway_gateway import routes_file
-from slipway_gateway.settings import Settings
-from slipway_gateway.table import Problem, RouteTable
+from slipway_gateway.routing import routes_file
+from slipway_gateway.routing.table import Problem, RouteTable
+from slipway_gateway.settings import GatewaySettings
 
 GOOD = """
 models:
@@ -19,12 +19,12 @@ models:
 
 
 def test_defaults_flags_and_environment() -> None:
-    assert Settings.load([], {}) == Settings()
+    assert GatewaySettings.load([], {}) == GatewaySettings()
     env = {"SLIPWAY_GATEWAY_DRAIN_TIMEOUT": "7", "SLIPWAY_GATEWAY_NAMESPACES": "a, b", "SLIPWAY_GATEWAY_PORT": "1"}
-    loaded = Settings.load(["--port", "2", "--sticky-by", "user"], env)
+    loaded = GatewaySettings.load(["--port", "2", "--sticky-by", "user"], env)
     assert (loaded.drain_timeout_s, loaded.namespaces, loaded.port, loaded.sticky_by) == (7.0, ("a", "b"), 2, ("user",))
-    assert Settings.load([], {"KUBECONFIG": "/k"}).kubeconfig == "/k"
-    assert Settings.load([], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "true"}).allow_pure_python
+    assert GatewaySettings.load([], {"KUBECONFIG": "/k"}).kubeconfig == "/k"
+    assert GatewaySettings.load([], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "true"}).allow_pure_python
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_bad_settings_end_with_a_sentence(
     argv: list[str], env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        Settings.load(argv, env)
+        GatewaySettings.load(argv, env)
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        Settings.load(["--help"], {})
+        GatewaySettings.load(["--help"], {})
     shown = capsys.readouterr().out
     assert "--drain-timeout SECONDS" in shown and "SLIPWAY_GATEWAY_DRAIN_TIMEOUT" in shown
 
@@ -101,7 +101,7 @@ def test_bad_routes_files_say_why(text: str, said: str) -> None:
 async def test_a_bad_edit_keeps_the_last_good_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "routes.yaml"
     published: list[RouteTable] = []
-    watch = routes_file.RoutesFileWatch(str(path), published.append)
+    watch = routes_file.FileSource(str(path), published.append)
     for text in (None, GOOD, "models: [", GOOD.replace("org/chat", "chat")):
         if text is not None:
             path.write_text(text)

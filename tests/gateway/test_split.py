@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64
 
-from slipway_gateway.split import choose
+from slipway_gateway.routing.split import choose
 
 keys = st.text(max_size=40)
 
@@ -44,7 +44,7 @@ def test_share_at_the_usual_steps() -> None:
         assert abs(hits / 200 - weight) <= 1
 
 
-def test_a_new_salt_draws_anew() -> None:
+def test_a_new_salt_changes_the_split() -> None:
     moved = sum(choose([50, 50], "a", str(n)) != choose([50, 50], "b", str(n)) for n in range(2000))
     assert 800 < moved < 1200
 

@@ -7,31 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.router import pick, pick_of, preference
-from slipway_gateway.split import tag
-from slipway_gateway.table import (
-    Backend,
-    Endpoints,
+from slipway_gateway.routing.router import order_backends, pick, pick_in_revision
+from slipway_gateway.routing.split import tag
+from slipway_gateway.routing.table import (
     Problem,
+    RevisionEndpoints,
     Route,
     RouteTable,
+    WeightedBackend,
     build,
-    digest_of,
-    followed,
+    digest_traffic,
+    merge_route,
     parse_owners,
     parse_pod,
     parse_route,
 )
 
-CANARY, STABLE = Backend("c", 25, "v2"), Backend("s", 75, "v1")
+CANARY, STABLE = WeightedBackend("c", 25, "v2"), WeightedBackend("s", 75, "v1")
 
 
-def route(*backends: Backend, generation: int = 1, uid: str = "u", name: str = "default/chat") -> Route:
+def route(*backends: WeightedBackend, generation: int = 1, uid: str = "u", name: str = "default/chat") -> Route:
     return Route(name, uid, "chat", "2026-01-01T00:00:00Z", generation, "salt", backends or (CANARY, STABLE))
 
 
 def table(one: Route, **urls: list[str]) -> RouteTable:
-    return build([one], [Endpoints(one.name, revision, tuple(found)) for revision, found in urls.items()])
+    return build([one], [RevisionEndpoints(one.name, revision, tuple(found)) for revision, found in urls.items()])
 
 
 def deployment(traffic: Any = None, spec: Any = None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_traffic_of_the_contract() -> None:
     traffic = {"generation": 41, "model": "chat", "salt": "c.1", "backends": backends, "acknowledged": "2/2"}
     parsed = parse_route(deployment(traffic))
     known = Route("default/chat", "u", "chat", "2026-01-01T00:00:00Z", 41, "c.1", (CANARY, STABLE))
-    assert parsed == replace(known, digest=digest_of(traffic))
+    assert parsed == replace(known, digest=digest_traffic(traffic))
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_malformed_traffic_is_a_problem(change: Any) -> None:
 def test_a_digest_names_a_table_and_not_who_acknowledged_it() -> None:
     table_ = {"generation": 4, "model": "chat", "backends": [{"revision": "c", "weight": 100}], "acknowledged": "0/2"}
     same = {"acknowledged": "2/2", "backends": [{"weight": 100, "revision": "c"}], "model": "chat", "generation": 4}
-    assert digest_of(table_) == digest_of(same) and len(digest_of(table_)) == 64
-    assert digest_of(table_) != digest_of(same | {"model": "other"})
+    assert digest_traffic(table_) == digest_traffic(same) and len(digest_traffic(table_)) == 64
+    assert digest_traffic(table_) != digest_traffic(same | {"model": "other"})
 
 
 def test_pod_of_the_contract() -> None:
-    assert parse_pod(pod()) == Endpoints("default/chat", "c", ("http://10.0.0.1:8000",), "rs-c")
-    assert parse_pod(pod(podIP="fd00::1")) == Endpoints("default/chat", "c", ("http://[fd00::1]:8000",), "rs-c")
+    assert parse_pod(pod()) == RevisionEndpoints("default/chat", "c", ("http://10.0.0.1:8000",), "rs-c")
+    assert parse_pod(pod(podIP="fd00::1")) == RevisionEndpoints("default/chat", "c", ("http://[fd00::1]:8000",), "rs-c")
     unnamed = pod() | {"spec": {}}
     assert parse_pod(unnamed) == parse_pod(pod()), "port 8000, where none is named http"
 
@@ -134,7 +134,7 @@ def test_pod_that_takes_no_requests(change: Any) -> None:
     ],
     ids=["another ReplicaSet", "no ReplicaSet", "no controller", "another revision's", "nobody's"],
 )
-def test_pod_of_somebody_else_is_no_endpoint(owner: Any) -> None:
+def test_pod_of_another_owner_is_no_endpoint(owner: Any) -> None:
     """Story S5: a pod with a foreign controller and the two labels answered 4 of 10 requests."""
     assert parse_pod(pod(ownerReferences=[owner] if owner else [])) is None
 
@@ -166,21 +166,21 @@ def test_the_newest_table_is_followed(generations: list[int]) -> None:
     kept: Route | None = None
     for generation in generations:
         seen = replace(route(generation=generation), digest=f"digest of {generation}")
-        kept = followed(kept, seen)
+        kept = merge_route(kept, seen)
         assert kept == seen
 
 
-def test_a_new_object_of_the_same_name_starts_anew() -> None:
-    assert followed(route(generation=9), route(generation=1, uid="new")).generation == 1
+def test_new_object_of_the_same_name_starts_without_counts() -> None:
+    assert merge_route(route(generation=9), route(generation=1, uid="new")).generation == 1
 
 
 def test_wiped_status_does_not_stop_a_model() -> None:
     wiped = parse_route(deployment())
     assert isinstance(wiped, Route)
-    assert followed(route(generation=3), wiped).backends == (CANARY, STABLE)
+    assert merge_route(route(generation=3), wiped).backends == (CANARY, STABLE)
     published = replace(route(generation=3), digest="d", replica_sets={"c": "rs-c"})
     without = replace(route(generation=4), digest="e")
-    assert followed(published, without) == replace(without, replica_sets={"c": "rs-c"})
+    assert merge_route(published, without) == replace(without, replica_sets={"c": "rs-c"})
 
 
 @pytest.mark.finding(14)
@@ -250,7 +250,12 @@ def test_a_port_without_a_number_is_the_default_one() -> None:
 def test_slices_of_one_revision_add_up() -> None:
     one = route()
     merged = build(
-        [one], [Endpoints(one.name, "c", ("u2", "u1")), Endpoints(one.name, "c", ("u1",)), Endpoints(one.name, "s", ())]
+        [one],
+        [
+            RevisionEndpoints(one.name, "c", ("u2", "u1")),
+            RevisionEndpoints(one.name, "c", ("u1",)),
+            RevisionEndpoints(one.name, "s", ()),
+        ],
     )
     assert merged.endpoints == {(one.name, "c"): ("u1", "u2")}
     assert merged.ready(one)
@@ -259,7 +264,7 @@ def test_slices_of_one_revision_add_up() -> None:
 
 def test_same_hash_in_two_deployments_stays_apart() -> None:
     one, other = route(), route(name="default/other")
-    merged = build([one, other], [Endpoints(other.name, "c", ("u",))])
+    merged = build([one, other], [RevisionEndpoints(other.name, "c", ("u",))])
     assert merged.urls(one, "c") == () and merged.urls(other, "c") == ("u",)
 
 
@@ -268,8 +273,8 @@ def test_same_hash_in_two_deployments_stays_apart() -> None:
 
 @given(st.text(max_size=20))
 def test_preference_starts_with_the_weight_and_ends_with_the_weightless(key: str) -> None:
-    one = route(Backend("dark", 0), Backend("c", 40), Backend("s", 60))
-    order = [backend.revision for backend in preference(one, key)]
+    one = route(WeightedBackend("dark", 0), WeightedBackend("c", 40), WeightedBackend("s", 60))
+    order = [backend.revision for backend in order_backends(one, key)]
     assert sorted(order[:2]) == ["c", "s"] and order[2] == "dark"
 
 
@@ -283,7 +288,7 @@ def test_availability_goes_before_weight(key: str) -> None:
 
 @given(st.text(max_size=20), st.lists(st.integers(0, 5), min_size=3, max_size=3))
 def test_least_load(key: str, loads: list[int]) -> None:
-    one = route(Backend("s", 100))
+    one = route(WeightedBackend("s", 100))
     inflight = {f"u{n}": load for n, load in enumerate(loads)}
     found = pick(table(one, s=["u0", "u1", "u2"]), one, key, inflight)
     assert found is not None and inflight[found.url] == min(loads)
@@ -293,19 +298,19 @@ def test_least_load(key: str, loads: list[int]) -> None:
 
 @given(st.text(max_size=20), st.sampled_from(["u0", "u1", "u2"]), st.sets(st.sampled_from(["u0", "u1", "u2"])))
 def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str, excluded: set[str]) -> None:
-    one = route(Backend("s", 100))
+    one = route(WeightedBackend("s", 100))
     shown, inflight = table(one, s=["u0", "u1", "u2"]), {holder: 9}
-    found = pick_of(shown, one, "s", key, inflight, excluded=excluded, holder=tag(holder))
+    found = pick_in_revision(shown, one, "s", key, inflight, excluded=excluded, holder=tag(holder))
     if holder in excluded:
-        assert found == pick_of(shown, one, "s", key, inflight, excluded=excluded)
+        assert found == pick_in_revision(shown, one, "s", key, inflight, excluded=excluded)
     else:
         assert found is not None and found.url == holder
-    gone = pick_of(shown, one, "s", key, inflight, holder=tag("http://gone:8000"))
-    assert gone == pick_of(shown, one, "s", key, inflight)
+    gone = pick_in_revision(shown, one, "s", key, inflight, holder=tag("http://gone:8000"))
+    assert gone == pick_in_revision(shown, one, "s", key, inflight)
 
 
 def test_ties_spread_over_endpoints() -> None:
-    one = route(Backend("s", 100))
+    one = route(WeightedBackend("s", 100))
     urls = [f"u{n}" for n in range(4)]
     hits = [pick(table(one, s=urls), one, f"key{n}", {}) for n in range(2000)]
     for url in urls:

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from slipway_gateway import units
-from slipway_gateway.split import choose
-from slipway_gateway.units import Units
-from slipway_gateway.wire.envelope import ALONE
+from slipway_gateway.judging import units
+from slipway_gateway.judging.units import Units
+from slipway_gateway.routing.split import choose
+from slipway_gateway.wire.request_fields import ALONE
 
 pytestmark = pytest.mark.finding(18, 27)
 
@@ -72,14 +72,14 @@ def test_a_large_client_beside_a_small_one_counts_by_the_second() -> None:
 
 
 @pytest.mark.parametrize("weights", [{"canary": w, "stable": 100 - w} for w in (1, 5, 25, 50, 75)])
-def test_a_client_that_asks_one_side_alone_is_stopped_soon(weights: dict[str, int]) -> None:
+def test_units_of_a_client_at_one_revision_are_bounded(weights: dict[str, int]) -> None:
     """Answers name their revision, so anybody can find sessions of one side: that must be worth nothing."""
-    for target in weights:
-        if weights[target] > 50:
+    for endpoint in weights:
+        if weights[endpoint] > 50:
             continue
         made = Units(weights, 0.0)
-        added = sum(made.assign(target, f"session:{n}", "me", 0.0)[0] for n in range(20_000))
-        assert added <= 50, f"{target} by {weights}"
+        added = sum(made.assign(endpoint, f"session:{n}", "me", 0.0)[0] for n in range(20_000))
+        assert added <= 50, f"{endpoint} by {weights}"
 
 
 def test_chance_alone_is_never_taken_for_choice() -> None:
@@ -95,7 +95,7 @@ def test_chance_alone_is_never_taken_for_choice() -> None:
     assert lost <= 40, f"{lost} of 400,000"
 
 
-def test_whom_a_bound_meets_loses_as_much_on_both_sides() -> None:
+def test_a_bounded_client_loses_units_of_both_revisions_equally() -> None:
     """Thinning by side would make the comparison itself wrong."""
     made = Units(WEIGHTS, 0.0)
     for n in range(10):

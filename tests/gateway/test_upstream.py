@@ -8,8 +8,8 @@ import time
 import aiohttp
 import pytest
 
-from slipway_gateway.settings import Settings
-from slipway_gateway.upstream import lag_free_timeout, open_session
+from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.upstream.session import lag_free_timeout, open_session
 from tests.gateway.harness import echo, upstream
 
 
@@ -31,7 +31,7 @@ async def test_a_late_loop_costs_a_connect_nothing() -> None:
 
 
 async def test_an_endpoint_that_accepts_is_reached_by_a_late_gateway() -> None:
-    async with upstream(echo) as server, open_session(Settings(connect_timeout_s=0.3)) as session:
+    async with upstream(echo) as server, open_session(GatewaySettings(connect_timeout_s=0.3)) as session:
 
         def late() -> None:
             time.sleep(0.4)
@@ -55,6 +55,6 @@ async def test_an_endpoint_that_accepts_nothing_is_given_up() -> None:
             one.setblocking(False)
             one.connect_ex(server.getsockname())
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        async with open_session(Settings(connect_timeout_s=0.3)) as session:
+        async with open_session(GatewaySettings(connect_timeout_s=0.3)) as session:
             with pytest.raises(aiohttp.ConnectionTimeoutError):
                 await session.post(url, data=b"{}")

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 import yaml
 
-from slipway_gateway.settings import Settings
-from slipway_gateway.table import RouteTable
-from slipway_gateway.upstream import open_session
-from slipway_gateway.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
+from slipway_gateway.routing.table import RouteTable
+from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.upstream.session import open_session
+from slipway_gateway.upstream.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
 
 from . import test_process
 from .harness import Gateway, echo, gateway, refused_url, table, until, upstream
@@ -69,19 +69,19 @@ async def ask(gate: Gateway) -> None:
         assert answer.status == 200
 
 
-async def test_first_requests_of_a_raised_weight_connect_to_nobody() -> None:
+async def test_first_requests_of_a_raised_weight_open_no_connection() -> None:
     async with upstream(echo) as server, counted(server.url) as wire, gateway() as gate:
         gate.route(("new", 0, [wire.url]), ("now", 100, [server.url, await refused_url()]))
-        await Warmup(gate.upstreams, 2, lambda: 0.0).renew(cold(gate.backends.table))
+        await Warmup(gate.upstreams, 2, lambda: 0.0).renew(cold(gate.balancer.published.current))
         gate.route(("new", 100, [wire.url]), ("now", 0, []))
         await asyncio.gather(ask(gate), ask(gate))
         assert [seen.path for seen in server.seen] == ["/healthz"] * 2 + ["/v1/chat/completions"] * 2
         assert wire.made == 2
 
 
-async def test_connections_are_renewed_and_never_more_than_asked_for() -> None:
+async def test_warm_connections_are_renewed_and_bounded() -> None:
     times = iter((0.0, RENEW_S - 0.1, RENEW_S, 2 * RENEW_S, 2 * RENEW_S, 2 * RENEW_S))
-    async with upstream(echo) as server, counted(server.url) as wire, open_session(Settings()) as session:
+    async with upstream(echo) as server, counted(server.url) as wire, open_session(GatewaySettings()) as session:
         warmup = Warmup(session, 3, lambda: next(times))
         for touched in (3, 3, 6, 9):
             await warmup.renew([wire.url])
@@ -108,4 +108,4 @@ async def test_the_process_does_it(tmp_path: Path) -> None:
 
 async def test_none_when_none_are_wanted() -> None:
     async with aiohttp.ClientSession() as session, gateway() as gate:
-        await Warmup(session, 0, lambda: 0.0).run(gate.backends)
+        await Warmup(session, 0, lambda: 0.0).run(gate.balancer)

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from slipway_gateway import cluster
-from slipway_gateway.table import RouteTable
-from slipway_gateway.telemetry.metrics import Metrics
+from slipway_gateway.routing import cluster
+from slipway_gateway.routing.table import RouteTable
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 
 from .harness import until, upstream
 
@@ -97,7 +97,7 @@ async def watching(
     published: list[RouteTable] = []
     async with upstream(api.serve) as server:
         kubeconfig(tmp_path, server.url, "t1")
-        source = cluster.Cluster(str(tmp_path / "config"), (), published.append, Metrics("test"), names)
+        source = cluster.ClusterSource(str(tmp_path / "config"), (), published.append, GatewayMetrics("test"), names)
         running = asyncio.create_task(source.run())
         try:
             if waits_for:
@@ -197,7 +197,7 @@ async def test_refused_watch_lists_again_and_finds_deletions(gone: Any, tmp_path
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_busy_server_is_asked_again_without_listing(status: int, tmp_path: Path) -> None:
+async def test_busy_api_server_is_retried_without_listing(status: int, tmp_path: Path) -> None:
     api = FakeApi(status, status, [("MODIFIED", deployment("chat", 2, 7)), None])
     async with watching(api, tmp_path) as table:
         await until(lambda: table().models["chat"].generation == 2)

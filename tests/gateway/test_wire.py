@@ -7,30 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from slipway_gateway.wire import envelope, headers
-from slipway_gateway.wire.errors import Refusal
+from slipway_gateway.wire import headers, request_fields
+from slipway_gateway.wire.errors import RequestError
 from slipway_gateway.wire.sse import EventAligner, error_event
 
-ALL = envelope.STICKY_SOURCES
+ALL = request_fields.STICKY_SOURCES
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[1]", b"null", b'{"model": 5}', b'{"model": ["x"]}', b"\xff", b'{"model":"x"} x']
 )
 def test_bad_bodies_are_400(body: bytes) -> None:
-    with pytest.raises(Refusal) as refused:
-        envelope.parse(body)
+    with pytest.raises(RequestError) as refused:
+        request_fields.parse(body)
     assert refused.value.status == 400
     assert json.loads(refused.value.body())["error"]["type"] == "invalid_request_error"
 
 
 def test_deep_nesting_is_a_400() -> None:
-    with pytest.raises(Refusal):
-        envelope.parse(b'{"user":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    with pytest.raises(RequestError):
+        request_fields.parse(b'{"user":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 def test_foreign_fields_are_not_judged() -> None:
-    assert envelope.parse(b'{"model":"m","user":5,"messages":[{}],"x":1e999}').model == "m"
+    assert request_fields.parse(b'{"model":"m","user":5,"messages":[{}],"x":1e999}').model == "m"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_foreign_fields_are_not_judged() -> None:
         (',"response_format":[]', False),
     ],
 )
-def test_whether_json_was_asked_for(given: str, wants: bool) -> None:
-    assert envelope.parse(f'{{"model":"m"{given}}}'.encode()).wants_json is wants
+def test_json_response_format_is_detected(given: str, wants: bool) -> None:
+    assert request_fields.parse(f'{{"model":"m"{given}}}'.encode()).wants_json is wants
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_whether_json_was_asked_for(given: str, wants: bool) -> None:
     ],
 )
 def test_sticky_key_order(sent: dict[str, str], body: dict[str, object], key: str) -> None:
-    parsed = envelope.parse(json.dumps({"model": "m"} | body).encode())
-    assert envelope.sticky_key(CIMultiDict(sent), parsed, "id", ALL) == key
+    parsed = request_fields.parse(json.dumps({"model": "m"} | body).encode())
+    assert request_fields.sticky_key(CIMultiDict(sent), parsed, "id", ALL) == key
 
 
 def test_api_key_is_hashed_and_sources_can_be_switched_off() -> None:
     sent = CIMultiDict({"authorization": "bearer  secret", "x-session-id": "a"})
-    parsed = envelope.parse(b'{"model":"m","user":"u"}')
-    key = envelope.sticky_key(sent, parsed, "id", ("key",))
+    parsed = request_fields.parse(b'{"model":"m","user":"u"}')
+    key = request_fields.sticky_key(sent, parsed, "id", ("key",))
     assert key.startswith("key:") and "secret" not in key
-    assert envelope.sticky_key(sent, parsed, "id", ()) == "request:id"
+    assert request_fields.sticky_key(sent, parsed, "id", ()) == "request:id"
 
 
 def test_hop_by_hop_headers_stay_on_their_hop() -> None:
@@ -97,7 +97,7 @@ def test_hop_by_hop_headers_stay_on_their_hop() -> None:
     ]
 
 
-def test_only_the_gateway_says_where_a_stream_goes_on() -> None:
+def test_resume_headers_of_clients_are_dropped() -> None:
     sent = CIMultiDict({"X-Slipway-Resume": "forged", "x-slipway-resume-bytes": "5", "Last-Event-ID": "1"})
     said = {"X-Request-Id": "id", "X-Slipway-Resumable": "1"}
     assert dict(headers.to_upstream(sent, "id")) == said | {"X-Slipway-Returns": "1"}
@@ -158,14 +158,14 @@ def test_error_events() -> None:
         ({"ignore_eos": True, "max_tokens": 4096}, {"truncated", "empty", "repetition", "invalid_json"}),
     ],
 )
-def test_what_a_request_asks_for_is_no_trouble_of_a_version(given: dict[str, object], excused: set[str]) -> None:
+def test_failures_that_a_request_provokes_are_excused(given: dict[str, object], excused: set[str]) -> None:
     """safety 18: `max_tokens: 1` counted as truncated."""
-    assert envelope.parse(json.dumps({"model": "m"} | given).encode()).excused == excused
+    assert request_fields.parse(json.dumps({"model": "m"} | given).encode()).excused == excused
 
 
-def test_a_client_is_its_key_else_its_address_and_never_what_it_says_of_its_sessions() -> None:
+def test_client_is_its_key_else_its_address_never_its_session() -> None:
     keyed = CIMultiDict({"Authorization": "Bearer k1", "X-Session-Id": "s1", "X-Forwarded-For": "10.0.0.9"})
-    sources = envelope.SHARE_SOURCES
-    same = envelope.client(CIMultiDict({"Authorization": "Bearer k1"}), "10.0.0.2", sources)
-    assert envelope.client(keyed, "10.0.0.1", sources) == same and "k1" not in same
-    assert envelope.client(CIMultiDict({"X-Session-Id": "s1"}), "10.0.0.1", sources) == "address:10.0.0.1"
+    sources = request_fields.SHARE_SOURCES
+    same = request_fields.client(CIMultiDict({"Authorization": "Bearer k1"}), "10.0.0.2", sources)
+    assert request_fields.client(keyed, "10.0.0.1", sources) == same and "k1" not in same
+    assert request_fields.client(CIMultiDict({"X-Session-Id": "s1"}), "10.0.0.1", sources) == "address:10.0.0.1"

@@ -178,7 +178,7 @@ async def test_another_revision_never_goes_on_with_a_stream(pods: list[ServerPro
         told += [event async for event in stream]
         assert json.loads(told[-2][1])["error"]["code"] == "upstream_died" and told[-1] == ("", "[DONE]")
         assert resumes(gate) == {"lost": 1} and gate.outcomes() == {"upstream_error": 1}
-        assert gate.backends.report()["default/chat"]["revisions"]["s"]["requests"] == 0
+        assert gate.balancer.report()["default/chat"]["revisions"]["s"]["requests"] == 0
 
 
 FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"

@@ -1,18 +1,18 @@
-"""Teacher forcing: how likely another server finds stable's answer, told by one prefill and no generation (pure).
+"""Teacher forcing: how likely stable's response is for another server, by one prefill and no generation (pure).
 
-The prompt with stable's answer behind it is asked for `prompt_logprobs` (vLLM's field, which our server has too): each
-token's rank says whether that server would have gone on otherwise there. One answer that parts early differs in all
-that follows; its flips still are a few.
+The prompt followed by stable's response is sent with `prompt_logprobs` (vLLM's field, which our server has too). The
+rank of each token shows whether that server would have chosen another one. Two texts that differ early differ in all
+that follows; the number of such flips stays small.
 """
 
 from typing import Any
 
 import msgspec
 
-from .ask import Ask
-from .transcript import Said
+from .shadow_request import ShadowRequest
+from .transcript import ChoiceTexts
 
-# A server tells some 80 bytes for each token of four: what is read at once takes half a millisecond.
+# A response has some 80 bytes for each token of four: reading the largest one takes half a millisecond.
 MAX_SCORED_BYTES = 4 << 10
 
 
@@ -21,45 +21,45 @@ class _Token(msgspec.Struct, gc=False):
     decoded_token: str
 
 
-class _Scored(msgspec.Struct):
+class _ScoredPrompt(msgspec.Struct):
     prompt_logprobs: list[dict[str, _Token] | None] | None = None
 
 
-class _Answer(_Scored):
-    choices: list[_Scored] = []
+class _ScoredResponse(_ScoredPrompt):
+    choices: list[_ScoredPrompt] = []
 
 
-_ANSWER = msgspec.json.Decoder(_Answer)
+_ANSWER = msgspec.json.Decoder(_ScoredResponse)
 
 
-def scoring(ask: Ask, said: Said) -> Ask | None:
-    """The request that has stable's answer scored; None where there is no one text behind one prompt, or too much."""
-    if len(said) != 1 or not said[0] or len(ask.body) + len(said[0].encode()) > MAX_SCORED_BYTES:
+def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowRequest | None:
+    """The request that scores stable's response; None unless it is one short text after one prompt."""
+    if len(texts) != 1 or not texts[0] or len(request.body) + len(texts[0].encode()) > MAX_SCORED_BYTES:
         return None
-    asked: dict[str, Any] = msgspec.json.decode(ask.body)
-    prompt, messages = asked.get("prompt"), asked.get("messages")
-    common = {"model": asked.get("model"), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-    if ask.path == "/v1/completions" and isinstance(prompt, str) and not asked.get("echo"):
-        body = common | {"prompt": prompt + said[0]}
-    elif ask.path == "/v1/chat/completions" and isinstance(messages, list):
-        body = common | {"messages": [*messages, {"role": "assistant", "content": said[0]}]}
+    fields: dict[str, Any] = msgspec.json.decode(request.body)
+    prompt, messages = fields.get("prompt"), fields.get("messages")
+    common = {"model": fields.get("model"), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+    if request.path == "/v1/completions" and isinstance(prompt, str) and not fields.get("echo"):
+        body = common | {"prompt": prompt + texts[0]}
+    elif request.path == "/v1/chat/completions" and isinstance(messages, list):
+        body = common | {"messages": [*messages, {"role": "assistant", "content": texts[0]}]}
     else:
         return None
-    return Ask(ask.path, ask.headers, msgspec.json.encode(body))
+    return ShadowRequest(request.path, request.headers, msgspec.json.encode(body))
 
 
-def flips(answer: bytes, said: Said) -> int | None:
-    """Tokens of stable's answer that are not the first choice of the server that scored them; None if it did not."""
+def count_flips(response: bytes, texts: ChoiceTexts) -> int | None:
+    """Tokens of stable's response that are not the first choice of the server that scored them; None if it did not."""
     try:
-        told = _ANSWER.decode(answer)
+        decoded = _ANSWER.decode(response)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    scored = told.prompt_logprobs or (told.choices[0].prompt_logprobs if told.choices else None) or []
+    scored = decoded.prompt_logprobs or (decoded.choices[0].prompt_logprobs if decoded.choices else None) or []
     tokens = [next(iter(entry.values())) for entry in scored if entry]
-    begin = "".join(token.decoded_token for token in tokens).rfind(said[0])
+    begin = "".join(token.decoded_token for token in tokens).rfind(texts[0])
     if begin < 0:
         return None
-    found, at, end = 0, 0, begin + len(said[0])
+    found, at, end = 0, 0, begin + len(texts[0])
     for token in tokens:
         inside = at < end and at + len(token.decoded_token) > begin
         found += inside and token.rank > 1

@@ -1,17 +1,17 @@
-"""The text of one answer, read piece by piece: what two answers are compared by (pure)."""
+"""The text of one response, read piece by piece, for comparisons (pure)."""
 
-from ..wire.answers import Spoken, spoken_in_events, spoken_in_whole
+from ..wire.responses import TextPieces, read_text, read_text_of_events
 from ..wire.sse import EventAligner
 
-Said = tuple[str, ...]  # the text of each choice
+ChoiceTexts = tuple[str, ...]  # the text of each choice
 
-# What is longer is cut: it differs from every answer that is kept, so no more of it is needed.
+# Longer text is cut: it differs from every kept response anyway.
 MAX_TEXT_CHARACTERS = 512 << 10
 MAX_WHOLE_BYTES = 1 << 20
 
 
 class Transcript:
-    """An answer as one JSON object, or `streamed` as server-sent events."""
+    """A response as one JSON object, or `streamed` as server-sent events."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._streamed = streamed
@@ -24,12 +24,12 @@ class Transcript:
 
     @property
     def body(self) -> bytes:
-        """Of an answer that is one object."""
+        """Of a response that is one object."""
         return bytes(self._whole)
 
     @property
     def size_bytes(self) -> int:
-        """What is held of it, about."""
+        """Approximate bytes in memory."""
         return len(self._whole) + self._characters + self._aligner.held_bytes
 
     def feed(self, chunk: bytes) -> None:
@@ -37,12 +37,12 @@ class Transcript:
             self._readable = self._readable and len(self._whole) + len(chunk) <= MAX_WHOLE_BYTES
             self._whole += chunk if self._readable else b""
         elif self._readable and (events := self._aligner.feed(chunk)):
-            self._add(spoken_in_events(events))
+            self._add(read_text_of_events(events))
 
-    def said(self) -> Said | None:
+    def texts(self) -> ChoiceTexts | None:
         """The texts in the order of the choices; None for an error, a call of a tool, and what cannot be read."""
         if not self._streamed:
-            self._add(spoken_in_whole(self.body) if self._readable else None)
+            self._add(read_text(self.body) if self._readable else None)
             self._whole.clear()
         elif rest := self._aligner.flush():
             self.feed(rest + b"\n\n")
@@ -50,7 +50,7 @@ class Transcript:
             return None
         return tuple("".join(self._texts[index]) for index in sorted(self._texts)) or ("",)
 
-    def _add(self, spoken: Spoken | None) -> None:
+    def _add(self, spoken: TextPieces | None) -> None:
         if spoken is None:
             self._readable = False
             return

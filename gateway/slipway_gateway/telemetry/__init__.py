@@ -1,1 +1,5 @@
-"""What the gateway says about itself: metrics and logs."""
+"""Metrics and logs of the process.
+
+`metrics` declares every metric. `logs` writes JSON lines to stderr.
+Nothing of the gateway is imported here.
+"""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-class JsonFormatter(logging.Formatter):
+class GatewayLogFormatter(logging.Formatter):
     """Fields given by `extra=` stand beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -26,5 +26,5 @@ class JsonFormatter(logging.Formatter):
 
 def configure(level: str) -> None:
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(JsonFormatter())
+    stream.setFormatter(GatewayLogFormatter())
     logging.basicConfig(level=level.upper(), handlers=[stream], force=True)

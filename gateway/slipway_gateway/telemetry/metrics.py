@@ -1,11 +1,9 @@
 """Every metric of the gateway is declared here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-
-from ..fate import ITL, Outcome
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
@@ -15,8 +13,8 @@ _TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 
 @dataclass(slots=True)
-class Record:
-    """What is known of one request at its end."""
+class RequestRecord:
+    """One request at its end."""
 
     request_id: str
     started: float
@@ -25,7 +23,7 @@ class Record:
     code: int = 500
     outcome: str = "internal"
     first_byte: float | None = None
-    whole: bool = False  # the client was sent the last event of a stream
+    whole: bool = False  # the client got the last event of a stream
 
     def end(self, outcome: str, code: int) -> None:
         self.outcome, self.code = outcome, code
@@ -36,7 +34,7 @@ class Record:
             self.end("client_closed", 499)
 
 
-class Metrics:
+class GatewayMetrics:
     """The registry of one process."""
 
     def __init__(self, version: str) -> None:
@@ -88,18 +86,19 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
-    def observe(self, record: Record, now: float) -> None:
+    def observe(self, record: RequestRecord, now: float) -> None:
         self._touch(record.model, record.revision)
         self._requests.labels(record.model, record.revision, str(record.code), record.outcome).inc()
         self._seconds.labels(record.model, record.revision).observe(now - record.started)
         if record.first_byte is not None:
             self._ttft.labels(record.model, record.revision).observe(record.first_byte - record.started)
 
-    def first_attempt(self, model: str, revision: str, outcome: Outcome) -> None:
-        for kind in outcome.bad:
+    def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
+        """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
+        for kind in bad:
             self._bad.labels(model, revision, kind).inc()
-        if (seconds := outcome.seconds.get(ITL)) is not None:
-            self._itl.labels(model, revision).observe(seconds)
+        if itl_s is not None:
+            self._itl.labels(model, revision).observe(itl_s)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         self._retries.labels(model, revision, reason).inc()

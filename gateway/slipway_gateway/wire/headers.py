@@ -1,4 +1,4 @@
-"""Which headers cross the gateway in each direction."""
+"""Headers that the gateway forwards in each direction."""
 
 import functools
 import re
@@ -11,12 +11,12 @@ from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STR
 
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
-TENANT = "X-Slipway-Tenant"  # said by the gateway alone: what a client sends under this name goes nowhere
-PROOF = "X-Slipway-Tenant-Proof"  # that a gateway says it; set when a request is sent, by proof.py
-PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may ask for
-# What clients prove who they are with: not for those who run the pods, unless the route says so.
+TENANT = "X-Slipway-Tenant"  # only the gateway sets it; a client's own is dropped
+PROOF = "X-Slipway-Tenant-Proof"  # signature of the tenant; tenant_proof.py sets it when a request is sent
+PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may request
+# Credentials of clients. Pods get them only if the route lists them.
 CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})
-SHADOW = "X-Slipway-Shadow"  # of copies whose answers no client sees; from the gateway alone as well
+SHADOW = "X-Slipway-Shadow"  # marks mirrored requests; only the gateway sets it
 
 _HOP_BY_HOP = frozenset(
     {
@@ -31,7 +31,7 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-# Bodies are framed anew on each side, by the length of the bytes at hand or in chunks: no smuggling.
+# Each side frames bodies itself, by length or in chunks: this prevents request smuggling.
 _OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, LAST_EVENT_ID))
 _OF_REQUEST = (
     _HOP_BY_HOP
@@ -58,13 +58,13 @@ def to_upstream(
     priority_limit: int | None = None,
 ) -> CIMultiDict[str]:
     """`forwarded`: credentials that cross, in lower case. `priority_limit`: for the server to hold the client to."""
-    said = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
+    added = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
     if priority_limit is not None:
-        said[PRIORITY_LIMIT] = str(priority_limit)
+        added[PRIORITY_LIMIT] = str(priority_limit)
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
-        said[RETURNS] = "1"
+        added[RETURNS] = "1"
     # The gateway alone sends headers of this prefix.
-    return _crossing(headers, _not_to_upstream(tuple(forwarded)), said, dropped_prefix="x-slipway-")
+    return _crossing(headers, _not_to_upstream(tuple(forwarded)), added, dropped_prefix="x-slipway-")
 
 
 @functools.lru_cache(maxsize=64)
@@ -75,7 +75,7 @@ def _not_to_upstream(forwarded: tuple[str, ...]) -> frozenset[str]:
 def to_client(
     headers: Mapping[str, str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
 ) -> CIMultiDict[str]:
-    """Pods set no cookies where they get none."""
+    """A response sets cookies only if the pod gets the client's cookies."""
     dropped = _OF_ANSWER if "cookie" in forwarded else _OF_ANSWER_WITHOUT_COOKIES
     return _crossing(headers, dropped, {REQUEST_ID: request_id, REVISION: revision})
 

@@ -1,6 +1,6 @@
-"""How a stream goes on when its server is gone: the marks beside its events, and what the next server is asked.
+"""Resuming a stream at another server: marks in its events, and headers of the request to the next server.
 
-What the gateway and the server say to each other about it stands in docs/contracts.md.
+docs/contracts.md has the protocol between gateway and server.
 """
 
 import re
@@ -26,8 +26,8 @@ MAX_TOKEN_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a client lost its stream: in an answer of this revision, after an event that the server can name.
+class ResumePoint:
+    """Where a client lost its stream: in a response of this revision, after an event that the server can name.
 
     `holder`: tag of the endpoint that sent it, empty when it is not known.
     """
@@ -41,12 +41,12 @@ class Place:
         return self.resume.partition(".")[0]
 
 
-def place(last_event_id: str) -> Place | None:
+def place(last_event_id: str) -> ResumePoint | None:
     found = _EVENT_ID.fullmatch(last_event_id)
-    return Place(unquote(found[1]), found[2], found[3] or "") if found else None
+    return ResumePoint(unquote(found[1]), found[2], found[3] or "") if found else None
 
 
-class Trail:
+class StreamProgress:
     """What of one stream is with its client: the event that came last, and the tokens behind all of them."""
 
     def __init__(self, stream: str, revision: str, holder: str, known: bytes = b"") -> None:
@@ -59,7 +59,9 @@ class Trail:
         self.moves_to(holder)
 
     @classmethod
-    def begin(cls, headers: Mapping[str, str], revision: str, holder: str, known: bytes = b"") -> "Trail | None":
+    def begin(
+        cls, headers: Mapping[str, str], revision: str, holder: str, known: bytes = b""
+    ) -> "StreamProgress | None":
         """None when the server does not mark its events: then its bytes are passed on as they are."""
         stream = headers.get(STREAM, "")
         return cls(stream, revision, holder, known) if _IS_STREAM.fullmatch(stream) else None
@@ -82,7 +84,7 @@ class Trail:
         """Events come from the endpoint of this tag from now on."""
         self._end = f".{holder}".encode()
 
-    def pass_on(self, events: bytes) -> bytes:
+    def add_ids(self, events: bytes) -> bytes:
         """Whole events with their marks → with ids for the client."""
         # One event at a time is the usual case, and this runs for every token.
         if events.find(b"\n\n") == len(events) - 2:
@@ -90,20 +92,20 @@ class Trail:
         parts = events.split(b"\n\n")
         return b"\n\n".join([*map(self._event, parts[:-1]), parts[-1]])
 
-    def goes_on(self, headers: Mapping[str, str]) -> bool:
+    def continues(self, headers: Mapping[str, str]) -> bool:
         return headers.get(STREAM) == self.stream
 
-    def ask(self, headers: CIMultiDict[str], tokens: bytes) -> tuple[CIMultiDict[str], bytes]:
+    def resume_request(self, headers: CIMultiDict[str], tokens: bytes) -> tuple[CIMultiDict[str], bytes]:
         """Headers, and tokens behind the body, that lead to the rest of the stream.
 
         Without any event yet they are those of the request itself.
         """
-        asking = headers.copy()
+        resumed = headers.copy()
         if not self._last:
-            return asking, tokens
-        asking[RESUME] = f"{self.stream}.{self._last.decode('ascii', 'replace')}"
-        asking[RESUME_BYTES] = str(len(self.tokens))
-        return asking, self.tokens
+            return resumed, tokens
+        resumed[RESUME] = f"{self.stream}.{self._last.decode('ascii', 'replace')}"
+        resumed[RESUME_BYTES] = str(len(self.tokens))
+        return resumed, self.tokens
 
     def _event(self, event: bytes) -> bytes:
         # Other comments, such as that of a crash, are no place to go on from.

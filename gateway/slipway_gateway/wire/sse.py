@@ -1,4 +1,4 @@
-"""Server-sent events at the border: only whole events are handed on, a cut stream ends with a readable error."""
+"""Server-sent events: only whole events are forwarded, and a broken stream ends with an error event."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ _MAX_PARTIAL_BYTES = 256 << 10
 
 
 class EventAligner:
-    """Holds back an unfinished event, so that an error event after a cut never lands inside of another one."""
+    """Holds back an unfinished event, so that an error event never lands inside another one."""
 
     def __init__(self) -> None:
         self._partial = b""
@@ -33,7 +33,7 @@ class EventAligner:
         return len(self._partial)
 
     def says_crashed(self) -> bool:
-        """Whether what is held back, after the last whole event, says that the engine died."""
+        """Whether the unfinished event at the end reports that the engine died."""
         return self._partial.strip() == _CRASHED
 
     def drop(self) -> None:
@@ -44,8 +44,8 @@ class EventAligner:
         return rest
 
 
-def without_crash(events: bytes) -> tuple[bytes, bool]:
-    """Events without the comment at their end that says that the engine died, and whether it was there."""
+def split_crash_comment(events: bytes) -> tuple[bytes, bool]:
+    """Events without the comment at their end that reports an engine crash, and whether it was there."""
     if events.endswith(_CRASHED + b"\n\n") and (len(events) == len(_CRASHED) + 2 or events[-len(_CRASHED) - 3] == 10):
         return events[: -len(_CRASHED) - 2], True
     return events, False

@@ -1,0 +1,111 @@
+"""Activity of each route: its last request, and requests for sleeping deployments, which the operator then wakes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..routing.table import Route
+
+MAX_CHANGED_ROUTES = 4096  # the operator polls again within moments
+_DIGITS = 18
+
+
+@dataclass(slots=True)
+class RouteActivity:
+    """Activity of one route. `present`: requests now, including held ones. `left_s`: when the last one ended."""
+
+    uid: str
+    since_s: float
+    present: int = 0
+    held: int = 0
+    left_s: float | None = None
+
+    def report(self, now_s: float) -> dict[str, Any]:
+        """`activity` of the route in `/internal/routes`."""
+        ago_s = None if self.left_s is None else round(now_s - self.left_s, 3)
+        return {
+            "held": self.held,
+            "known_s": round(now_s - self.since_s, 3),
+            "last_request_s": 0.0 if self.present else ago_s,
+        }
+
+
+class ActivityTracker:
+    """Activity of all routes. `clock` counts seconds; `incarnation` identifies the process, as in its reports."""
+
+    def __init__(self, clock: Callable[[], float], incarnation: str = "") -> None:
+        self._clock = clock
+        self._incarnation = incarnation
+        self._activity: dict[str, RouteActivity] = {}
+        self._asleep: frozenset[str] = frozenset()
+        self._waking: dict[str, None] = {}  # sleeping routes that were requested since
+        self._changes = 0
+        self._changes_by_route: dict[
+            str, int
+        ] = {}  # number of the last call about a route, for whatever reason but sleep
+        self._changed = asyncio.Event()
+
+    def follow(self, routes: Mapping[str, Route]) -> None:
+        """A new table. Routes that no longer sleep need no wake."""
+        former, now = self._activity, self._clock()
+        kept = {name: former.get(name) for name in routes}
+        self._activity = {
+            name: known if (known := kept[name]) and known.uid == route.uid else RouteActivity(route.uid, now)
+            for name, route in routes.items()
+        }
+        self._asleep = frozenset(name for name, route in routes.items() if route.asleep)
+        self._waking = {name: None for name in self._waking if name in self._asleep}
+
+    def enter(self, route: str) -> RouteActivity:
+        """A request for a route arrives; `leave` ends it."""
+        activity = self._activity.get(route) or RouteActivity("", self._clock())
+        activity.present += 1
+        self.request_wake(route)
+        return activity
+
+    def leave(self, activity: RouteActivity) -> None:
+        """A request ended, in whatever way."""
+        activity.present -= 1
+        activity.left_s = self._clock()
+
+    def request_wake(self, route: str) -> None:
+        """A sleeping route was requested: the operator is notified once."""
+        if route in self._asleep and route not in self._waking:
+            self._waking[route] = None
+            self._change()
+
+    def notify(self, route: str) -> None:
+        """The operator must look at a route."""
+        self._change()
+        self._changes_by_route.pop(route, None)
+        self._changes_by_route[route] = self._changes
+        if len(self._changes_by_route) > MAX_CHANGED_ROUTES:
+            del self._changes_by_route[next(iter(self._changes_by_route))]
+
+    def _change(self) -> None:
+        self._changes += 1
+        changed_event, self._changed = self._changed, asyncio.Event()
+        changed_event.set()
+
+    async def wait_for_changes(self, since: str, wait_s: float) -> dict[str, Any]:
+        """Routes that are to wake, and those with news since that mark: at once, or at the latest after the time."""
+        if since == self._mark:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        incarnation, _, number = since.rpartition(".")
+        ours = incarnation == self._incarnation and number.isdecimal() and len(number) <= _DIGITS
+        known = int(number) if ours else 0
+        changed = (route for route, call in self._changes_by_route.items() if call > known)
+        return {"mark": self._mark, "routes": list(dict.fromkeys([*self._waking, *changed]))}
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._incarnation}.{self._changes}"
+
+    def report(self, route: str) -> dict[str, Any]:
+        """`activity` of a route of the table."""
+        return self._activity[route].report(self._clock())

@@ -1,0 +1,38 @@
+"""Logs and counts ejections of endpoints; outlier.py decides."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from ..routing.router import RouteEndpoint
+from ..routing.table import RouteTable
+from ..telemetry.metrics import GatewayMetrics
+from .outlier import OutlierDetection, OutlierDetector
+
+log = logging.getLogger(__name__)
+_GATEWAY_FAILURES = frozenset({0, 502, 503, 504})
+
+
+class OutlierEjection:
+    """Ejections of one gateway."""
+
+    def __init__(self, rule: OutlierDetection, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+        self._outliers = OutlierDetector(rule, clock)
+        self._metrics = metrics
+        metrics.ejected.set_function(lambda: len(self.urls()))
+
+    def urls(self) -> frozenset[str]:
+        """Endpoints that are ejected now."""
+        return self._outliers.ejected()
+
+    def follow(self, table: RouteTable) -> None:
+        self._outliers.follow({url for urls in table.endpoints.values() for url in urls})
+
+    def succeeded(self, endpoint: RouteEndpoint) -> None:
+        """An endpoint answered with a status below 500."""
+        self._outliers.succeeded(endpoint.url)
+
+    def failed(self, endpoint: RouteEndpoint, status: int, peers: Sequence[str]) -> None:
+        """An endpoint answered with a status of 5xx, or 0 for no response. `peers`: ready endpoints of its revision."""
+        if self._outliers.failed(endpoint.url, peers, gateway=status in _GATEWAY_FAILURES):
+            self._metrics.ejections.labels(endpoint.model, endpoint.revision).inc()
+            log.warning("%s: endpoint %s of revision %s is ejected", endpoint.route, endpoint.url, endpoint.revision)

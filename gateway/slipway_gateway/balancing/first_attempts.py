@@ -1,0 +1,83 @@
+"""Records the outcome of every first attempt: as a metric, and as a sample for the judge."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from ..judging.outcome import ITL, OutcomeRecorder, RequestOutcome
+from ..judging.samples import GenerationSamples, Samples
+from ..routing.router import RouteEndpoint, assign_revision
+from ..routing.table import Route
+from ..telemetry.metrics import GatewayMetrics
+from .failsafe_state import FailsafeState
+from .published_table import PublishedTable
+
+# A whole response is silent while it is generated; a stream only before it begins and when something is wrong.
+WHOLE_PATIENCE = 5
+
+
+class FirstAttempts:
+    """`hung_after_s`: after this silence of a stream's server the outcome is a failure; 0: never."""
+
+    def __init__(
+        self,
+        published: PublishedTable,
+        failsafe: FailsafeState,
+        metrics: GatewayMetrics,
+        clock: Callable[[], float],
+        *,
+        hung_after_s: float,
+        max_sessions: int,
+    ) -> None:
+        self._published = published
+        self._failsafe = failsafe
+        self._metrics = metrics
+        self._clock = clock
+        self._hung_after_s = hung_after_s or math.inf
+        self.samples = Samples(max_sessions)
+
+    def record(
+        self,
+        endpoint: RouteEndpoint,
+        key: str,
+        stratum: str,
+        now_s: float,
+        *,
+        by_split: bool,
+        stream: bool = False,
+        client: str = "",
+        excused: frozenset[str] = frozenset(),
+    ) -> OutcomeRecorder:
+        """A first attempt begins: the recorder follows it and counts its outcome.
+
+        `by_split` False: a header or a pin chose the revision, so the attempt is no sample. Nor is it while the
+        failsafe changes the weights. If the assigned revision has no endpoint and another one serves the request, its
+        session counts as assigned, and the outcome counts for neither revision. `stream`: the client requested one.
+        `excused`: failures that the request itself provokes.
+        """
+        table = self._published.current
+        route = table.routes.get(endpoint.route) if table else None
+        published = table is not None and route is not None and self._failsafe.uses_published_weights(table, route)
+        own = assign_revision(route, key) if by_split and route is not None and published else ""
+        generation = self.samples.epoch(route, now_s) if route and own else None
+        counts = bool(generation and generation.assign(own, key, client, now_s))
+        here = generation if own == endpoint.revision else None
+        attempt = here.begin(endpoint.revision, key, stratum, stream=stream, counts=counts) if here else None
+
+        def count(outcome: RequestOutcome) -> None:
+            self._metrics.first_attempt(endpoint.model, endpoint.revision, outcome.bad, outcome.seconds.get(ITL))
+            if here and attempt:
+                here.count(attempt, outcome.without(excused))
+
+        def close(waited: Mapping[str, float]) -> None:
+            if here:
+                here.close(recorder, waited)
+
+        patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
+        recorder = OutcomeRecorder(now_s, count, close, streams=stream, patience_s=patience_s)
+        if here and attempt:
+            here.open(attempt, recorder)
+        return recorder
+
+    def generation(self, route: Route) -> GenerationSamples | None:
+        """Samples of the route's present generation."""
+        return self.samples.epoch(route, self._clock())

@@ -1,0 +1,60 @@
+"""Counts of requests in flight, by endpoint and by revision."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from ..routing.router import RouteEndpoint
+from ..routing.table import RouteTable
+from ..telemetry.metrics import GatewayMetrics
+from .attempt import RequestCounts
+
+
+class InFlight:
+    """Counts of one gateway. `by_url`: requests of clients in flight at each endpoint."""
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+        self._by_url: Counter[str] = Counter()
+        self._by_revision: dict[tuple[str, str], RequestCounts] = {}
+
+    @property
+    def by_url(self) -> Mapping[str, int]:
+        return self._by_url
+
+    def follow(self, table: RouteTable) -> None:
+        """Forgets routes that are gone. Revisions of a live route keep their counts: the operator compares them."""
+        for route, revision in list(self._by_revision):
+            if route not in table.routes and not self._by_revision[route, revision].inflight:
+                del self._by_revision[route, revision]
+
+    def add(self, endpoint: RouteEndpoint, *, first: bool) -> RequestCounts:
+        """An attempt begins. `first`: it is the first one of its request."""
+        counts = self._by_revision.setdefault((endpoint.route, endpoint.revision), RequestCounts())
+        counts.inflight += 1
+        counts.requests += first
+        self._by_url[endpoint.url] += 1
+        self._metrics.inflight_changed(endpoint.model, endpoint.revision, 1)
+        return counts
+
+    def remove(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None:
+        """An attempt is over."""
+        counts.inflight -= 1
+        self._by_url[endpoint.url] -= 1
+        if not self._by_url[endpoint.url]:
+            del self._by_url[endpoint.url]
+        self._metrics.inflight_changed(endpoint.model, endpoint.revision, -1)
+
+    def at(self, url: str) -> int:
+        """Requests of clients in flight at an endpoint."""
+        return self._by_url.get(url, 0)
+
+    def of_revision(self, route: str, revision: str) -> RequestCounts:
+        return self._by_revision.get((route, revision), RequestCounts())
+
+    def busy_revisions(self) -> Mapping[str, list[str]]:
+        """Revisions with requests in flight, by route."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for (route, revision), counts in self._by_revision.items():
+            if counts.inflight:
+                found[route].append(revision)
+        return found

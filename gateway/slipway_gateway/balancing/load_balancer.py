@@ -1,0 +1,196 @@
+"""Chooses an endpoint for each attempt, and reports each route to the operator."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ..judging.outcome import OutcomeRecorder
+from ..judging.samples import MAX_ENTRIES, GenerationSamples
+from ..routing.mirroring import choose_mirror
+from ..routing.router import RouteEndpoint, pick, pick_in_revision
+from ..routing.table import MirrorRouteRule, Route, RouteTable, equivalent_revisions
+from ..telemetry.metrics import GatewayMetrics
+from .activity import ActivityTracker, RouteActivity
+from .attempt import Attempt, RequestCounts
+from .ejection import OutlierEjection
+from .failsafe import AttemptResult
+from .failsafe_state import FailsafeSettings, FailsafeState
+from .first_attempts import FirstAttempts
+from .in_flight import InFlight
+from .outlier import OutlierDetection
+from .published_table import PublishedTable
+from .service import RouteServices
+
+
+class LoadBalancer:
+    """Joins the published table with the live state of its routes.
+
+    `hung_after_s`: silence of a stream's server that counts as a failure; 0: never.
+    `clock`: the event loop's, which is `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        metrics: GatewayMetrics,
+        failsafe: FailsafeSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        hung_after_s: float = 60.0,
+        incarnation: str = "",
+        outlier_detection: OutlierDetection | None = None,
+        max_sessions: int = MAX_ENTRIES,
+    ) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self.published = PublishedTable()
+        self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
+        self.in_flight = InFlight(metrics)
+        self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
+        self.activity = ActivityTracker(clock, incarnation)
+        self._services = RouteServices(clock, self.activity.notify)
+        self.first_attempts = FirstAttempts(
+            self.published, self.failsafe, metrics, clock, hung_after_s=hung_after_s, max_sessions=max_sessions
+        )
+
+    def publish(self, table: RouteTable) -> None:
+        """Replaces the route table; every part follows it."""
+        last = self.published.current or RouteTable()
+        self.in_flight.follow(table)
+        self.first_attempts.samples.keep(table.routes)
+        self.activity.follow(table.routes)
+        self._services.follow((name, route.uid, table.ready(route)) for name, route in table.routes.items())
+        self.failsafe.follow(last, table)
+        self.ejection.follow(table)
+        self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
+        self.published.publish(table)
+
+    # -- choice of an endpoint
+
+    def pick(
+        self, model: str, key: str, excluded: Collection[str], revision: str = "", **wishes: str
+    ) -> RouteEndpoint | None:
+        """As `_pick`; ejected endpoints are used only when there is no other one."""
+        ejected = self.ejection.urls()
+        if ejected and (found := self._pick(model, key, ejected.union(excluded), revision, **wishes)):
+            return found
+        return self._pick(model, key, excluded, revision, **wishes)
+
+    def _pick(
+        self,
+        model: str,
+        key: str,
+        excluded: Collection[str],
+        revision: str = "",
+        *,
+        preferred: str = "",
+        holder: str = "",
+    ) -> RouteEndpoint | None:
+        """An endpoint by weight. `preferred`: a revision that comes first. `revision`: the only one that can respond.
+
+        `holder`: tag of the endpoint that has the stream.
+        """
+        table, route, in_flight = self.published.current, self.published.find(model), self.in_flight.by_url
+        if table is None or route is None or route.asleep:
+            return None
+        if revision:
+            found = (
+                pick_in_revision(table, route, name, key, in_flight, excluded=excluded, holder=holder)
+                for name in equivalent_revisions(revision)
+            )
+            return next((one for one in found if one), None)
+        if preferred and (one := pick_in_revision(table, route, preferred, key, in_flight, excluded=excluded)):
+            return one
+        in_force = self.failsafe.weights_in_force(table, route)
+        avoided = self.failsafe.avoided_revision(route, in_force, key)
+        return pick(table, in_force, key, in_flight, excluded, avoided=avoided)
+
+    def mirror(
+        self, endpoint: RouteEndpoint, request_id: str, headers: Mapping[str, str]
+    ) -> tuple[Route, MirrorRouteRule, GenerationSamples] | None:
+        """The mirror route of a request that `endpoint` serves, and the generation that it counts in; usually None.
+
+        While the failsafe is active nothing is mirrored: that something is wrong with a revision is known already.
+        """
+        route = self.published.find(endpoint.route)
+        if route is None or not route.mirror_routes or self.failsafe.is_active(route):
+            return None
+        one = choose_mirror(route, endpoint.revision, request_id, headers)
+        generation = self.first_attempts.generation(route)
+        return (route, one, generation) if one and generation else None
+
+    def mirrors(self, endpoint: RouteEndpoint, one: MirrorRouteRule) -> bool:
+        """Whether a mirror route is still published."""
+        route = self.published.find(endpoint.route)
+        return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)
+
+    # -- requests and attempts
+
+    def enter(self, model: str) -> RouteActivity:
+        """A request for a model arrives; `activity.leave` ends it."""
+        route = self.published.find(model)
+        return self.activity.enter(route.name if route else "")
+
+    def request_wake(self, model: str) -> None:
+        """A request still waits for a model."""
+        if route := self.published.find(model):
+            self.activity.request_wake(route.name)
+
+    def ended(self, model: str, code: int, outcome: str) -> None:
+        """A request of a client is over. `drained` ones say nothing about the route."""
+        if code >= 500 and outcome != "drained" and (route := self.published.find(model)):
+            self._services.refused(route.name, outcome)
+
+    def start_attempt(
+        self, endpoint: RouteEndpoint, *, first: bool, recorder: OutcomeRecorder | None = None, client: str = ""
+    ) -> Attempt:
+        counts = self.in_flight.add(endpoint, first=first)
+        return Attempt(self, endpoint, counts, first=first, recorder=recorder, client=client)
+
+    def attempt_began(self, endpoint: RouteEndpoint, client: str) -> AttemptResult | None:
+        self._services.answered(endpoint.route)
+        route = self._route_of(endpoint)
+        return self.failsafe.attempt_began(route, endpoint, client) if route else None
+
+    def attempt_failed(self, endpoint: RouteEndpoint, result: AttemptResult | None, client: str) -> None:
+        if route := self._route_of(endpoint):
+            self.failsafe.attempt_failed(route, endpoint, result, client)
+
+    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None:
+        self.in_flight.remove(endpoint, counts)
+
+    def now(self) -> float:
+        """Seconds of the clock that outcome recorders use."""
+        return self._clock()
+
+    def _route_of(self, endpoint: RouteEndpoint) -> Route | None:
+        return self.published.current.routes.get(endpoint.route) if self.published.current else None
+
+    # -- report
+
+    def report(self) -> dict[str, Any]:
+        """`routes` of `/internal/routes`; the shape is in docs/contracts.md."""
+        table, busy = self.published.current or RouteTable(), self.in_flight.busy_revisions()
+        return {name: self._report_route(table, route, busy.get(name, [])) for name, route in table.routes.items()}
+
+    def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
+        revisions = {}
+        weights = {backend.revision: backend.weight for backend in route.backends}
+        for revision in dict.fromkeys([*table.revisions(route), *busy]):
+            counts = self.in_flight.of_revision(route.name, revision)
+            revisions[revision] = {
+                "weight": weights.get(revision, 0),
+                "endpoints": len(table.urls(route, revision)),
+                "inflight": counts.inflight,
+                "requests": counts.requests,
+                "failures": counts.failures,
+            }
+        return {
+            "uid": route.uid,
+            "generation": route.generation,
+            "digest": route.digest,
+            "revisions": revisions,
+            "failsafe": self.failsafe.report(route),
+            "activity": self.activity.report(route.name),
+            "service": self._services.report(route.name),
+            "samples": self.first_attempts.samples.report(route, self._clock()),
+        }

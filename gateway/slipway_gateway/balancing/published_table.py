@@ -1,0 +1,44 @@
+"""The route table in use, and waiting for the next one."""
+
+import asyncio
+
+from ..routing.table import Route, RouteTable, equivalent_revisions
+
+
+class PublishedTable:
+    """`current` is None until the first table is published."""
+
+    def __init__(self) -> None:
+        self.current: RouteTable | None = None
+        self._changed = asyncio.Event()
+
+    def publish(self, table: RouteTable) -> None:
+        self.current = table
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self, timeout_s: float) -> None:
+        """Returns when the next table is published, or after the time."""
+        event = self._changed
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def find(self, model: str) -> Route | None:
+        """The route of a model name or of `namespace/name`. A running request finds its route by the latter."""
+        return (self.current.models.get(model) or self.current.routes.get(model)) if self.current else None
+
+    def lists(self, model: str, revision: str) -> bool:
+        """Whether a model's route lists the revision or an equivalent one, or has endpoints of it."""
+        route = self.find(model)
+        known = self.current.revisions(route) if self.current and route else []
+        return any(name in known for name in equivalent_revisions(revision))
+
+    def urls(self, model: str, *revisions: str) -> tuple[str, ...]:
+        """Ready endpoints of revisions."""
+        route = self.find(model)
+        return (
+            tuple(url for one in revisions for url in self.current.urls(route, one)) if self.current and route else ()
+        )

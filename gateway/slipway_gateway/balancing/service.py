@@ -1,0 +1,111 @@
+"""Whether requests for a route get responses; the operator compares it with the deployment's status (pure).
+
+Counts of the last 10 to 20 seconds, by whether a server began a response (below 500) or the client got an error of 5xx.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WINDOW_S = 10.0
+# A route fails when so many requests got no response, and they are nearly all.
+LEAST, SHARE = 3, 0.9
+
+
+@dataclass(slots=True)
+class _WindowCounts:
+    answered: int = 0
+    refused: int = 0
+
+
+class RouteService:
+    """Of one route."""
+
+    __slots__ = ("_began_s", "_former", "_now", "last", "unserved_since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._former, self._now = _WindowCounts(), _WindowCounts()
+        self.last = ""  # outcome of the last request that got no response
+        self.unserved_since_s: float | None = None  # since when no listed revision has an endpoint
+
+    def answered(self, now_s: float) -> None:
+        """A server began to answer a request."""
+        self._turn(now_s)
+        self._now.answered += 1
+
+    def refused(self, now_s: float, outcome: str) -> None:
+        """A request ended with 5xx."""
+        self._turn(now_s)
+        self._now.refused += 1
+        self.last = outcome
+
+    def fails(self, now_s: float) -> bool:
+        """Whether nearly all requests got no response."""
+        answered, refused = self._sums(now_s)
+        return refused >= LEAST and refused >= SHARE * (answered + refused)
+
+    def report(self, now_s: float) -> dict[str, Any]:
+        """`service` of the route in `/internal/routes`."""
+        answered, refused = self._sums(now_s)
+        unserved_s = None if self.unserved_since_s is None else round(now_s - self.unserved_since_s, 3)
+        return {
+            "answered": answered,
+            "refused": refused,
+            "last": self.last if refused else "",
+            "unserved_s": unserved_s,
+        }
+
+    def _sums(self, now_s: float) -> tuple[int, int]:
+        self._turn(now_s)
+        return self._former.answered + self._now.answered, self._former.refused + self._now.refused
+
+    def _turn(self, now_s: float) -> None:
+        passed = int((now_s - self._began_s) / WINDOW_S)
+        if passed:
+            self._former = self._now if passed == 1 else _WindowCounts()
+            self._now, self._began_s = _WindowCounts(), self._began_s + passed * WINDOW_S
+
+
+class RouteServices:
+    """Of all routes. `notify` gets the name of a route whose requests begin or cease to be served."""
+
+    def __init__(self, clock: Callable[[], float], notify: Callable[[str], None]) -> None:
+        self._clock, self._notify = clock, notify
+        self._routes: dict[str, tuple[str, RouteService]] = {}  # uid and service by name
+        self._failing: set[str] = set()
+
+    def follow(self, routes: Iterable[tuple[str, str, bool]]) -> None:
+        """A new table: name and uid of each route, and whether any listed revision has an endpoint."""
+        former, self._routes, now_s = self._routes, {}, self._clock()
+        for name, uid, served in routes:
+            known = former.get(name)
+            one = known[1] if known and known[0] == uid else RouteService(now_s)
+            self._routes[name] = uid, one
+            before = one.unserved_since_s is None
+            if served != before:
+                one.unserved_since_s = None if served else now_s
+                if known:  # of a new one nothing else is expected
+                    self._notify(name)
+        self._failing &= self._routes.keys()
+
+    def answered(self, route: str) -> None:
+        """A server began to answer a request for a route."""
+        self._count(route, lambda one, now_s: one.answered(now_s))
+
+    def refused(self, route: str, outcome: str) -> None:
+        """A request for a route ended with 5xx."""
+        self._count(route, lambda one, now_s: one.refused(now_s, outcome))
+
+    def report(self, route: str) -> Mapping[str, Any]:
+        """`service` of a route of the table."""
+        return self._routes[route][1].report(self._clock())
+
+    def _count(self, route: str, add: Callable[[RouteService, float], None]) -> None:
+        known, now_s = self._routes.get(route), self._clock()
+        if known is None:
+            return
+        add(known[1], now_s)
+        if known[1].fails(now_s) != (route in self._failing):
+            self._failing ^= {route}
+            self._notify(route)

@@ -1,0 +1,145 @@
+"""Reads request bodies within the memory budget, with a minimum rate."""
+
+import asyncio
+
+from aiohttp import payload, web
+from aiohttp.abc import AbstractStreamWriter
+
+from ..limits.budget import SHARE, Account
+from ..settings import GatewaySettings
+from ..wire import errors
+
+# In each of these windows a body must bring its minimum.
+WINDOW_S = 10.0
+# What CPython takes for a piece of a body beside its bytes: many small ones are more than they look.
+_PIECE_BYTES = 64
+
+
+# Bytes that are sent at once: a transport copies the part that its socket does not accept.
+SLICE_BYTES = 64 << 10
+
+
+class SlicedBody(payload.Payload):
+    """A request body that is sent slice by slice without a copy."""
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(parts)
+        self._parts = parts
+        self._size = sum(map(len, parts))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._parts).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        for part in self._parts:
+            seen = memoryview(part)
+            for begin in range(0, len(part), SLICE_BYTES):
+                await writer.write(seen[begin : begin + SLICE_BYTES])
+
+
+def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
+    """The body of an upstream request. A small one is sent in one piece, which is faster."""
+    return body + tokens if len(body) + len(tokens) <= SLICE_BYTES else SlicedBody(body, tokens)
+
+
+def check_length(request: web.Request, limit_bytes: int) -> None:
+    """Refuses by the headers alone."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
+    if (request.content_length or 0) > limit_bytes:
+        raise errors.too_large(limit_bytes)
+
+
+async def read(request: web.Request, account: Account, settings: GatewaySettings) -> bytes:
+    """The whole body, held once.
+
+    Raises:
+        RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
+    """
+    check_length(request, settings.max_body_bytes)
+    now = asyncio.get_running_loop().time
+    reading = _BodyReader(account, settings, now() + settings.body_timeout_s)
+    if request.content.is_eof():
+        # Most bodies came with their head: nothing to wait for.
+        while chunk := request.content.read_nowait():
+            reading.take(chunk)
+        return reading.body()
+    try:
+        async with asyncio.timeout_at(reading.due_s(now())) as limit:
+            account.waits(reading.evicted_by(limit))
+            while chunk := await request.content.readany():
+                if reading.take(chunk):
+                    limit.reschedule(reading.due_s(now()))
+    except TimeoutError:
+        if reading.evicted:
+            raise errors.overloaded("The body came too slowly while the gateway was at its limit of memory.") from None
+        raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
+    finally:
+        account.goes_on()
+    return reading.body()
+
+
+class _BodyReader:
+    """One body on its way."""
+
+    def __init__(self, account: Account, settings: GatewaySettings, last_s: float) -> None:
+        self._account = account
+        self._limit_bytes = settings.max_body_bytes
+        self._window_bytes = settings.min_body_rate_bytes * WINDOW_S
+        self._last_s = last_s
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._in_window = 0
+        self.evicted = False
+
+    def due_s(self, now_s: float) -> float:
+        """Until when the next window's minimum must be there."""
+        return min(self._last_s, now_s + WINDOW_S) if self._window_bytes else self._last_s
+
+    def evicted_by(self, limit: asyncio.Timeout) -> "_Eviction":
+        return _Eviction(self, limit)
+
+    def take(self, chunk: bytes) -> bool:
+        """Whether a window is full."""
+        self._size += len(chunk)
+        if self._size > self._limit_bytes:
+            raise errors.too_large(self._limit_bytes)
+        if refused := self._account.grow(len(chunk) + _PIECE_BYTES):
+            raise _no_room(refused)
+        self._pieces.append(chunk)
+        self._in_window += len(chunk)
+        if self._in_window < self._window_bytes:
+            return False
+        self._in_window = 0
+        self._account.moved()
+        return True
+
+    def body(self) -> bytes:
+        # One piece is not copied.
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        return body
+
+    def drop(self) -> None:
+        self.evicted = True
+        self._pieces.clear()
+
+
+class _Eviction:
+    """Ends a body that stalls while others need its room."""
+
+    def __init__(self, reading: _BodyReader, limit: asyncio.Timeout) -> None:
+        self._reading, self._limit = reading, limit
+
+    def __call__(self) -> None:
+        self._reading.drop()
+        self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+def _no_room(reason: str) -> errors.RequestError:
+    if reason == SHARE:
+        return errors.overloaded("This client's requests are at their share of the gateway's memory.")
+    return errors.overloaded("The gateway is at its limit of memory for requests.")

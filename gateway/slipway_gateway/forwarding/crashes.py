@@ -1,0 +1,97 @@
+"""Engine crashes: suspect requests are tried one at a time, and poison requests are refused and logged."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from ..routing.router import RouteEndpoint
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest
+from ..wire import errors
+from .poison import CRASHED, POISON, RESET, Suspect, Suspects
+from .retry_state import RetryState
+
+log = logging.getLogger(__name__)
+# How long a suspect waits for an endpoint where no other one is on trial, and how often it looks.
+_TRIAL_WAIT_S, _TRIAL_PAUSE_S = 5.0, 0.02
+
+
+class CrashTracker:
+    """Crashes that one gateway saw."""
+
+    def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._suspects = Suspects(clock)
+
+    def check(self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState) -> None:
+        """Checks whether engines died on the same bytes before.
+
+        Raises:
+            RequestError: two did.
+        """
+        known = self._suspects.blamed(_suspect(outgoing))
+        if known >= POISON:
+            raise self._refused(outgoing, record)
+        if known:
+            state.suspects(self._clock() + _TRIAL_WAIT_S)
+
+    def note(
+        self,
+        outgoing: UpstreamRequest,
+        endpoint: RouteEndpoint,
+        record: RequestRecord,
+        state: RetryState,
+        *,
+        on_trial: bool,
+        reported: bool = True,
+    ) -> None:
+        """An engine died while it worked on a request. `on_trial`: before the first byte of its response.
+
+        `reported`: by its server; else the connection was reset.
+
+        Raises:
+            RequestError: enough of them did.
+        """
+        self._metrics.crashes.labels(endpoint.model, endpoint.revision).inc()
+        weight, tried = CRASHED if reported else RESET, state.suspect and on_trial
+        blamed = self._suspects.blame(_suspect(outgoing), endpoint.url, weight, sent_s=state.sent_s, on_trial=tried)
+        state.suspects(self._clock() + _TRIAL_WAIT_S)
+        if blamed >= POISON:
+            raise self._refused(outgoing, record)
+
+    def avoided(self, state: RetryState) -> Collection[str]:
+        """Endpoints that a request does not go to now, for a suspect is on trial there."""
+        waits = state.suspect and self._clock() < state.trial_until
+        return self._suspects.busy() if waits else ()
+
+    async def waits(self, state: RetryState) -> bool:
+        """Waits a moment for a trial to end; False when there is none to wait for."""
+        if not self.avoided(state):
+            return False
+        await asyncio.sleep(_TRIAL_PAUSE_S)
+        return True
+
+    @contextlib.contextmanager
+    def trial(self, url: str, state: RetryState) -> Iterator[None]:
+        """From sending a suspect to the first byte of its response."""
+        if not state.suspect:
+            yield
+            return
+        self._suspects.begin(url)
+        try:
+            yield
+        finally:
+            self._suspects.end(url)
+
+    def _refused(self, outgoing: UpstreamRequest, record: RequestRecord) -> errors.RequestError:
+        self._metrics.poison.labels(outgoing.model, record.revision).inc()
+        fields = {"request_id": record.request_id, "model": outgoing.model, "revision": record.revision}
+        digest = _suspect(outgoing).digest.hex()
+        log.warning("engines died of a request: it is refused", extra=fields | {"digest": digest})
+        return errors.crashed_engine()
+
+
+def _suspect(outgoing: UpstreamRequest) -> Suspect:
+    return Suspect(outgoing.client, outgoing.path_qs, outgoing.body)

@@ -1,0 +1,94 @@
+"""A request that waits for a deployment to wake: a stream gets comments meanwhile, and an event on failure."""
+
+import math
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ..balancing.activity import RouteActivity
+from ..routing.table import Route
+from ..telemetry.metrics import RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
+from ..wire import errors, headers
+from ..wire.sse import CONTENT_TYPE, error_event
+
+_HEADERS = {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class HeldRequest:
+    """One request. `out` is there once a first comment was sent: from then on there is no other status than 200."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        activity: RouteActivity,
+        *,
+        began_s: float,
+        every_s: float,
+    ) -> None:
+        """`began_s`: when it was taken, on the clock of `now_s` below. `every_s`: between comments; 0: none."""
+        self._request, self._call, self._record = request, outgoing, record
+        self.activity, self.began_s = activity, began_s
+        self._every_s = every_s if outgoing.stream and outgoing.writes_text and every_s > 0 else math.inf
+        self._next_s = began_s + self._every_s
+        self.out: web.StreamResponse | None = None
+        self.left = False  # the client has, as a comment showed
+
+    def until_next_s(self, route: Route | None, now_s: float) -> float:
+        """Seconds until the next comment; infinite where none is due ever."""
+        return max(0.0, self._next_s - now_s) if route and route.wake_s is not None else math.inf
+
+    async def send_comment(self, route: Route | None, now_s: float) -> None:
+        """Send the comment that is due, if one is."""
+        if route is None or self.until_next_s(route, now_s) > 0:
+            return
+        self._next_s = now_s + self._every_s
+        about = f" of about {route.wake_s} s" if route.wake_s else ""
+        try:
+            if self.out is None:
+                self.out = web.StreamResponse(headers={**_HEADERS, headers.REQUEST_ID: self._record.request_id})
+                await self.out.prepare(self._request)
+            await self.out.write(f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode())
+        except ConnectionError:
+            self.left = True
+
+    async def refuse(self, refusal: errors.RequestError) -> web.StreamResponse:
+        """The end of a stream that has begun with comments.
+
+        Raises:
+            RequestError: where nothing was sent yet.
+        """
+        if self.out is None:
+            raise refusal from None
+        return await self._end(self.out, refusal.outcome, error_event(self._call.path, refusal.code, str(refusal)))
+
+    async def refuse_response(self, response: UpstreamResponse) -> web.StreamResponse | None:
+        """Ends such a stream with an error event if the response is an error; None if the response can be relayed."""
+        if self.out is None or (response.status == 200 and response.streams_events):
+            return None
+        response.close()
+        self._record.revision = response.endpoint.revision
+        error, status = _error_of(response.start), response.status if response.status >= 400 else 502
+        code, message = str(error.get("code") or status), str(error.get("message") or "The server sent no stream.")
+        return await self._end(self.out, classify_status(status), error_event(self._call.path, code, message, status))
+
+    async def _end(self, out: web.StreamResponse, outcome: str, event: bytes) -> web.StreamResponse:
+        self._record.end(outcome, 200)
+        try:
+            await out.write(event)
+            await out.write_eof()
+        except ConnectionError:
+            self._record.end("client_closed", 499)
+        return out
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {}
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, dict) else {}

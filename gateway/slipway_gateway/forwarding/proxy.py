@@ -1,0 +1,119 @@
+"""Forwards requests: attempts until the first byte, then the response; the time of all of it is limited."""
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+
+from ..balancing.load_balancer import LoadBalancer
+from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
+from ..limits.budget import MemoryBudget
+from ..limits.container import budget_bytes, memory_limit_bytes
+from ..mirror.queue import MirrorQueue
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest
+from ..upstream.tenant_proof import TenantSigner
+from ..wire import errors
+from .crashes import CrashTracker
+from .held_request import HeldRequest
+from .relay import Relay, RelayContext
+from .resume_memory import ResumeMemory
+from .resumption import Resumption
+from .retries import Retries
+from .retry_state import RetryState
+from .sender import Sender
+
+
+class Proxy:
+    """Runs requests: it bounds their time and joins attempts, responses and mirrored copies."""
+
+    def __init__(
+        self, settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
+    ) -> None:
+        self._settings = settings
+        self._balancer = balancer
+        self._cut = False
+        # The time limit of each running request; `cut` ends requests by it.
+        self._limits: set[asyncio.Timeout] = set()
+        clock = self._clock = asyncio.get_running_loop().time
+        self.budget = _budget(settings, metrics, clock)
+        signer = TenantSigner(settings.tenant_keys_file)
+        self._crashes = CrashTracker(metrics, clock)
+        sender = Sender(balancer, session, signer, clock)
+        self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
+        memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
+        metrics.remembered.set_function(lambda: memory.size_bytes)
+        self.resumption = Resumption(settings, self._retries, memory, metrics, clock)
+        account = self.budget.open("")
+        self.mirror_queue = MirrorQueue(
+            settings, balancer, metrics, session, self._is_busy, account=account, signer=signer
+        )
+        self._shared = RelayContext(self.resumption, self.mirror_queue, self._crashes, clock, settings.stall_timeout_s)
+
+    def _is_busy(self) -> bool:
+        """Whether clients need the capacity: some wait for an endpoint, or half of `max_inflight` is in flight."""
+        return self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2
+
+    async def forward(
+        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord, *, close: bool
+    ) -> web.StreamResponse:
+        limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
+        state = RetryState(self._clock(), self._settings.max_attempts)
+        activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
+        held_request = HeldRequest(request, outgoing, record, activity, began_s=self._clock(), every_s=every_s)
+        relay: Relay | None = None
+        try:
+            async with limit:
+                self._limit(limit)
+                self._crashes.check(outgoing, record, state)
+                response = await self._retries.first_response(outgoing, record, state, held_request)
+                if (ended := await held_request.refuse_response(response)) is not None:
+                    return ended
+                relay = Relay(self._shared, request, outgoing, response, record, opened=held_request.out)
+                return await relay.run(close=close)
+        except TimeoutError:
+            if relay is None:
+                if state.recorder and not self._cut:
+                    state.recorder.fail(self._clock())
+                return await held_request.refuse(errors.draining() if self._cut else errors.timed_out())
+            return await relay.end("drained" if self._cut else "timeout")
+        except errors.RequestError as refusal:
+            return await held_request.refuse(refusal)
+        finally:
+            self._limits.discard(limit)
+            if relay:
+                relay.close()
+            if state.recorder:
+                state.recorder.abandon(self._clock())
+            self._balancer.activity.leave(activity)
+
+    def cut(self) -> None:
+        """Ends running requests: a stream with an error event, any other one with an error response."""
+        self._cut = True
+        for limit in self._limits:
+            self._limit(limit)
+
+    def _limit(self, limit: asyncio.Timeout) -> None:
+        self._limits.add(limit)
+        if self._cut and not limit.expired():
+            limit.reschedule(self._clock())
+
+
+def _budget_bytes(settings: GatewaySettings) -> int:
+    return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
+
+
+def max_sessions(settings: GatewaySettings) -> int:
+    """How many sessions are remembered for the judge: a sixteenth of the memory for requests."""
+    return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
+
+
+def _budget(settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[[], float]) -> MemoryBudget:
+    size_bytes = _budget_bytes(settings) - max_sessions(settings) * ENTRY_BYTES
+    share_bytes = size_bytes * settings.max_client_percentage // 100
+    made = MemoryBudget(size_bytes, share_bytes, clock, metrics.shed)
+    metrics.memory_budget.set(size_bytes)
+    metrics.memory_held.set_function(lambda: made.used_bytes)
+    return made

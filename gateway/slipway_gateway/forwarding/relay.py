@@ -1,0 +1,257 @@
+"""Sends one response to its client, chunk by chunk, from one server or, if that one fails, from the next."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from ..mirror.queue import MirrorQueue
+from ..routing.split import tag
+from ..telemetry.metrics import RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
+from ..wire import errors, headers
+from ..wire.resume import StreamProgress
+from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
+from .bodies import SLICE_BYTES
+from .crashes import CrashTracker
+from .resumption import Resumption
+
+_MESSAGES = {
+    "timeout": "The model stopped answering in time.",
+    "upstream_died": "The server of this answer went away, and no other one could go on with it.",
+    "request_crashed_engine": str(errors.crashed_engine()),
+    "drained": "The gateway is shutting down and the time for its last requests is over.",
+}
+_OUTCOMES = {"upstream_died": "upstream_error", "request_crashed_engine": errors.POISON}
+# Memory of a stream is counted in steps of this size.
+_STEP_BYTES = 4 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RelayContext:
+    """What all relays of a gateway share."""
+
+    resumption: Resumption
+    mirror: MirrorQueue
+    crashes: CrashTracker
+    clock: Callable[[], float]
+    stall_timeout_s: float
+
+
+class Relay:
+    """One response. After the first byte it raises only cancellation and the time limit."""
+
+    def __init__(
+        self,
+        context: RelayContext,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        response: UpstreamResponse,
+        record: RequestRecord,
+        *,
+        opened: web.StreamResponse | None = None,
+    ) -> None:
+        """`opened`: the response in which the client got comments while it waited."""
+        self._context = context
+        self._clock = context.clock
+        self._request = request
+        self._call = outgoing
+        self._answer = response
+        self._record = record
+        self._aligner = EventAligner() if response.streams_events else None
+        self._progress = self._begin_progress(response) if response.streams_events else None
+        self._done = False
+        self._crashed = False  # the server reported that its engine died
+        self._counted_bytes = 0
+        self._state = context.resumption.new_state()
+        self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
+        crossing = headers.to_client(
+            response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded
+        )
+        self._out = opened or web.StreamResponse(status=response.status, headers=crossing)
+
+    async def run(self, *, close: bool) -> web.StreamResponse:
+        out = self._out
+        try:
+            if not out.prepared:
+                await self._open(close=close)
+            self._record.first_byte = self._clock()
+            await self._stream()
+        except (ConnectionError, _StalledClient):
+            self._client_left()
+        return out
+
+    async def _open(self, *, close: bool) -> None:
+        if close:
+            self._out.force_close()
+        if not self._progress and (length := self._answer.length) is not None:
+            self._out.content_length = length
+        await self._send(self._out.prepare(self._request))
+
+    async def end(self, code: str) -> web.StreamResponse:
+        """A broken stream ends with an error event; any other one is aborted, so it never looks complete."""
+        if self._answer.attempt and code != "drained":
+            self._answer.attempt.failed()
+        self._record.end(_OUTCOMES.get(code, code), self._answer.status)
+        if not (self._aligner and self._out.prepared):
+            self._abort()
+            return self._out
+        try:
+            status = 422 if code == "request_crashed_engine" else 502
+            await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code], status)))
+            await self._send(self._out.write_eof())
+        except (ConnectionError, _StalledClient):
+            self._client_left()
+        return self._out
+
+    def close(self) -> None:
+        if self._progress and not self._done:
+            self._context.resumption.remember(self._call, self._progress)
+        self._answer.close()
+        if self._mirrored:
+            self._context.mirror.passed()
+
+    def _begin_progress(self, response: UpstreamResponse) -> StreamProgress | None:
+        endpoint = response.endpoint
+        return StreamProgress.begin(response.headers, endpoint.revision, tag(endpoint.url), self._call.tokens)
+
+    async def _stream(self) -> None:
+        while gone := await self._copy():
+            try:
+                resumed = await self._resume()
+            except errors.RequestError as poison:
+                resumed, gone = False, poison.code
+            if not resumed:
+                await self.end(gone)
+                return
+        # The server is done: whatever the client does now does not change the outcome.
+        self._complete()
+        if self._aligner and (rest := self._aligner.flush()):
+            await self._send(self._out.write(rest))
+        await self._send(self._out.write_eof())
+        self._done = True
+        self._record.end(classify_status(self._answer.status), self._answer.status)
+        if self._mirrored:
+            self._context.mirror.offer(self._mirrored)
+
+    async def _copy(self) -> str:
+        """Forwards the response to its end; returns why it broke off, else an empty string."""
+        chunk, rest, recorder = self._answer.start, self._answer.rest, self._answer.recorder
+        while chunk:
+            if recorder:
+                recorder.server_sent(self._clock())
+            if ready := self._ready(chunk):
+                await self._write_slices(ready)
+                if self._aligner and ready.endswith(DONE):
+                    self._stream_complete()
+            if rest is None:
+                break
+            if recorder:
+                recorder.wait_for_server(self._clock())
+            try:
+                chunk = await rest.content.readany()
+            except aiohttp.ServerTimeoutError:
+                return "" if self._record.whole else "timeout"
+            except (aiohttp.ClientError, OSError):
+                return "" if self._record.whole else "upstream_died"
+        return ""
+
+    def _stream_complete(self) -> None:
+        """The client has the last event of the stream."""
+        self._complete()
+        self._record.end(classify_status(self._answer.status), self._answer.status)
+        self._record.whole = True
+
+    def _complete(self) -> None:
+        response = self._answer
+        if response.recorder is None:
+            return
+        now_s, wants_json = self._clock(), self._call.wants_json
+        if self._aligner:
+            response.recorder.complete_stream(now_s, wants_json=wants_json)
+        else:
+            readable = response.rest is None and self._call.writes_text
+            response.recorder.complete(response.start if readable else None, now_s, wants_json=wants_json)
+
+    def _ready(self, chunk: bytes) -> bytes:
+        if self._aligner is None:
+            return chunk
+        events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
+        if events and (recorder := self._answer.recorder):
+            recorder.add_events(events, self._clock())
+        if events and self._mirrored:
+            self._mirrored.add_part(events)
+        if events and self._progress:
+            events = self._progress.add_ids(events)
+        self._count(self._aligner.held_bytes + (self._progress.size_bytes if self._progress else 0))
+        return events
+
+    def _count(self, held_bytes: int) -> None:
+        """Counts what a stream keeps: tokens for another server, and the beginning of an event."""
+        more = held_bytes - self._counted_bytes
+        if more < _STEP_BYTES:
+            return
+        if self._call.account.grow(more):
+            if self._progress:
+                self._progress.forget()
+            return
+        self._counted_bytes = held_bytes
+
+    async def _write_slices(self, data: bytes) -> None:
+        """Sends long data in slices, because a transport copies what it cannot send. A client that does not read may be
+        evicted when others need the room."""
+        if len(data) <= SLICE_BYTES:
+            await self._send(self._out.write(data))
+            return
+        account = self._call.account
+        account.waits(self._abort)
+        try:
+            for begin in range(0, len(data), SLICE_BYTES):
+                await self._send(self._out.write(data[begin : begin + SLICE_BYTES]))
+                account.moved()
+        finally:
+            account.goes_on()
+
+    async def _resume(self) -> bool:
+        broken = self._answer
+        if self._aligner and (self._crashed or self._aligner.says_crashed()):
+            # The request may be poison although its response has begun.
+            self._crashed = False
+            self._aligner.drop()
+            self._context.crashes.note(self._call, broken.endpoint, self._record, self._state, on_trial=False)
+        if not self._progress or not self._aligner:
+            return False
+        if broken.attempt:
+            broken.attempt.failed()
+        if broken.rest:
+            broken.rest.close()
+        # The attempt ends when the next server has the stream: a revision with a stream in flight keeps its pods.
+        rest = await self._context.resumption.resume(self._call, self._progress, broken, self._record, self._state)
+        if rest is None:
+            return False
+        broken.close()
+        self._answer = rest
+        self._progress.moves_to(tag(rest.endpoint.url))
+        self._aligner.drop()
+        return True
+
+    async def _send(self, write: Awaitable[object]) -> None:
+        try:
+            async with asyncio.timeout(self._context.stall_timeout_s):
+                await write
+        except TimeoutError:
+            raise _StalledClient from None
+
+    def _client_left(self) -> None:
+        self._record.left()
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+class _StalledClient(Exception):
+    pass

@@ -1,0 +1,157 @@
+"""Attempts of a request until one gives a first byte; meanwhile the request may wait for an endpoint."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from ..balancing.load_balancer import LoadBalancer
+from ..judging.outcome import OutcomeRecorder
+from ..routing.router import RouteEndpoint
+from ..routing.table import Route
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..wire import errors
+from .crashes import CrashTracker
+from .held_request import HeldRequest
+from .retry_state import RetryState
+from .sender import Sender
+
+_MAX_PAUSE_S = 1.0
+
+
+class Retries:
+    """Attempts of all requests of one gateway. `held`: requests that wait for an endpoint now."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        sender: Sender,
+        crashes: CrashTracker,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._balancer = balancer
+        self._metrics = metrics
+        self._sender = sender
+        self._crashes = crashes
+        self._clock = clock
+        self.held = 0
+
+    async def first_response(
+        self,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        state: RetryState,
+        held_request: HeldRequest | None = None,
+    ) -> UpstreamResponse:
+        """`held_request`: None for a stream whose response has begun."""
+        while state.spent < state.limit:
+            endpoint = self._pick(outgoing, state)
+            if endpoint is None and await self._crashes.waits(state):
+                continue
+            if endpoint is None:
+                if state.waits_in_vain or not await self._hold(outgoing, state, held_request):
+                    break
+                continue
+            record.revision = endpoint.revision
+            first = not (state.attempts or state.resumes)
+            if first:
+                state.recorder = self._recorder(outgoing, endpoint)
+            state.sent_s = self._clock()
+            with self._crashes.trial(endpoint.url, state):
+                result = await self._sender.attempt(outgoing, endpoint, state.recorder if first else None)
+            if isinstance(result, UpstreamResponse):
+                return result
+            state.note(endpoint.url, result)
+            self._metrics.retried(endpoint.model, endpoint.revision, result.reason)
+            # For a resumed stream a reset alone is too little evidence: `max_resumes` bounds it.
+            if result.crashed and (result.response or not state.resumes):
+                self._crashes.note(
+                    outgoing, endpoint, record, state, on_trial=True, reported=result.response is not None
+                )
+        return self._give_up(outgoing, state)
+
+    def _pick(self, outgoing: UpstreamRequest, state: RetryState) -> RouteEndpoint | None:
+        avoided = self._crashes.avoided(state)
+        excluded = state.tried.union(avoided) if avoided else state.tried
+        return self._balancer.pick(
+            outgoing.whose,
+            outgoing.key,
+            excluded,
+            outgoing.revision,
+            preferred=outgoing.preferred,
+            holder=outgoing.holder,
+        )
+
+    def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> OutcomeRecorder:
+        return self._balancer.first_attempts.record(
+            endpoint,
+            outgoing.key,
+            outgoing.stratum,
+            self._clock(),
+            by_split=outgoing.by_split,
+            stream=outgoing.stream,
+            client=outgoing.client,
+            excused=outgoing.excused,
+        )
+
+    def _give_up(self, outgoing: UpstreamRequest, state: RetryState) -> UpstreamResponse:
+        if state.last is None:
+            gone = outgoing.revision and not self._balancer.published.lists(outgoing.whose, outgoing.revision)
+            if gone:
+                raise errors.stream_gone()
+            route = self._balancer.published.find(outgoing.whose)
+            expected_s = route.wake_s if route else None
+            raise (
+                errors.no_endpoint(outgoing.model) if expected_s is None else errors.asleep(outgoing.model, expected_s)
+            )
+        if state.last.response is None:
+            raise errors.unreachable(state.last.reason)
+        return state.last.response
+
+    async def _hold(self, outgoing: UpstreamRequest, state: RetryState, held_request: HeldRequest | None) -> bool:
+        """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
+        now, route = self._clock(), self._balancer.published.find(outgoing.whose)
+        state.wakes |= route is not None and route.wake_s is not None
+        if held_request:
+            # A request that arrived during sleep keeps its waiting time after the wake, until the endpoints are known.
+            state.hold_until = max(state.hold_until, held_request.began_s + self._hold_s(route))
+        left = state.hold_until - now
+        # A stream that is half answered keeps the place that it has; it came in by `max_inflight`.
+        if left <= 0 or (self.held >= self._settings.max_held and not state.resumes):
+            return False
+        # An endpoint that failed is tried again after a pause; without endpoints only a new table helps.
+        pause_s = min(left, state.pause_s) if state.tried else left
+        with self._holding(held_request):
+            await self._balancer.published.changed(
+                min(pause_s, held_request.until_next_s(route, now)) if held_request else pause_s
+            )
+        if held_request:
+            self._balancer.request_wake(outgoing.whose)
+            await held_request.send_comment(self._balancer.published.find(outgoing.whose), self._clock())
+            if held_request.left:
+                return False
+        state.pause_s = min(state.pause_s * 2, _MAX_PAUSE_S)
+        state.tried.clear()
+        return True
+
+    @contextlib.contextmanager
+    def _holding(self, held_request: HeldRequest | None) -> Iterator[None]:
+        activity = held_request.activity if held_request else None
+        self.held += 1
+        self._metrics.held.inc()
+        if activity:
+            activity.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+            self._metrics.held.dec()
+            if activity:
+                activity.held -= 1
+
+    def _hold_s(self, route: Route | None) -> float:
+        return self._settings.hold_timeout_s if route is None or route.hold_s is None else route.hold_s

@@ -1,0 +1,63 @@
+"""Attempts of one request so far, and how many remain."""
+
+from dataclasses import dataclass, field
+
+from ..judging.outcome import OutcomeRecorder
+from ..upstream.exchange import UpstreamResponse
+
+FIRST_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailure:
+    """Why an attempt may be repeated elsewhere. `response` is what to relay when nothing better comes."""
+
+    reason: str
+    sent: bool = True
+    response: UpstreamResponse | None = None
+    crashed: bool = False  # the engine died with the request in flight
+
+    @property
+    def busy(self) -> bool:
+        return self.reason == "429"
+
+
+@dataclass(slots=True)
+class RetryState:
+    """Attempts of one request so far."""
+
+    hold_until: float
+    limit: int
+    pause_s: float = FIRST_PAUSE_S
+    attempts: int = 0
+    spent: int = 0
+    sent_s: float = 0.0  # when the last attempt began
+    tried: set[str] = field(default_factory=set)
+    last: AttemptFailure | None = None
+    resumes: bool = False
+    wakes: bool = False  # it waited for a deployment to wake
+    recorder: OutcomeRecorder | None = None
+    suspect: bool = False  # an engine died with it in flight
+    trial_until: float = 0.0  # it waits for an endpoint of its own until then
+
+    def suspects(self, trial_until: float) -> None:
+        """From now on the request goes to endpoints without another suspect, if one is free in time."""
+        self.suspect, self.trial_until = True, trial_until
+
+    def again(self, broken_url: str, hold_until: float) -> None:
+        self.spent += 1
+        self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
+        self.tried = {broken_url}
+
+    def note(self, url: str, fault: AttemptFailure) -> None:
+        self.attempts += 1
+        self.tried.add(url)
+        self.last = fault
+        # A refusal costs a stream only time, but a server that died counts. A refusal does not
+        # it count against a wake: endpoints may still be those of pods that left when the deployment fell asleep.
+        self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.response)
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether the request fails at once because all servers are busy. A stream that has begun waits."""
+        return self.last is not None and self.last.busy and not self.resumes

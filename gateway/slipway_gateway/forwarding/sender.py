@@ -1,0 +1,116 @@
+"""One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
+
+from collections.abc import Callable
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from ..balancing.attempt import Attempt
+from ..balancing.load_balancer import LoadBalancer
+from ..judging.outcome import OutcomeRecorder
+from ..limits.budget import Account
+from ..routing.router import RouteEndpoint
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.session import read_at_least
+from ..upstream.tenant_proof import TenantSigner
+from ..wire import errors, responses
+from .bodies import make_body
+from .retry_state import AttemptFailure
+
+RETRIED_STATUSES = frozenset({429, 502, 503})
+# A whole response up to this size is read before its first byte is sent: if its server dies meanwhile, the client still
+# gets a clean 502.
+_MAX_WHOLE_BYTES = 1 << 20
+_MAX_REFUSAL_BYTES = 64 << 10
+_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+class Sender:
+    """Sends attempts and counts how they went."""
+
+    def __init__(
+        self, balancer: LoadBalancer, session: aiohttp.ClientSession, signer: TenantSigner, clock: Callable[[], float]
+    ) -> None:
+        self._balancer = balancer
+        self._session = session
+        self._signer = signer
+        self._clock = clock
+
+    async def attempt(
+        self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, recorder: OutcomeRecorder | None
+    ) -> UpstreamResponse | AttemptFailure:
+        """`recorder`: of the first attempt alone."""
+        attempt = self._balancer.start_attempt(
+            endpoint, first=recorder is not None, recorder=recorder, client=outgoing.client
+        )
+        raw: aiohttp.ClientResponse | None = None
+        done = False
+        try:
+            raw = await self._post(outgoing, endpoint)
+            result = await self._read_start(endpoint, raw, attempt, outgoing.account)
+            done = isinstance(result, UpstreamResponse)
+            return result
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            attempt.failed()
+            self._no_answer(endpoint)
+            return AttemptFailure("connect", sent=False)
+        except TimeoutError:
+            attempt.failed()
+            raise
+        except (aiohttp.ClientError, OSError):
+            attempt.failed()
+            # One that is about to leave is gone for other reasons; and a response that has begun has its own bounds.
+            listed = endpoint.url in self._no_answer(endpoint)
+            return AttemptFailure("reset", crashed=listed and raw is None)
+        finally:
+            if not done:
+                attempt.release()
+                if raw is not None:
+                    raw.close()
+
+    def _no_answer(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
+        """An endpoint did not answer; returns the endpoints of its revision that take new requests."""
+        ready = self._ready_urls(endpoint)
+        self._balancer.ejection.failed(endpoint, 0, ready)
+        return ready
+
+    def _answered(self, endpoint: RouteEndpoint, status: int) -> None:
+        if status < 500:
+            self._balancer.ejection.succeeded(endpoint)
+        else:
+            self._balancer.ejection.failed(endpoint, status, self._ready_urls(endpoint))
+
+    def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
+        return self._balancer.published.urls(endpoint.model, endpoint.revision)
+
+    async def _post(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> aiohttp.ClientResponse:
+        self._signer.sign(outgoing.headers, endpoint.route)
+        return await self._session.post(
+            URL(endpoint.url + outgoing.path_qs, encoded=True),
+            data=make_body(outgoing.body, outgoing.tokens),
+            headers=outgoing.headers,
+            allow_redirects=False,
+            skip_auto_headers=_AUTOMATIC_HEADERS,
+        )
+
+    async def _read_start(
+        self, endpoint: RouteEndpoint, raw: aiohttp.ClientResponse, attempt: Attempt, account: Account
+    ) -> UpstreamResponse | AttemptFailure:
+        status = raw.status
+        whole = raw.content_length is not None or raw.content_type == "application/json"
+        wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
+        start = await read_at_least(raw, wanted, account)
+        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start)
+        if status >= 500 and not responses.is_deadline_exceeded(start):
+            attempt.failed(start)
+        elif status != 200 and attempt.recorder:
+            attempt.recorder.refuse(self._clock())
+        self._answered(endpoint, status)
+        if status in RETRIED_STATUSES:
+            return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.says_crashed(start))
+        if status < 500:
+            attempt.began()
+        response.rest = None if raw.content.at_eof() else raw
+        response.attempt = attempt
+        return response

@@ -1,0 +1,163 @@
+"""The outcome of one first attempt: observed while its response passes, reported once at its end (pure).
+
+Retries and resumed streams hide a bad server from clients; they do not change this outcome. A silence that lasts too
+long is a failure as soon as it does, also while the response has not ended. `seconds_so_far` gives lower bounds of the
+latencies at any time.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..wire import responses
+from ..wire.responses import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
+from ..wire.sse import DONE
+
+TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
+_SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutcome:
+    """Kinds of failure (`responses.KINDS`) and, for a complete response, seconds by measure."""
+
+    bad: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def without(self, excused: frozenset[str]) -> "RequestOutcome":
+        """The same without the kinds of failure that the request itself provokes."""
+        if excused.isdisjoint(self.bad):
+            return self
+        return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
+
+
+def _ignore(waited: Mapping[str, float]) -> None:
+    """For an attempt that is no sample."""
+
+
+class OutcomeRecorder:
+    """Records one first attempt. An attempt whose client left has no outcome. Times are in seconds.
+
+    Args:
+        begun_s: when it began.
+        on_outcome: gets the outcome, once.
+        on_end: gets, at the end in any case, lower bounds of the measures that the outcome has no value of.
+        streams: whether the client requested a stream.
+        patience_s: how long its server may be silent.
+    """
+
+    __slots__ = (
+        "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
+        "_silent_since_s", "_streams", "_tail",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        begun_s: float,
+        on_outcome: Callable[[RequestOutcome], None],
+        on_end: Callable[[Mapping[str, float]], None] = _ignore,
+        *,
+        streams: bool = False,
+        patience_s: float = math.inf,
+    ) -> None:
+        self._begun_s = self._silent_since_s = begun_s
+        self._on_outcome: Callable[[RequestOutcome], None] | None = on_outcome
+        self._on_end: Callable[[Mapping[str, float]], None] | None = on_end
+        self._streams = streams
+        self._patience_s = patience_s
+        self._first_s = self._last_s = 0.0
+        self._events = 0  # after those that came first
+        self._tail = bytearray()
+        self._cut = False
+
+    # -- while it runs
+
+    def add_events(self, events: bytes, now_s: float) -> None:
+        """Events of a stream passed. It runs for every token, so it parses nothing."""
+        tail = self._tail
+        tail += events
+        if len(tail) > TAIL_BYTES + _SLACK_BYTES:
+            del tail[:-TAIL_BYTES]
+            self._cut = True
+        if events == DONE:
+            # The end of the stream is no token: it would make short responses look faster than long ones.
+            return
+        if not self._first_s:
+            self._first_s = now_s
+        else:
+            self._events += (events.count(b"\n\n") or events.count(b"\r\n\r\n") or 1) - events.endswith(DONE)
+        self._last_s = now_s
+
+    def server_sent(self, now_s: float) -> None:
+        """The server sent something: its silence is not measured until `wait_for_server`."""
+        self.check_silence(now_s)
+        self._silent_since_s = math.inf
+
+    def wait_for_server(self, now_s: float) -> None:
+        """The gateway waits for the server again."""
+        self._silent_since_s = now_s
+
+    def check_silence(self, now_s: float) -> None:
+        """Reports a silence that is too long, whether it is over or not: later events do not change the outcome."""
+        if now_s - self._silent_since_s > self._patience_s:
+            self._report(RequestOutcome((ERRORS, HUNG)))
+
+    def seconds_so_far(self, now_s: float) -> dict[str, float]:
+        """Lower bounds of the measures, in seconds."""
+        found = {E2E: now_s - self._begun_s}
+        if self._first_s or self._streams:
+            found[TTFT] = (self._first_s or now_s) - self._begun_s
+        return found
+
+    # -- its end
+
+    def fail(self, now_s: float, body: bytes = b"") -> None:
+        """No response, one with status 500 or above (its `body` may have details), or one that broke off."""
+        why = (NON_FINITE,) if body and NON_FINITE in responses.find_failures(body) else ()
+        self._end(RequestOutcome((ERRORS, *why)), now_s)
+
+    def refuse(self, now_s: float) -> None:
+        """A response that is neither success nor failure: 429 and the like are due to the request."""
+        self._end(RequestOutcome(), now_s)
+
+    def abandon(self, now_s: float) -> None:
+        """The request is over: its client left, or the outcome is known."""
+        self._end(None, now_s)
+
+    def complete(self, body: bytes | None, now_s: float, *, wants_json: bool = False) -> None:
+        """A response of status 200 that is no stream came to its end; `body` None: nothing is read from it."""
+        bad = () if body is None or self._on_outcome is None else responses.find_failures(body, wants_json=wants_json)
+        self._succeeded(bad, {E2E: now_s - self._begun_s}, now_s)
+
+    def complete_stream(self, now_s: float, *, wants_json: bool = False) -> None:
+        """A stream of status 200 ended, with or without a final event."""
+        bad: tuple[str, ...] = ()
+        if self._on_outcome:
+            bad = responses.find_failures_in_stream(bytes(self._tail), complete=not self._cut, wants_json=wants_json)
+        seconds = {E2E: now_s - self._begun_s}
+        if self._first_s:
+            seconds[TTFT] = self._first_s - self._begun_s
+        if self._events > 0:
+            seconds[ITL] = (self._last_s - self._first_s) / self._events
+        self._succeeded(bad, seconds, now_s)
+
+    def _succeeded(self, bad: tuple[str, ...], seconds: Mapping[str, float], now_s: float) -> None:
+        # The time until a response failed is not the time that a response takes.
+        self._end(RequestOutcome(bad) if ERRORS in bad else RequestOutcome(bad, seconds), now_s)
+
+    def _end(self, outcome: RequestOutcome | None, now_s: float) -> None:
+        self.check_silence(now_s)
+        first = self._report(outcome)
+        on_end, self._on_end = self._on_end, None
+        if on_end:
+            known = outcome.seconds if outcome and first else {}
+            on_end(
+                {measure: seconds for measure, seconds in self.seconds_so_far(now_s).items() if measure not in known}
+            )
+
+    def _report(self, outcome: RequestOutcome | None) -> bool:
+        """Whether this is the first outcome: later ones are ignored. `outcome` is None when the client left."""
+        on_outcome, self._on_outcome = self._on_outcome, None
+        if on_outcome and outcome:
+            on_outcome(outcome)
+        return on_outcome is not None

@@ -1,0 +1,245 @@
+"""Counts of first attempts that the split routed, by generation and revision, for the operator's judge (pure).
+
+Counts only grow. A request belongs to the generation at whose weights it was assigned, however long it takes: the
+share of bad events of a revision is compared with the share of requests that these weights gave it. One that has not
+ended counts as assigned, and with lower bounds of its latencies.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..routing.table import Route
+from ..wire.responses import KINDS
+from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
+from .units import SessionMemory, Units
+
+GENERATIONS = 4
+TEXT, TOKENS = COMPARISONS = ("text", "tokens")
+# Sessions of all routes and generations together that are remembered.
+MAX_ENTRIES = 262_144
+ENTRY_BYTES = 96
+_SMALL_BYTES, _MEDIUM_BYTES = 4 << 10, 32 << 10
+
+
+def _geometric(first_s: float, count: int, ratio: float = 1.1) -> tuple[float, ...]:
+    return tuple(float(f"{first_s * ratio**n:.3g}") for n in range(count))
+
+
+# Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. Longer times are in one more bucket. A judge's limit
+# is one of these, so wide buckets would hide a version that is a fifth slower: its latencies and stable's in one.
+BOUNDS: Mapping[str, tuple[float, ...]] = {
+    TTFT: _geometric(0.01, 99),
+    ITL: _geometric(0.001, 83),
+    E2E: _geometric(0.02, 115),
+}
+
+
+def stratum(size_bytes: int, *, stream: bool) -> str:
+    """Requests that are compared with one another. Known before a revision is chosen, so it cannot depend on it."""
+    size = "b<4k" if size_bytes < _SMALL_BYTES else "b<32k" if size_bytes < _MEDIUM_BYTES else "b>=32k"
+    return f"{size},{'stream' if stream else 'whole'}"
+
+
+class LatencyHistograms:
+    """Seconds by measure and stratum, in buckets."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[int]]] = {measure: {} for measure in MEASURES}
+
+    def add(self, measure: str, at: str, seconds: float) -> None:
+        bounds = BOUNDS[measure]
+        self._found[measure].setdefault(at, [0] * (len(bounds) + 1))[bisect_left(bounds, seconds)] += 1
+
+    def copy(self) -> "LatencyHistograms":
+        made = LatencyHistograms()
+        made._found = {name: {at: [*counts] for at, counts in strata.items()} for name, strata in self._found.items()}
+        return made
+
+    def report(self) -> dict[str, dict[str, list[int]]]:
+        """Without the empty buckets above the last one that is not: most latencies lie far below the last bound."""
+        return {name: {at: _trimmed(counts) for at, counts in strata.items()} for name, strata in self._found.items()}
+
+
+def _trimmed(counts: list[int]) -> list[int]:
+    size = len(counts)
+    while size and not counts[size - 1]:
+        size -= 1
+    return counts[:size]
+
+
+@dataclass(slots=True)
+class RevisionSamples:
+    """Of one revision: sessions assigned to it, those of which a first attempt ended, their bad events, times.
+
+    `requests` are all first attempts that ended, also those that no other counter takes.
+    """
+
+    assigned: int = 0
+    requests: int = 0
+    units: int = 0
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    slow: LatencyHistograms = field(default_factory=LatencyHistograms)
+    late: LatencyHistograms = field(
+        default_factory=LatencyHistograms
+    )  # lower bounds, of attempts that ended without a measured time
+
+    def report(self, late: LatencyHistograms) -> dict[str, Any]:
+        return {
+            "assigned": self.assigned,
+            "requests": self.requests,
+            "units": self.units,
+            "events": dict(self.events),
+            "slow": self.slow.report(),
+            "late": late.report(),
+        }
+
+
+@dataclass(slots=True)
+class ShadowCounts:
+    """Mirrored requests that canary and a second stable pod answered too, by which of them differs more from stable."""
+
+    pairs: int = 0
+    canary_only: int = 0
+    second_only: int = 0
+    both: int = 0  # as much as one another
+    no_floor: int = 0  # that only canary answered, for stable has one pod; not among the pairs
+    no_floor_differs: int = 0
+
+    def count(self, canary: int, second: int | None) -> None:
+        """How much each differs: 0 or 1 for a text, a number of tokens."""
+        if second is None:
+            self.no_floor += 1
+            self.no_floor_differs += canary > 0
+            return
+        self.pairs += 1
+        self.canary_only += canary > second
+        self.second_only += second > canary
+        self.both += canary == second > 0
+
+
+_OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedAttempt:
+    """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it.
+
+    `counts`: whether its session is one that the judge looks at.
+    """
+
+    revision: str
+    key: str
+    stratum: str
+    measures: frozenset[str]
+    counts: bool = True
+
+
+class GenerationSamples:
+    """One generation of a route's weights."""
+
+    def __init__(self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None) -> None:
+        self.generation, self.digest = route.generation, route.digest
+        self._weights = {backend.revision: backend.weight for backend in route.backends}
+        self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
+        self._shadow: dict[str, dict[str, ShadowCounts]] = {}
+        self._units = Units(self._weights, begun_s, room)
+        self._open: dict[OutcomeRecorder, CountedAttempt] = {}
+
+    def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
+        """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
+        self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
+
+    def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
+        """The split gave a request to this revision, whether it has an endpoint for it or not: whether it may count."""
+        new, counts = self._units.assign(revision, key, client, now_s)
+        self._revisions[revision].assigned += new
+        return counts
+
+    def begin(self, revision: str, key: str, at: str, *, stream: bool, counts: bool = True) -> CountedAttempt:
+        """A first attempt at the revision that the split chose; `key`: of the session; `at`: the stratum."""
+        possible = (_OF_STREAM if stream else _OF_WHOLE) if counts else frozenset[str]()
+        measures = frozenset(measure for measure in possible if self._units.first(key, measure))
+        return CountedAttempt(revision, key, at, measures, counts)
+
+    def open(self, attempt: CountedAttempt, recorder: OutcomeRecorder) -> None:
+        """The attempt began. Open attempts are kept only if there is another revision to compare with."""
+        if len(self._revisions) > 1:
+            self._open[recorder] = attempt
+
+    def close(self, recorder: OutcomeRecorder, waited: Mapping[str, float]) -> None:
+        """The attempt is over; for these measures only lower bounds are known."""
+        if attempt := self._open.pop(recorder, None):
+            _add_late(self._revisions[attempt.revision].late, attempt, waited)
+
+    def count(self, attempt: CountedAttempt, outcome: RequestOutcome) -> None:
+        """The attempt ended, or its server was silent for too long."""
+        counts = self._revisions[attempt.revision]
+        counts.requests += 1
+        if not attempt.counts:
+            return
+        counts.units += self._units.first_end(attempt.key)
+        for kind in outcome.bad:
+            counts.events[kind] += self._units.first(attempt.key, kind)
+        for measure in attempt.measures & outcome.seconds.keys():
+            counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
+
+    def end(self) -> None:
+        """The generation is no longer reported: its memory is freed."""
+        self._units.end()
+
+    def report(self, now_s: float) -> dict[str, Any]:
+        """Counts as they are now, with lower bounds for attempts that have not ended."""
+        late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
+        for recorder, attempt in self._open.items():
+            recorder.check_silence(now_s)
+            _add_late(late[attempt.revision], attempt, recorder.seconds_so_far(now_s))
+        revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
+        shadow = {name: {by: asdict(pairs) for by, pairs in found.items()} for name, found in self._shadow.items()}
+        weights = dict(self._weights)
+        return {"generation": self.generation, "weights": weights, "revisions": revisions, "shadow": shadow}
+
+
+def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
+    for measure in attempt.measures & waited.keys():
+        # Of one below the first bound nothing is known yet.
+        if waited[measure] > BOUNDS[measure][0]:
+            late.add(measure, attempt.stratum, waited[measure])
+
+
+class Samples:
+    """The last `GENERATIONS` of each route under which requests were assigned."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
+        self._room = SessionMemory(max_entries)
+        self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
+
+    def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
+        """Samples of the route's present generation. A request that outlives its generation still counts there.
+
+        None under a table that has a generation which counted for another table, as after an old status
+        was restored: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        """
+        epochs = self._epochs.setdefault((route.name, route.uid), [])
+        if not epochs or epochs[-1].generation < route.generation:
+            epochs.append(GenerationSamples(route, now_s, self._room))
+            for old in epochs[:-GENERATIONS]:
+                old.end()
+            del epochs[:-GENERATIONS]
+        last = epochs[-1]
+        return last if (last.generation, last.digest) == (route.generation, route.digest) else None
+
+    def keep(self, routes: Mapping[str, Route]) -> None:
+        """Forgets routes that are gone, and former objects of the same name."""
+        kept = {(route.name, route.uid) for route in routes.values()}
+        for gone in self._epochs.keys() - kept:
+            for epoch in self._epochs.pop(gone):
+                epoch.end()
+
+    def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
+        """The oldest first; the shape is in docs/contracts.md."""
+        return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]

@@ -1,0 +1,172 @@
+"""One memory budget for all requests, with a share for each client (pure).
+
+Bodies, whole responses, tokens of streams and mirrored copies count until their request ends. When there is no room,
+caches are freed first. Then stalled clients are evicted: those whose body does not arrive, and those that do not read
+their response. Only then are requests refused.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+
+# A client that moved within this time is not stalled, however little room there is.
+STALLED_S = 1.0
+# Clients that do not move are looked at in the order in which they stopped; no more of them at a time.
+_EVICTED_AT_A_TIME = 64
+TOTAL, SHARE, STALLED = REASONS = ("total", "share", "stalled")
+
+Reclaim = Callable[[int], int]
+
+
+class Account:
+    """The bytes that one request holds. Closing gives all of them back; what comes after that counts for nothing."""
+
+    __slots__ = ("_budget", "_closed", "_evict", "client", "held_bytes")
+
+    def __init__(self, budget: "MemoryBudget", client: str) -> None:
+        self._budget = budget
+        self.client = client
+        self.held_bytes = 0
+        self._evict: Callable[[], None] | None = None
+        self._closed = False
+
+    def __enter__(self) -> "Account":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def grow(self, size_bytes: int) -> str:
+        """Empty when there is room, which is then taken; else which of `REASONS` it is refused for."""
+        return "" if self._closed else self._budget.take(self, size_bytes)
+
+    def force(self, size_bytes: int) -> None:
+        """Counts bytes that are in memory already; they take room from others."""
+        if not self._closed:
+            self._budget.add(self, size_bytes)
+
+    def shrink(self, size_bytes: int) -> None:
+        if not self._closed:
+            self._budget.add(self, -min(size_bytes, self.held_bytes))
+
+    def waits(self, evict: Callable[[], None]) -> None:
+        """The request waits for its client to send or to read; `evict` ends it when others need the room."""
+        if not self._closed:
+            self._evict = evict
+            self._budget.stopped(self)
+
+    def moved(self) -> None:
+        """The client sent or read something."""
+        if self._evict and not self._closed:
+            self._budget.stopped(self)
+
+    def goes_on(self) -> None:
+        """The request no longer waits for its client."""
+        self._evict = None
+        self._budget.moving(self)
+
+    def evict(self) -> None:
+        evict, self._evict = self._evict, None
+        self.close()
+        if evict:
+            evict()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._budget.add(self, -self.held_bytes)
+            self._budget.moving(self)
+            self._closed = True
+
+
+class MemoryBudget:
+    """`client_bytes`: what the requests of one client may hold together. `clock` counts seconds.
+
+    `shed` is called for each request that is refused or ended, with one of `REASONS`.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        client_bytes: int,
+        clock: Callable[[], float],
+        shed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.limit_bytes, self.client_bytes = limit_bytes, client_bytes
+        self._clock = clock
+        self.used_bytes = 0
+        self._shed = shed
+        self._clients: Counter[str] = Counter()
+        self._caches: list[Reclaim] = []
+        # Since when each of them has not moved, the longest first.
+        self._stopped: dict[Account, float] = {}
+
+    def open(self, client: str) -> Account:
+        """For a request of a client; an empty name has no share: it is the gateway's own."""
+        return Account(self, client)
+
+    def caches(self, reclaim: Reclaim) -> None:
+        """Registers a cache: `reclaim` frees about so many bytes and returns how many it freed."""
+        self._caches.append(reclaim)
+
+    def held_by(self, client: str) -> int:
+        return self._clients[client]
+
+    # -- for accounts
+
+    def take(self, account: Account, size_bytes: int) -> str:
+        if account.client and self._clients[account.client] + size_bytes > self.client_bytes:
+            return self._refused(SHARE)
+        missing = self.used_bytes + size_bytes - self.limit_bytes
+        if missing > 0 and not self._make_room(missing, account):
+            return self._refused(TOTAL)
+        self.add(account, size_bytes)
+        return ""
+
+    def add(self, account: Account, size_bytes: int) -> None:
+        account.held_bytes += size_bytes
+        self.used_bytes += size_bytes
+        self._clients[account.client] += size_bytes
+        if not self._clients[account.client]:
+            del self._clients[account.client]
+
+    def stopped(self, account: Account) -> None:
+        self._stopped.pop(account, None)
+        self._stopped[account] = self._clock()
+
+    def moving(self, account: Account) -> None:
+        self._stopped.pop(account, None)
+
+    def _refused(self, reason: str) -> str:
+        self._shed(reason)
+        return reason
+
+    def _make_room(self, missing_bytes: int, asking: Account) -> bool:
+        for reclaim in self._caches:
+            if missing_bytes > 0:
+                missing_bytes -= reclaim(missing_bytes)
+        if missing_bytes > 0:
+            missing_bytes -= self._evict(missing_bytes, asking)
+        return missing_bytes <= 0
+
+    def _evict(self, missing_bytes: int, asking: Account) -> int:
+        oldest_s = self._clock() - STALLED_S
+        chosen: list[Account] = []
+        freed = 0
+        for account, since_s in self._stopped.items():
+            if freed >= missing_bytes or since_s > oldest_s or len(chosen) >= _EVICTED_AT_A_TIME:
+                break
+            if account is not asking and account.held_bytes:
+                chosen.append(account)
+                freed += account.held_bytes
+        for account in chosen:
+            self._shed(STALLED)
+            account.evict()
+        return freed
+
+
+def unlimited() -> Account:
+    """For what no budget is kept of."""
+    size = 1 << 62
+    return MemoryBudget(size, size, float).open("")

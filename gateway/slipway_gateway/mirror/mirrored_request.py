@@ -1,0 +1,58 @@
+"""One request to mirror, with the part of stable's response that is kept for a comparison."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from ..judging.samples import GenerationSamples
+from ..routing.router import RouteEndpoint
+from ..routing.table import MirrorRouteRule
+from ..upstream.exchange import UpstreamRequest
+from .transcript import ChoiceTexts, Transcript
+
+# Some 1,300 tokens of a chat's stream; a longer answer is mirrored and not compared.
+MAX_KEPT_BYTES = 256 << 10
+# Read in one go, a fifth of a millisecond; then other requests get their turn.
+_SLICE_BYTES = 8 << 10
+
+
+@dataclass(slots=True)
+class MirroredRequest:
+    """A request that `endpoint` serves; `epoch` is the generation that it counts in."""
+
+    outgoing: UpstreamRequest
+    request_id: str
+    endpoint: RouteEndpoint
+    mirror: MirrorRouteRule
+    epoch: GenerationSamples
+    streamed: bool
+    compared: bool
+    _kept: list[bytes] = field(default_factory=list)
+    _kept_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return len(self.outgoing.body) + self._kept_bytes
+
+    def add_part(self, part: bytes) -> None:
+        """A part of stable's response passed. It runs for every token: no parsing here."""
+        if not self.compared:
+            return
+        self._kept.append(part)
+        self._kept_bytes += len(part)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            self._kept, self._kept_bytes, self.compared = [], 0, False
+
+    async def texts(self) -> ChoiceTexts | None:
+        """Stable's answer; None when it has no text to compare."""
+        transcript = Transcript(streamed=self.streamed)
+        await read(transcript, b"".join(self._kept))
+        return transcript.texts()
+
+
+async def read(transcript: Transcript, part: bytes) -> None:
+    """Feeds a part of a response, slice by slice."""
+    for begin in range(0, len(part), _SLICE_BYTES):
+        if begin:
+            await asyncio.sleep(0)
+        transcript.feed(part[begin : begin + _SLICE_BYTES])

@@ -1,0 +1,84 @@
+"""A mirrored request: the client's own bytes, marked as a shadow, with a seed where sampling is random (pure)."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from multidict import CIMultiDict
+from xxhash import xxh64_intdigest
+
+from ..wire.headers import SHADOW, TENANT
+
+# Endpoints that take a seed; the others refuse a field that they do not know.
+SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
+_LEFT_OUT = ("x-slipway-", "accept-encoding")
+_MAX_SEED = (1 << 31) - 1  # of the smallest integers that servers keep seeds in
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRequest:
+    """One request to one server."""
+
+    path_qs: str
+    headers: CIMultiDict[str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return self.path_qs.partition("?")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatableRequest:
+    """A request with a deterministic response.
+
+    `repeat_stable`: stable sampled its own response, so stable gets the request once more too.
+    """
+
+    request: ShadowRequest
+    repeat_stable: bool
+
+
+class _SamplingFields(msgspec.Struct):
+    """Fields by which a response is drawn."""
+
+    temperature: Any = None
+    seed: Any = None
+
+
+_CHANCE = msgspec.json.Decoder(_SamplingFields)
+
+
+def make_shadow(request: ShadowRequest) -> ShadowRequest:
+    """A client's request as a shadow. Its own tenant keeps it apart from the client's share and cache."""
+    # Marks between events, of streams that go on elsewhere, and compression would only have to be read past.
+    kept = ((name, value) for name, value in request.headers.items() if not name.lower().startswith(_LEFT_OUT))
+    headers = CIMultiDict(kept)
+    headers[SHADOW] = "1"
+    headers[TENANT] = hashlib.sha256(f"shadow:{request.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
+    return ShadowRequest(request.path_qs, headers, request.body)
+
+
+def make_repeatable(request: ShadowRequest, request_id: str) -> RepeatableRequest | None:
+    """A shadow for a comparison; None when its response would be random."""
+    sampling = _CHANCE.decode(request.body)
+    if sampling.seed is not None or _is_zero(sampling.temperature):
+        return RepeatableRequest(request, repeat_stable=False)
+    if request.path not in SEEDED_PATHS:
+        return None
+    seed = xxh64_intdigest(request_id.encode()) & _MAX_SEED
+    return RepeatableRequest(
+        ShadowRequest(request.path_qs, request.headers, _with_seed(request.body, seed)), repeat_stable=True
+    )
+
+
+def _is_zero(temperature: object) -> bool:
+    return isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
+
+
+def _with_seed(body: bytes, seed: int) -> bytes:
+    """One more field at the end of the object, so that nothing else of it changes; the last one of a name counts."""
+    opened = body.rstrip().removesuffix(b"}").rstrip()
+    comma = b"" if opened.endswith(b"{") else b","
+    return opened + comma + b'"seed":%d}' % seed

@@ -1,0 +1,154 @@
+"""The last table survives a restart: written beside the process, and used while the API server does not answer.
+
+Its endpoints may be gone or belong to another pod by then, so it is used for a limited time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..telemetry.metrics import GatewayMetrics
+from .table import Problem, RevisionEndpoints, Route, RouteTable, build, check_backends
+
+log = logging.getLogger(__name__)
+FILE = "routes.json"
+_VERSION = 1
+# The shortest interval between writes, and the interval without changes.
+_WRITE_EVERY_S = 1.0
+_RENEW_S = 60.0
+# How long the API server has to answer before the table of before is used.
+GRACE_S = 10.0
+
+Publish = Callable[[RouteTable], None]
+
+
+class StoredTable(msgspec.Struct):
+    """The file. `saved_s`: Unix time at which the cluster had this state."""
+
+    saved_s: float
+    routes: list[Route]
+    endpoints: list[RevisionEndpoints]
+    owners: dict[str, str]  # of model names
+    version: int = _VERSION
+
+
+def encode(table: RouteTable, saved_s: float) -> bytes:
+    endpoints = [RevisionEndpoints(route, revision, urls) for (route, revision), urls in table.endpoints.items()]
+    owners = {model: route.name for model, route in table.models.items()}
+    return msgspec.json.encode(StoredTable(saved_s, list(table.routes.values()), endpoints, owners))
+
+
+def decode(written: bytes) -> StoredTable | Problem:
+    try:
+        stored = msgspec.json.decode(written, type=StoredTable)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return Problem(str(error))
+    if stored.version != _VERSION:
+        return Problem(f"it has version {stored.version}, not {_VERSION}")
+    for route in stored.routes:
+        if problem := check_backends(route.backends):
+            return Problem(f"{route.name}: {problem.text}")
+    return stored
+
+
+class LastTable:
+    """Passes tables from their source to `publish`, and keeps them in a file.
+
+    Args:
+        folder: where the file is; empty: nothing is kept.
+        max_age_s: an older table is not used.
+        publish: gets each table, the restored one too.
+    """
+
+    def __init__(self, folder: str, max_age_s: float, publish: Publish, metrics: GatewayMetrics) -> None:
+        self._path = Path(folder) / FILE if folder else None
+        self._max_age_s = max_age_s
+        self._publish = publish
+        self._current: RouteTable | None = None
+        self._restored_of_s: float | None = None
+        self._dirty = asyncio.Event()
+        metrics.restored_age.set_function(lambda: self.age_s or 0.0)
+
+    @property
+    def age_s(self) -> float | None:
+        """Of the restored table in use; None while the cluster's own is."""
+        return None if self._restored_of_s is None else max(0.0, time.time() - self._restored_of_s)
+
+    def publish(self, table: RouteTable) -> None:
+        """A table from the source."""
+        if self._restored_of_s is not None:
+            log.info("the cluster answers: its table takes the place of the restored one")
+        self._restored_of_s, self._current = None, table
+        self._dirty.set()
+        self._publish(table)
+
+    def report(self) -> dict[str, Any]:
+        """`table` of `/internal/routes`."""
+        age_s = self.age_s
+        return {"restored": age_s is not None, "age_s": round(age_s or 0.0, 3)}
+
+    async def run(self, grace_s: float = GRACE_S) -> None:
+        """Restores a table when the source has none in time; writes each one that it has."""
+        if self._path is None:
+            return
+        stored = self._read(self._path)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._dirty.wait()
+        if self._current is None and stored:
+            self._restore(stored)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_S):
+                    await self._dirty.wait()
+            if self._current is None:
+                self._expire()
+                continue
+            self._dirty.clear()
+            await asyncio.to_thread(self._write, self._path, self._current)
+            await asyncio.sleep(_WRITE_EVERY_S)
+
+    def _restore(self, stored: StoredTable) -> None:
+        self._restored_of_s = stored.saved_s
+        age_s = round(self.age_s or 0.0)
+        log.warning("the API server does not answer: the last table is used", extra={"age_s": age_s})
+        self._publish(build(stored.routes, stored.endpoints, stored.owners))
+
+    def _expire(self) -> None:
+        if (age_s := self.age_s) is not None and age_s > self._max_age_s and self._restored_of_s:
+            log.error("the restored table is too old: it is used no longer", extra={"age_s": round(age_s)})
+            self._restored_of_s = None
+            self._publish(RouteTable())
+
+    def _read(self, path: Path) -> StoredTable | None:
+        try:
+            stored = decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            stored = Problem(str(error))
+        if not isinstance(stored, Problem) and time.time() - stored.saved_s > self._max_age_s:
+            stored = Problem("it is too old")
+        if isinstance(stored, Problem):
+            log.error("the last table is not used: %s", stored.text, extra={"path": str(path)})
+            return None
+        return stored
+
+    def _write(self, path: Path, table: RouteTable) -> None:
+        """Whole or not at all: a reader never sees a part."""
+        made = path.with_suffix(".new")
+        try:
+            with open(made, "wb") as file:
+                file.write(encode(table, time.time()))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, path)
+        except OSError as error:
+            log.error("the table is not kept for a restart: %s", error, extra={"path": str(path)})

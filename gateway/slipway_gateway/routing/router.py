@@ -1,0 +1,105 @@
+"""Choice of an endpoint for one request: weight first, then availability, then least load (pure)."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from .split import affinity, choose, tag
+from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revision
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEndpoint:
+    """Where one attempt of a request goes; `model` is what clients call the route."""
+
+    route: str
+    model: str
+    revision: str
+    url: str
+
+
+def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
+    """The revision of the first header route that a request fits, empty when it fits none. `headers` know no case."""
+    for one in route.header_routes:
+        if one.match and fits(one.match, headers):
+            return one.revision
+    return ""
+
+
+def fits(matches: Collection[HeaderMatcher], headers: Mapping[str, str]) -> bool:
+    """Whether a request has all of these headers, of which there may be none. `headers` know no case."""
+    return all(_fits(match, headers) for match in matches)
+
+
+def _fits(match: HeaderMatcher, headers: Mapping[str, str]) -> bool:
+    value = headers.get(match.name)
+    if value is None:
+        return False
+    if match.name == "host":
+        value = _host_name(value)
+    if match.exact is not None:
+        return value == (match.exact.lower() if match.name == "host" else match.exact)
+    return match.prefix is not None and value.startswith(match.prefix.lower() if match.name == "host" else match.prefix)
+
+
+def _host_name(host: str) -> str:
+    """In lower case and without the port; an IPv6 address keeps its colons."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
+
+
+def assign_revision(route: Route, key: str) -> str:
+    """The revision that the split gives a key, whether it has an endpoint or not; empty when there is no split."""
+    chosen = choose([backend.weight for backend in route.backends], route.salt, key)
+    return "" if chosen is None else route.backends[chosen].revision
+
+
+def order_backends(route: Route, key: str) -> list[WeightedBackend]:
+    """Backends in the order in which a key tries them: its own, one that runs the same, those with weight, the rest."""
+    backends = route.backends
+    chosen = choose([backend.weight for backend in backends], route.salt, key)
+    if chosen is None:
+        return list(backends)
+    own, others = backends[chosen], backends[chosen + 1 :] + backends[:chosen]
+    same = base_revision(own.revision)
+    return [own, *sorted(others, key=lambda backend: (base_revision(backend.revision) != same, backend.weight == 0))]
+
+
+def pick(
+    table: RouteTable,
+    route: Route,
+    key: str,
+    inflight: Mapping[str, int],
+    excluded: Collection[str] = (),
+    *,
+    avoided: str = "",
+) -> RouteEndpoint | None:
+    """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
+
+    The `avoided` revision comes last: better a bad one than none.
+    """
+    for backend in sorted(order_backends(route, key), key=lambda backend: backend.revision == avoided):
+        if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded):
+            return endpoint
+    return None
+
+
+def pick_in_revision(
+    table: RouteTable,
+    route: Route,
+    revision: str,
+    key: str,
+    inflight: Mapping[str, int],
+    *,
+    excluded: Collection[str] = (),
+    holder: str = "",
+) -> RouteEndpoint | None:
+    """The same within one revision, listed or not: what began there can end nowhere else, but where the same is run.
+
+    `holder`: tag of the endpoint that comes first, whatever its load.
+    """
+    urls = [url for url in table.urls(route, revision) if url not in excluded]
+    if not urls:
+        return None
+    holders = [url for url in urls if tag(url) == holder] if holder else []
+    url = min(holders or urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
+    return RouteEndpoint(route.name, table.id_of(route), revision, url)

@@ -1,0 +1,351 @@
+"""The route table: which model is served by which revisions at which endpoints (pure)."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import msgspec
+
+LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
+LABEL_REVISION = "slipway.dev/revision"
+PORT_NAME, DEFAULT_PORT = "http", 8000
+OWNERS_KEY = "names.json"  # in the ConfigMap of model names
+_RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
+BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
+
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class WeightedBackend(msgspec.Struct, frozen=True):
+    """One revision in a split."""
+
+    revision: str
+    weight: Percent
+    version: str = ""
+
+
+class HeaderMatcher(msgspec.Struct, frozen=True):
+    """A request header (lower case) and what its value is or begins with."""
+
+    name: str
+    exact: str | None = None
+    prefix: str | None = None
+
+
+class HeaderRouteRule(msgspec.Struct, frozen=True):
+    """Requests with all of these headers go to the revision, before weights are looked at."""
+
+    name: str
+    revision: str
+    match: tuple[HeaderMatcher, ...]
+
+
+class MirrorRouteRule(msgspec.Struct, frozen=True):
+    """The revision gets copies of this share of the requests of other revisions; its responses are dropped.
+
+    `match`: only of requests with all of these headers.
+    """
+
+    name: str
+    revision: str
+    percentage: Percent
+    match: tuple[HeaderMatcher, ...] = ()
+
+
+class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
+
+    generation: int
+    model: str
+    salt: str = ""
+    backends: tuple[WeightedBackend, ...] = ()
+    header_routes: tuple[HeaderRouteRule, ...] = ()
+    mirror_routes: tuple[MirrorRouteRule, ...] = ()
+    hold_seconds: int | None = None
+    asleep: bool = False
+    wake_seconds: int | None = None
+    forward_headers: tuple[str, ...] = ()
+
+
+class NameClaim(msgspec.Struct, frozen=True):
+    """The owner of a model name; other fields belong to the operator."""
+
+    owner: str
+
+
+_OWNERS = msgspec.json.Decoder(dict[str, NameClaim])
+
+
+class RevisionReplicaSet(msgspec.Struct, frozen=True, rename="camel"):
+    """An item of `ModelDeployment.status.revisions`, as far as a gateway reads it."""
+
+    revision: str = ""
+    replica_set_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One ModelDeployment as the gateway sees it; no backends means known, but not ready."""
+
+    name: str
+    uid: str
+    model: str
+    created: str = ""  # RFC 3339 in UTC: text order is time order
+    generation: int = 0
+    salt: str = ""
+    backends: tuple[WeightedBackend, ...] = ()
+    header_routes: tuple[HeaderRouteRule, ...] = ()
+    mirror_routes: tuple[MirrorRouteRule, ...] = ()
+    hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
+    replicas: int = 0  # that the spec requests; 0: not known
+    asleep: bool = False  # its endpoints get no requests, even if there are some
+    wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
+    digest: str = ""  # of `status.traffic` as it is applied; empty without one
+    replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionEndpoints:
+    """The URLs of one revision that take new requests.
+
+    `replica_set`: uid of the ReplicaSet that controls the pod, "" where endpoints are not from a cluster.
+    """
+
+    route: str
+    revision: str
+    urls: tuple[str, ...]
+    replica_set: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an object from outside cannot be used."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """One immutable state of the world; a request is routed by exactly one of them."""
+
+    routes: Mapping[str, Route] = field(default_factory=dict)
+    models: Mapping[str, Route] = field(default_factory=dict)
+    endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    # Revisions with endpoints by route: a lookup needs no scan over all routes.
+    _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, revision in self.endpoints:
+            self._served.setdefault(name, []).append(revision)
+
+    def urls(self, route: Route, revision: str) -> tuple[str, ...]:
+        return self.endpoints.get((route.name, revision), ())
+
+    def id_of(self, route: Route) -> str:
+        """What clients call it: its model name where that is its own, else `namespace/name`."""
+        owner = self.models.get(route.model)
+        return route.model if owner is not None and owner.name == route.name else route.name
+
+    def ready(self, route: Route) -> bool:
+        return any(self.urls(route, backend.revision) for backend in route.backends)
+
+    def revisions(self, route: Route) -> list[str]:
+        """Every revision that the route lists or that has endpoints."""
+        listed = [backend.revision for backend in route.backends]
+        return listed + [r for r in self._served.get(route.name, ()) if r not in listed]
+
+
+def base_revision(revision: str) -> str:
+    """The revision that pods with this label run."""
+    return revision.removesuffix(BASELINE)
+
+
+def equivalent_revisions(revision: str) -> tuple[str, str]:
+    """A revision and the label of other pods that run the same: its baseline, or the revision of a baseline."""
+    runs = base_revision(revision)
+    return revision, runs + BASELINE if revision == runs else runs
+
+
+def build(
+    routes: Iterable[Route], endpoints: Iterable[RevisionEndpoints], owners: Mapping[str, str] | None = None
+) -> RouteTable:
+    """One table of all that is known.
+
+    `owners`: of model names, `namespace/name` each. Without it every name is served by the first route that has it,
+    which is right only for a file, which has one owner.
+    """
+    by_name = {route.name: route for route in routes}
+    models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
+    urls: dict[tuple[str, str], set[str]] = {}
+    for entry in endpoints:
+        if entry.urls and _admitted(by_name.get(entry.route), entry):
+            urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
+    return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()})
+
+
+def _first_come(routes: Iterable[Route]) -> dict[str, Route]:
+    models: dict[str, Route] = {}
+    for route in routes:
+        models.setdefault(route.model, route)
+    return models
+
+
+def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str, Route]:
+    """A name needs both: its owner, which only the operator writes, and that the owner is served under it.
+
+    A name with a slash is never a model's: it would read as another deployment's `namespace/name`.
+    """
+    found = ((name, by_name.get(owner)) for name, owner in owners.items() if "/" not in name)
+    return {name: route for name, route in found if route is not None and route.model == name}
+
+
+def _admitted(route: Route | None, entry: RevisionEndpoints) -> bool:
+    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is where the operator says any.
+
+    A revision of which it then says none has no ReplicaSet: one of its name is somebody else's.
+    """
+    if route is None or not route.replica_sets or not entry.replica_set:
+        return True
+    return route.replica_sets.get(entry.revision) == entry.replica_set
+
+
+def merge_route(last: Route | None, seen: Route) -> Route:
+    """The route to use after the API server sent an object: the newest one, whatever its generation is.
+
+    Lists are consistent reads and watches go on from their resourceVersion, so what comes later is newer. A status
+    without a table changes nothing: the last table of that object stays until there is another one, and so do the
+    ReplicaSets that it named.
+    """
+    if last is None or last.uid != seen.uid:
+        return seen
+    if seen.digest:
+        return seen if seen.replica_sets else replace(seen, replica_sets=last.replica_sets)
+    return last
+
+
+def digest_traffic(traffic: Mapping[str, Any]) -> str:
+    """SHA-256 of a `status.traffic` as canonical JSON; `acknowledged`, which follows from the digest, is left out."""
+    hashed = {key: value for key, value in traffic.items() if key != "acknowledged"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def check_backends(backends: Iterable[WeightedBackend]) -> Problem | None:
+    listed = list(backends)
+    total = sum(backend.weight for backend in listed)
+    if listed and total != 100:
+        return Problem(f"the weights sum to {total}, not to 100")
+    if len({backend.revision for backend in listed}) != len(listed):
+        return Problem("a revision is listed twice")
+    return None
+
+
+def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
+    """A ModelDeployment → its route. Without `status.traffic` (generation 0) the model is only a name."""
+    meta = obj["metadata"]
+    name = f"{meta['namespace']}/{meta['name']}"
+    known = Route(name, meta.get("uid", ""), _declared_model(obj), meta.get("creationTimestamp", ""))
+    raw = (obj.get("status") or {}).get("traffic")
+    if raw is None:
+        return known
+    try:
+        traffic, replica_sets = msgspec.convert(raw, TrafficStatus), _replica_sets(obj)
+    except msgspec.ValidationError as error:
+        return Problem(f"status.traffic of {name}: {error}")
+    if problem := check_backends(traffic.backends):
+        return Problem(f"status.traffic of {name}: {problem.text}")
+    return replace(
+        known,
+        model=traffic.model,
+        generation=traffic.generation,
+        salt=traffic.salt,
+        backends=traffic.backends,
+        header_routes=traffic.header_routes,
+        mirror_routes=traffic.mirror_routes,
+        hold_s=traffic.hold_seconds,
+        asleep=traffic.asleep,
+        wake_s=traffic.wake_seconds,
+        forward_headers=traffic.forward_headers,
+        replicas=_replicas(obj),
+        digest=digest_traffic(raw),
+        replica_sets=replica_sets,
+    )
+
+
+def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
+    """The ConfigMap of model names → owners by name; None while the operator has not written it.
+
+    A name whose owner was deleted is listed too: no other deployment serves it meanwhile.
+    """
+    text = (obj.get("data") or {}).get(OWNERS_KEY)
+    if text is None:
+        return None
+    try:
+        return {name: claim.owner for name, claim in _OWNERS.decode(text).items()}
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Problem(f"{OWNERS_KEY} of the model names: {error}")
+
+
+def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
+    """Raises ValidationError where `status.revisions` is not a list of revisions."""
+    listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionReplicaSet, ...])
+    return {one.revision: one.replica_set_uid for one in listed if one.revision and one.replica_set_uid}
+
+
+def _replicas(obj: Mapping[str, Any]) -> int:
+    replicas = (obj.get("spec") or {}).get("replicas")
+    return replicas if isinstance(replicas, int) else 0
+
+
+def _declared_model(obj: Mapping[str, Any]) -> str:
+    model = (obj.get("spec") or {}).get("model")
+    declared = model.get("name") if isinstance(model, Mapping) else None
+    return declared if isinstance(declared, str) and declared else str(obj["metadata"]["name"])
+
+
+def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
+    """A pod → the endpoint that it is; None when it takes no requests or is not one of ours.
+
+    It is when it has both labels, is ready and not leaving, and the ReplicaSet of that revision controls it: any user
+    of the namespace can give a pod these labels.
+    """
+    meta, status = obj["metadata"], obj.get("status") or {}
+    labels = meta.get("labels") or {}
+    deployment, revision = labels.get(LABEL_DEPLOYMENT), labels.get(LABEL_REVISION)
+    address = status.get("podIP")
+    if not deployment or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
+        return None
+    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None or owner.get("kind") != "ReplicaSet" or not _is_named(owner.get("name"), deployment, revision):
+        return None
+    url = _url(address, _port(obj))
+    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
+
+
+def _is_named(name: Any, deployment: str, revision: str) -> bool:
+    """Whether it is the name of a revision's ReplicaSet, or the one that it gets where that is somebody else's."""
+    if name == f"{deployment}-{revision}":
+        return True
+    runs = base_revision(revision)
+    found = _RENAMED.fullmatch(str(name).removeprefix(f"{deployment}-").removesuffix(revision.removeprefix(runs)))
+    return found is not None and str(name).startswith(f"{deployment}-") and runs.startswith(found[1])
+
+
+def _ready(status: Mapping[str, Any]) -> bool:
+    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    return conditions.get("Ready") == "True" and status.get("phase") not in ("Failed", "Succeeded")
+
+
+def _port(pod: Mapping[str, Any]) -> int:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ports = (port for one in containers for port in one.get("ports") or ())
+    return next((port.get("containerPort") for port in ports if port.get("name") == PORT_NAME), None) or DEFAULT_PORT
+
+
+def _url(address: str, port: int) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{port}"

@@ -1,0 +1,100 @@
+"""Routes of the admin port: probes, metrics, and reports for the operator."""
+
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from ..balancing.load_balancer import LoadBalancer
+from ..judging.samples import BOUNDS
+from ..routing.last_table import LastTable
+from ..telemetry.metrics import GatewayMetrics
+from .api import PublicApi
+from .operator_token import OperatorToken
+
+# Shorter than the time after which a proxy in between closes a silent connection.
+CALLS_WAIT_S = 20.0
+
+
+class TableSource(Protocol):
+    """Where tables come from: a cluster or a file."""
+
+    @property
+    def waiting_for(self) -> str: ...
+
+    async def run(self) -> None: ...
+
+
+class AdminApi:
+    """The private port: probes, metrics, and the report that the operator waits for."""
+
+    def __init__(
+        self,
+        edge: PublicApi,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        source: TableSource,
+        incarnation: str,
+        token: OperatorToken | None = None,
+        last: LastTable | None = None,
+    ) -> None:
+        self._token = token or OperatorToken("")
+        self._edge = edge
+        self._balancer = balancer
+        self._metrics = metrics
+        self._source = source
+        self._incarnation = incarnation
+        self._last = last or LastTable("", 0.0, balancer.publish, metrics)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_page)
+        app.router.add_get("/internal/routes", self._routes)
+        app.router.add_post("/internal/routes", self._renewed_routes)
+        app.router.add_get("/internal/calls", self._calls)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if self._edge.draining:
+            return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
+        if self._balancer.published.current is None:
+            return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        if (age_s := self._last.age_s) is not None:
+            reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
+            return web.json_response({"status": "ok", "reason": reason})
+        return web.json_response({"status": "ok"})
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def _routes(self, request: web.Request) -> web.Response:
+        report = {
+            "incarnation": self._incarnation,
+            "draining": self._edge.draining,
+            "table": self._last.report(),
+            "bounds": BOUNDS,
+            "routes": self._balancer.report(),
+        }
+        return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _renewed_routes(self, request: web.Request) -> web.Response:
+        """The same for the operator, and it renews the weights; a GET renews nothing."""
+        if not self._token.proves(request.headers.get("Authorization", "")):
+            message = (
+                "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."
+            )
+            return web.json_response({"error": message}, status=401)
+        self._balancer.failsafe.renew()
+        return await self._routes(request)
+
+    async def _calls(self, request: web.Request) -> web.Response:
+        """Long poll for routes that must wake or that changed."""
+        called = await self._balancer.activity.wait_for_changes(request.query.get("since", ""), CALLS_WAIT_S)
+        return web.Response(body=msgspec.json.encode(called), content_type="application/json")

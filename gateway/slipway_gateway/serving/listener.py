@@ -1,0 +1,210 @@
+"""Ports that speak HTTP: bounded connections and heads, refused in the API's own shape, that end when nothing comes."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import http_exceptions, web
+
+from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
+from ..limits.transports import read_in_small_pieces
+from ..settings import GatewaySettings
+from ..wire import errors
+
+Refuse = Callable[[errors.RequestError], web.Response]
+ConnectionHook = Callable[[int], None]
+
+# What one connection may have in the kernel, which doubles it: 2.5 MB/s over a way of a tenth of a second.
+_SOCKET_BUFFER_BYTES = 128 << 10
+_WRITE_BUFFER_BYTES = 32 << 10
+# At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
+_IDLE_S = 5.0
+_SWEPT_S = 1.0
+
+
+def _plain_response(refusal: errors.RequestError) -> web.Response:
+    return web.Response(body=refusal.body(), status=refusal.status, content_type="application/json")
+
+
+class ConnectionLimiter:
+    """Bounds the connections of one port. Hooks are called when one is opened, closed or refused."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        refuse: Refuse = _plain_response,
+        *,
+        changed: ConnectionHook = lambda by: None,
+        turned_away: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.refuse = refuse
+        self.header_timeout_s = settings.header_timeout_s
+        self._connections = ConnectionCounts(settings.max_connections, settings.max_connections_per_address)
+        self._changed = changed
+        self._turned_away = turned_away
+        self._inside: dict[_Connection, None] = {}
+        self._swept_s = 0.0
+
+    def enter(self, connection: "_Connection", owner: str, now_s: float) -> errors.RequestError | None:
+        """None when it is taken."""
+        if self._connections.full and now_s - self._swept_s >= _SWEPT_S:
+            self._swept_s = now_s
+            self._sweep(now_s)
+        if reason := self._connections.refused(owner):
+            self._turned_away(reason)
+            return errors.too_many_connections(of_address=reason == ADDRESS)
+        self._inside[connection] = None
+        self._changed(1)
+        return None
+
+    def leave(self, connection: "_Connection", owner: str) -> None:
+        if connection in self._inside:
+            del self._inside[connection]
+            self._connections.left(owner)
+            self._changed(-1)
+
+    def _sweep(self, now_s: float) -> None:
+        for connection in list(self._inside):
+            if connection.idle_since_s(now_s) <= now_s - _IDLE_S:
+                self._turned_away("idle")
+                connection.force_close()
+
+
+async def listen(
+    app: web.Application, host: str, port: int, settings: GatewaySettings, door: ConnectionLimiter | None = None
+) -> web.AppRunner:
+    """`door`: bounds connections and renders errors for malformed requests, which reach no route."""
+    # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
+    quiet = logging.getLogger("slipway_gateway.http")
+    quiet.setLevel(logging.CRITICAL)
+    runner = _Runner(
+        app,
+        door or ConnectionLimiter(settings),
+        access_log=None,
+        logger=quiet,
+        handler_cancellation=True,
+        auto_decompress=False,
+        keepalive_timeout=settings.keepalive_timeout_s,
+        max_line_size=settings.max_header_bytes,
+        max_field_size=settings.max_header_bytes,
+        # Draining is done before cleanup; what is left then is cut.
+        shutdown_timeout=0.5,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, host or None, port, backlog=1024).start()
+    return runner
+
+
+class _Connection(web.RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ("_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
+
+    def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._door = door
+        self._owner = ""
+        self._shut = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_since_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        self._owner = address_owner(str(peer[0]) if peer else "")
+        self._idle_since_s = now_s = self._loop.time()
+        if refusal := self._door.enter(self, self._owner, now_s):
+            self._shut = True
+            transport.write(_without_request(refusal))
+            transport.close()
+            return
+        _bound(transport)
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._shut:
+            return
+        super().data_received(data)
+        # A head that is not whole yet is no message; a body's bytes come while there is a request.
+        if self._messages or self._current_request is not None:
+            self._stop_timer()
+        elif self._head_timer is None and not self._force_close:
+            self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_is_late)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        self._door.leave(self, self._owner)
+        if not self._shut:
+            super().connection_lost(exc)
+
+    def idle_since_s(self, now_s: float) -> float:
+        """When it began to wait for a request; now when it does not."""
+        if self._messages or self._current_request is not None or self._waiter is None:
+            return now_s
+        # aiohttp sets this with each response.
+        return max(self._idle_since_s, self._next_keepalive_close_time - self._keepalive_timeout)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self._messages and self._current_request is None:
+            self.force_close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status != 400 or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        refusal = errors.bad_head(too_long=isinstance(exc, http_exceptions.LineTooLong))
+        response = self._door.refuse(refusal)
+        response.force_close()
+        return response
+
+
+def _without_request(refusal: errors.RequestError) -> bytes:
+    """The response to a connection that is not taken: nothing of it is read."""
+    body = refusal.body()
+    head = f"HTTP/1.1 {refusal.status} Refused\r\nRetry-After: {refusal.retry_after_s}\r\nConnection: close\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _bound(transport: asyncio.Transport) -> None:
+    """Small buffers: unread data waits at the sender, not here."""
+    read_in_small_pieces(transport)
+    transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+    if opened := transport.get_extra_info("socket"):
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+
+
+class _Server(web.Server):
+    """Makes our connections where aiohttp's makes its own."""
+
+    def __init__(self, made: web.Server, door: ConnectionLimiter, **options: Any) -> None:
+        super().__init__(made.request_handler, request_factory=made.request_factory, **options)
+        self._door = door
+        self._options = {name: value for name, value in options.items() if name not in ("handler_cancellation", "loop")}
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, self._door, loop=asyncio.get_running_loop(), **self._options)
+
+
+class _Runner(web.AppRunner):
+    __slots__ = ("_door",)
+
+    def __init__(self, app: web.Application, door: ConnectionLimiter, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._door = door
+
+    async def _make_server(self) -> web.Server:
+        return _Server(await super()._make_server(), self._door, **self._kwargs)

@@ -1,0 +1,107 @@
+"""The request that every attempt sends to an endpoint, and the response that comes back."""
+
+from dataclasses import dataclass, field
+
+import aiohttp
+from multidict import CIMultiDict
+
+from ..balancing.attempt import Attempt
+from ..judging.outcome import OutcomeRecorder
+from ..judging.samples import stratum
+from ..limits.budget import Account, unlimited
+from ..routing.router import RouteEndpoint
+from ..wire.responses import WITHOUT_TEXT
+from ..wire.sse import CONTENT_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """A request as it is sent to endpoints; the same bytes for every attempt.
+
+    `model`: as the client wrote it. `route`: the owner of that name when the request arrived; it does not change.
+    `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
+    `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
+    that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
+    `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
+    provokes. `account`: the memory that this request holds.
+    """
+
+    model: str
+    key: str
+    path_qs: str
+    headers: CIMultiDict[str]
+    body: bytes
+    revision: str = ""
+    preferred: str = ""
+    stream: bool = False
+    wants_json: bool = False
+    holder: str = ""
+    tokens: bytes = b""
+    client: str = ""
+    excused: frozenset[str] = frozenset()
+    forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
+    account: Account = field(default_factory=unlimited)
+    route: str = ""
+
+    @property
+    def whose(self) -> str:
+        """The name that finds the route."""
+        return self.route or self.model
+
+    @property
+    def path(self) -> str:
+        return self.path_qs.partition("?")[0]
+
+    @property
+    def by_split(self) -> bool:
+        """Whether weights alone choose its revision."""
+        return not (self.revision or self.preferred)
+
+    @property
+    def stratum(self) -> str:
+        return stratum(len(self.body), stream=self.stream)
+
+    @property
+    def writes_text(self) -> bool:
+        return self.path not in WITHOUT_TEXT
+
+
+def classify_status(status: int) -> str:
+    """The outcome of a request with this status."""
+    if status < 400:
+        return "ok"
+    if status == 429:
+        return "refused"
+    return "upstream_error" if status >= 500 else "client_error"
+
+
+@dataclass(slots=True)
+class UpstreamResponse:
+    """A response whose first byte arrived; `rest` is None when `start` is all of it."""
+
+    endpoint: RouteEndpoint
+    status: int
+    headers: CIMultiDict[str]
+    start: bytes
+    rest: aiohttp.ClientResponse | None = None
+    attempt: Attempt | None = None
+
+    @property
+    def recorder(self) -> OutcomeRecorder | None:
+        return self.attempt.recorder if self.attempt else None
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body where they are known."""
+        return len(self.start) if self.rest is None else self.rest.content_length
+
+    @property
+    def streams_events(self) -> bool:
+        return self.headers.get("Content-Type", "").startswith(CONTENT_TYPE)
+
+    def close(self) -> None:
+        # Closing an unfinished upstream response closes its connection: that is how the server learns of a cancel.
+        if self.rest is not None:
+            self.rest.close()
+        if self.attempt is not None:
+            self.attempt.release()

@@ -1,0 +1,108 @@
+"""Connections to endpoints, and the first bytes of what comes over them."""
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+from ..limits.budget import Account
+from ..limits.transports import read_in_small_pieces
+from ..settings import GatewaySettings
+
+# Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
+_RECEIVE_BUFFER_BYTES = 64 << 10
+_READ_BYTES = 16 << 10
+_TICK_S = 0.1
+
+
+async def read_at_least(response: aiohttp.ClientResponse, wanted: int, account: Account) -> bytes:
+    """Reads until `wanted` bytes are there, the response ended, or there is no room for more of it."""
+    chunks: list[bytes] = []
+    size = 0
+    while size < wanted and (chunk := await response.content.readany()):
+        chunks.append(chunk)
+        size += len(chunk)
+        if wanted > 1 and account.grow(len(chunk)):
+            # This much is here, and counts; the rest is passed on as it comes.
+            account.force(len(chunk))
+            break
+    return b"".join(chunks)
+
+
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A node that is gone sends no reset: its connections die by silence, within half a minute."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    # Linux: probes after 10 s without a word, every 5 s; and no more than 25 s for sent bytes to arrive.
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000)):
+        if option := getattr(socket, name, 0):
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+async def _tick(limit: asyncio.Timeout, ticks: int) -> None:
+    for _ in range(ticks):
+        await asyncio.sleep(_TICK_S)
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
+@contextlib.asynccontextmanager
+async def lag_free_timeout(seconds: float) -> AsyncIterator[None]:
+    """Ends its block after so many seconds in which the event loop ran on time.
+
+    A late turn of the loop counts as one tick: what came meanwhile is read before more time is counted. Otherwise an
+    overloaded gateway takes its own lag for an endpoint that does not answer.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    async with asyncio.timeout(None) as limit:
+        ticking = asyncio.create_task(_tick(limit, math.ceil(seconds / _TICK_S)))
+        try:
+            yield
+        finally:
+            ticking.cancel()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Limits the time of a connect by `lag_free_timeout`, in place of aiohttp's `sock_connect`."""
+
+    def __init__(self, connect_timeout_s: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._connect_timeout_s = connect_timeout_s
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (aiohttp's own signature)
+    ) -> ResponseHandler:
+        try:
+            async with lag_free_timeout(self._connect_timeout_s):
+                made = await super()._create_connection(req, traces, timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {req.url}") from error
+        if made.transport:
+            read_in_small_pieces(made.transport)
+        return made
+
+
+def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
+    """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded."""
+    return aiohttp.ClientSession(
+        connector=_Connector(
+            settings.connect_timeout_s, limit=0, keepalive_timeout=15.0, socket_factory=_keepalive_socket
+        ),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=settings.idle_timeout_s),
+        auto_decompress=False,
+        read_bufsize=_READ_BYTES,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        max_field_size=settings.max_header_bytes,
+    )

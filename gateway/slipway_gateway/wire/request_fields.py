@@ -1,0 +1,172 @@
+"""The fields of a request that routing reads: model, sticky key and tenant.
+
+The body is forwarded byte for byte, unless its model name differs from the one that the server knows.
+"""
+
+import hashlib
+import hmac
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from .errors import invalid
+from .responses import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
+
+# Session headers that agents and routers already send, the most specific first.
+SESSION_HEADERS = (
+    "x-session-id",
+    "x-session-token",
+    "x-dynamo-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "x-litellm-session-id",
+)
+# SDKs insist on a key where the server needs none; these must not tie all of their users to one revision.
+PLACEHOLDER_KEYS = frozenset(
+    {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
+)
+# Prefix of the sticky key of a request without a session.
+ALONE = "request:"
+STICKY_SOURCES = ("session", "user", "key")
+TENANT_SOURCES = ("key", "user")
+TENANT_BYTES = 16
+SHARE_SOURCES = ("key", "address")
+JSON_FORMATS = ("json_object", "json_schema")
+# A limit below this is expected to cut answers short; one below the other may leave no text at all.
+SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
+_ABSENT = msgspec.Raw()
+_NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
+
+
+class RequestFields(msgspec.Struct):
+    """Fields that the gateway looks at; their types are the server's business, except `model`."""
+
+    model: str | None = None
+    stream: Any = None
+    user: Any = None
+    prompt_cache_key: Any = None
+    conversation: Any = None
+    # As it was written: the schema in it may be long, and only its type is looked at.
+    response_format: msgspec.Raw = msgspec.Raw(b"{}")
+    # What a client decides of its response: only whether it is there, and a number of tokens, is looked at.
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    stop: msgspec.Raw = _ABSENT
+    stop_token_ids: msgspec.Raw = _ABSENT
+    logit_bias: msgspec.Raw = _ABSENT
+    allowed_token_ids: msgspec.Raw = _ABSENT
+    bad_words: msgspec.Raw = _ABSENT
+    ignore_eos: msgspec.Raw = _ABSENT
+    min_tokens: msgspec.Raw = _ABSENT
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the text of the response is to be JSON."""
+        try:
+            return _FORMAT.decode(self.response_format).type in JSON_FORMATS
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+
+    @property
+    def excused(self) -> frozenset[str]:
+        """Kinds of failure that the request itself provokes: they are no evidence against a version.
+
+        A low token limit gives truncated or empty text. Forbidden, forced or stop tokens may give no text, a loop, or
+        text that is no JSON.
+        """
+        limits = (self.max_tokens, self.max_completion_tokens)
+        limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
+        ends = _given(self.stop, self.stop_token_ids)
+        steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
+        found = (
+            (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers),
+            (EMPTY, limit < TINY_LIMIT_TOKENS or ends or steers),
+            (REPETITION, steers),
+            (INVALID_JSON, ends or steers),
+        )
+        return frozenset(kind for kind, holds in found if holds)
+
+
+def _given(*fields: msgspec.Raw) -> bool:
+    """Whether any of these fields has a value that does something."""
+    return any(field is not _ABSENT and bytes(field).strip() not in _NOTHING for field in fields)
+
+
+class _Format(msgspec.Struct):
+    type: Any = None
+
+
+_DECODER = msgspec.json.Decoder(RequestFields)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_FORMAT = msgspec.json.Decoder(_Format)
+
+
+def parse(body: bytes) -> RequestFields:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid("invalid_type", f"The request body is not as expected: {error}.", param="model") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """A body that `parse` let through, with another model name; all other values keep their bytes."""
+    fields = _FIELDS.decode(body)
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
+
+
+def sticky_key(headers: Mapping[str, str], fields: RequestFields, request_id: str, sources: Collection[str]) -> str:
+    """The key of the split: session header, then body fields, then API key, else this request alone."""
+    if "session" in sources:
+        for name in SESSION_HEADERS:
+            if value := headers.get(name):
+                return f"session:{value}"
+    if "user" in sources:
+        for value in (fields.user, fields.prompt_cache_key, _conversation(fields)):
+            if isinstance(value, str) and value:
+                return f"user:{value}"
+    if "key" in sources and _api_key(headers):
+        # The key itself goes nowhere, not even into a hash that is not cryptographic.
+        return client(headers, "", ("key",))
+    return f"{ALONE}{request_id}"
+
+
+def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collection[str], salt: str) -> str:
+    """Pseudonym of the tenant in 32 hexadecimal digits; empty when it is unknown.
+
+    The API key comes first: a client must not become many tenants by naming many users.
+    """
+    if "key" in sources and (key := _api_key(headers)):
+        return _pseudonym(f"key:{key}", salt)
+    if "user" in sources and isinstance(fields.user, str) and fields.user:
+        return _pseudonym(f"user:{fields.user}", salt)
+    return ""
+
+
+def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
+    """The client that memory shares are counted for: the API key, else the address.
+
+    The gateway does not check the key: leave it out of `sources` if clients may invent keys.
+    """
+    if "key" in sources and (key := _api_key(headers)):
+        return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"address:{remote}"
+
+
+def _pseudonym(name: str, salt: str) -> str:
+    return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
+
+
+def _conversation(fields: RequestFields) -> Any:
+    conversation = fields.conversation
+    return conversation.get("id") if isinstance(conversation, dict) else conversation
+
+
+def _api_key(headers: Mapping[str, str]) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    key = key.strip()
+    return key if scheme.lower() == "bearer" and key.lower() not in PLACEHOLDER_KEYS else None

@@ -1,0 +1,258 @@
+"""Finds failures in a complete response: an error, no text, truncated text, a loop, broken JSON (pure).
+
+Shapes are those of OpenAI, which vLLM and others share, and of Slipway's own endpoints. A response in another shape,
+or a compressed one, counts as good.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
+    "errors",
+    "empty",
+    "truncated",
+    "repetition",
+    "non_finite",
+    "invalid_json",
+    "hung",
+)
+WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed")
+TAIL_BYTES = 16 << 10
+# A loop is text that compresses so well. Whisper takes 2.4 for a loop of speech; but 1 KiB of code or prose reaches
+# 3.1, a JSON list of small objects 5.2. At 6, what repeats itself after 200 bytes is found in 1 KiB of text, and what
+# does after 40 in 300 bytes.
+LOOP_RATIO = 6.0
+LOOP_BYTES = 1024
+LOOP_MIN_BYTES = 256
+# Longer texts are not checked: other requests wait meanwhile.
+JSON_CHARS = 64 << 10
+
+_DONE = b"[DONE]"
+_NOT_THE_SERVERS_FAULT = ("invalid_request_error", "rate_limit_error")
+# The client's own `timeout` was over: the latency metrics show how long the response took.
+DEADLINE_EXCEEDED = "deadline_exceeded"
+
+
+class _Message(msgspec.Struct):
+    """`message` or `delta` of a chat's choice."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: Any = 0
+    text: Any = None
+    message: _Message | None = None
+    delta: _Message | None = None
+    finish_reason: Any = None
+
+
+class _Part(msgspec.Struct):
+    """A whole response, or one event of a stream."""
+
+    choices: list[_Choice] | None = None
+    text: Any = None
+    token: Any = None
+    finish_reason: Any = None
+    error: Any = None
+
+    @property
+    def known(self) -> bool:
+        message = (self.text, self.token, self.finish_reason)
+        return self.choices is not None or any(isinstance(value, str) for value in message)
+
+
+_WHOLE = msgspec.json.Decoder(_Part)
+_EVENTS = msgspec.json.Decoder(list[_Part])
+_ANY = msgspec.json.Decoder(msgspec.Raw)  # reads all of a text and makes nothing of it: a tenth of a millisecond
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(slots=True)
+class _ChoiceText:
+    """One choice of a response, joined from its parts."""
+
+    texts: list[str] = field(default_factory=list)  # reasoning, content and refusal
+    content: list[str] = field(default_factory=list)
+    arguments: dict[int, list[str]] = field(default_factory=dict)  # of tool calls, by index
+    calls_tools: bool = False  # it has tool calls or other content that is no text
+    truncated: bool = False
+
+    def add(self, choice: _Choice) -> None:
+        message = choice.message or choice.delta or _Message()
+        self.truncated |= choice.finish_reason == "length"
+        self.calls_tools |= bool(message.tool_calls or message.function_call) or isinstance(message.content, list)
+        self.texts += _strings(choice.text, message.reasoning_content, message.content, message.refusal)
+        self.content += _strings(choice.text, message.content)
+        for place, piece in _arguments(message):
+            self.arguments.setdefault(place, []).append(piece)
+
+    def breaks_json(self, *, wants_json: bool) -> bool:
+        """Whether tool call arguments, or the content if JSON was requested, are no JSON. False for truncated text."""
+        # Beside a tool call any content is fine; a refusal or an empty response is another failure or none.
+        content = [self.content] if wants_json and not self.calls_tools else []
+        return not self.truncated and not all(is_json("".join(text)) for text in (*self.arguments.values(), *content))
+
+
+def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
+    """Kinds of failure in a response that is one JSON object, which may be an error object.
+
+    `wants_json`: the request has a JSON response format.
+    """
+    if not body.strip():
+        return (EMPTY,)
+    try:
+        return _find_failures([_WHOLE.decode(body)], complete=True, wants_json=wants_json)
+    except _UNREADABLE:
+        return ()
+
+
+def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = False) -> tuple[str, ...]:
+    """The same of the last bytes of server-sent events. `complete`: these are all of them.
+
+    Without all of them no stream is called empty, and none broken JSON.
+    """
+    lines = tail.splitlines()
+    data = [line[5:].strip() for line in (lines if complete else lines[1:]) if line.startswith(b"data:")]
+    events = [event for event in data if event != _DONE]
+    if not events:
+        return (EMPTY,) if complete and (data or not tail.strip()) else ()
+    try:
+        return _find_failures(_EVENTS.decode(b"[" + b",".join(events) + b"]"), complete=complete, wants_json=wants_json)
+    except _UNREADABLE:
+        return ()
+
+
+def _find_failures(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
+    for part in parts:
+        if isinstance(part.error, dict) and _is_servers_fault(part.error):
+            return (ERRORS, NON_FINITE) if part.error.get("code") == NON_FINITE else (ERRORS,)
+    if not any(part.known for part in parts) or any(part.error for part in parts):
+        return ()
+    choices_by_index = _read(parts).values()
+    texts = ["".join(one.texts) for one in choices_by_index]
+    found = (
+        (EMPTY, complete and not any(texts) and not any(one.calls_tools for one in choices_by_index)),
+        (TRUNCATED, any(one.truncated for one in choices_by_index)),
+        (REPETITION, any(map(loops, texts))),
+        (INVALID_JSON, complete and any(one.breaks_json(wants_json=wants_json) for one in choices_by_index)),
+    )
+    return tuple(kind for kind, holds in found if holds)
+
+
+def _is_servers_fault(error: Mapping[str, Any]) -> bool:
+    return error.get("type") not in _NOT_THE_SERVERS_FAULT and error.get("code") != DEADLINE_EXCEEDED
+
+
+def is_deadline_exceeded(body: bytes) -> bool:
+    """Whether an error means that the deadline of the client's own `timeout` is over."""
+    try:
+        error = _WHOLE.decode(body).error
+    except _UNREADABLE:
+        return False
+    return isinstance(error, dict) and error.get("code") == DEADLINE_EXCEEDED
+
+
+def _read(parts: list[_Part]) -> dict[int, _ChoiceText]:
+    """The choices of a response by index."""
+    choices_by_index: dict[int, _ChoiceText] = {0: _ChoiceText()}
+    for part in parts:
+        alone = _Choice(text=part.text, finish_reason=part.finish_reason)
+        token = _Choice(text=part.token)
+        for choice in (alone, token, *(part.choices or ())):
+            index = choice.index if isinstance(choice.index, int) else 0
+            choices_by_index.setdefault(index, _ChoiceText()).add(choice)
+    return choices_by_index
+
+
+def _strings(*message: object) -> Iterator[str]:
+    return (value for value in message if isinstance(value, str))
+
+
+def _arguments(message: _Message) -> Iterator[tuple[int, str]]:
+    """Pieces of the arguments of calls of tools, with the place of the call; the former `function_call` comes last."""
+    calls: Iterable[object] = message.tool_calls if isinstance(message.tool_calls, list) else ()
+    for place, call in enumerate(calls):
+        if isinstance(call, dict) and (piece := _piece(call.get("function"))) is not None:
+            index = call.get("index")
+            yield index if isinstance(index, int) else place, piece
+    if (piece := _piece(message.function_call)) is not None:
+        yield -1, piece
+
+
+def _piece(function: object) -> str | None:
+    found = function.get("arguments") if isinstance(function, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value. An empty text, or one that is too long or deep to check, counts as JSON."""
+    if not text.strip() or len(text) > JSON_CHARS:
+        return True
+    try:
+        _ANY.decode(text)
+    except RecursionError:
+        return True
+    except (msgspec.MsgspecError, ValueError):
+        return False
+    return True
+
+
+def loops(text: str) -> bool:
+    """Whether the end of a text repeats itself: its last `LOOP_BYTES` compress `LOOP_RATIO` times."""
+    end = text[-LOOP_BYTES:].encode("utf-8", "surrogatepass")[-LOOP_BYTES:]
+    return len(end) >= LOOP_MIN_BYTES and len(end) >= LOOP_RATIO * len(zlib.compress(end, 6, wbits=-10))
+
+
+class TextPieces(msgspec.Struct, frozen=True):
+    """Pieces of text in a part of a response, by choice. `ended`: a choice has a finish reason."""
+
+    texts: dict[int, list[str]]
+    ended: bool
+
+
+def read_text(body: bytes) -> TextPieces | None:
+    """The text of a response that is one JSON object; None for an error, a tool call, or an unreadable response."""
+    try:
+        return _collect_text([_WHOLE.decode(body)])
+    except _UNREADABLE:
+        return None
+
+
+def read_text_of_events(events: bytes) -> TextPieces | None:
+    """The same for whole events of a stream, possibly none."""
+    data = [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]
+    message = [event for event in data if event != _DONE]
+    try:
+        pieces_read = _collect_text(_EVENTS.decode(b"[" + b",".join(message) + b"]"))
+    except _UNREADABLE:
+        return None
+    return TextPieces(pieces_read.texts, True) if pieces_read and len(message) < len(data) else pieces_read
+
+
+def _collect_text(parts: list[_Part]) -> TextPieces | None:
+    texts: dict[int, list[str]] = {}
+    ended = False
+    for part in parts:
+        alone = _Choice(text=part.text if part.token is None else part.token, finish_reason=part.finish_reason)
+        # The last event of a stream may hold only the usage.
+        choices = [alone] if part.choices is None and part.known else part.choices or []
+        for choice in choices:
+            message = choice.message or choice.delta or _Message()
+            if message.tool_calls or message.function_call or isinstance(message.content, list):
+                return None
+            pieces = (choice.text, message.reasoning_content, message.content, message.refusal)
+            index = choice.index if isinstance(choice.index, int) else 0
+            texts.setdefault(index, []).extend(piece for piece in pieces if isinstance(piece, str))
+            ended = ended or isinstance(choice.finish_reason, str)
+        if part.error or not part.known:
+            return None
+    return TextPieces(texts, ended)
