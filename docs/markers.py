@@ -1,6 +1,7 @@
 """Tests by the arguments of one of their markers, read from the source: nothing is imported."""
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ SUITES = (ROOT / "tests", ROOT / "e2e")
 Argument = int | str
 
 
+@functools.cache
 def tests(marker: str) -> dict[Argument, list[str]]:
     """`FILE::TEST` of each argument of the marker, over all suites."""
     found: dict[Argument, list[str]] = defaultdict(list)
@@ -19,7 +21,7 @@ def tests(marker: str) -> dict[Argument, list[str]]:
         if marker in text:
             for argument, name in _marked(ast.parse(text), marker):
                 found[argument].append(f"{path.relative_to(ROOT)}::{name}")
-    return found
+    return dict(found)
 
 
 def _marked(tree: ast.Module, marker: str) -> Iterator[tuple[Argument, str]]:

@@ -184,9 +184,9 @@ def _seen(made: Plan, before: Observed | None = None) -> Observed:
         weights = {one.revision: one.weight for one in table.backends}
         gateway = replace(gateway, generation=table.generation, digest=table.digest, weights=weights)
     return Observed(
-        snapshots={**known.snapshots, **{one.revision: one for one in snapshots}},
+        snapshots={**known.snapshots, **{one.revision: one for one in snapshots if one}},
         workloads={**known.workloads, **{one.revision: one for one in ready}},
-        services=known.services | {one.revision for one in ready},
+        services=known.services | {one.revision: one.name for one in ready},
         gateways=(gateway,),
         templates=known.templates,
     )

@@ -313,8 +313,9 @@ def _look(cluster: "Cluster", name: str) -> view.View:
             notes.append(f"{what}: {error}")
             return otherwise
 
-    pods = readable("pods", lambda: cluster.pods(name), [])
-    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), [])
+    none: list[dict[str, Any]] = []
+    pods = readable("pods", lambda: cluster.pods(name), none)
+    events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), none)
     outdated = readable("whether an operator runs", lambda: _outdated(cluster, obj), None)
     return view.build(obj, pods, events, cluster.now(), notes, outdated=outdated)
 

@@ -24,10 +24,10 @@ class PodRow:
     why: str | None
 
 
-def rows(pods: Sequence[Json], name: str, revision: str) -> list[PodRow]:
-    """The pods of one revision's ReplicaSet, by name."""
-    owner = f"{name}-{revision}"
-    own = (pod for pod in pods if any(ref.get("name") == owner for ref in pod["metadata"].get("ownerReferences") or ()))
+def rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
+    """The pods of one revision's ReplicaSet, by name; without its uid those of the one that has its usual name."""
+    key, owner = ("uid", replica_set_uid) if replica_set_uid else ("name", f"{name}-{revision}")
+    own = (pod for pod in pods if any(ref.get(key) == owner for ref in pod["metadata"].get("ownerReferences") or ()))
     return sorted((row(pod) for pod in own), key=lambda item: item.name)
 
 

@@ -15,7 +15,7 @@ from slipway_cli.steps import StepLine
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
 # Conditions that are bad news when they are True; all others are when they are not.
-_NEGATIVE = ("NameConflict", "Stalled", "UnknownField")
+_NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionVi
             replicas=item.get("replicas", 0),
             inflight=item.get("inflight"),
             leaves_at=item.get("scaleDownAt"),
-            pods=tuple(pods.rows(pod_items, of.name, item["revision"])),
+            pods=tuple(pods.rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
         )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
 PORT_NAME, DEFAULT_PORT = "http", 8000
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
+_RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
 BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -202,9 +204,13 @@ def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str,
 
 
 def _admitted(route: Route | None, entry: Endpoints) -> bool:
-    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is, once the operator says it."""
-    known = route.replica_sets.get(entry.revision) if route else None
-    return not (known and entry.replica_set) or known == entry.replica_set
+    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is where the operator says any.
+
+    A revision of which it then says none has no ReplicaSet: one of its name is somebody else's.
+    """
+    if route is None or not route.replica_sets or not entry.replica_set:
+        return True
+    return route.replica_sets.get(entry.revision) == entry.replica_set
 
 
 def followed(last: Route | None, seen: Route) -> Route:
@@ -314,10 +320,19 @@ def parse_pod(obj: Mapping[str, Any]) -> Endpoints | None:
     if not deployment or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
         return None
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
-    if owner is None or (owner.get("kind"), owner.get("name")) != ("ReplicaSet", f"{deployment}-{revision}"):
+    if owner is None or owner.get("kind") != "ReplicaSet" or not _is_named(owner.get("name"), deployment, revision):
         return None
     url = _url(address, _port(obj))
     return Endpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
+
+
+def _is_named(name: Any, deployment: str, revision: str) -> bool:
+    """Whether it is the name of a revision's ReplicaSet, or the one that it gets where that is somebody else's."""
+    if name == f"{deployment}-{revision}":
+        return True
+    runs = what_runs(revision)
+    found = _RENAMED.fullmatch(str(name).removeprefix(f"{deployment}-").removesuffix(revision.removeprefix(runs)))
+    return found is not None and str(name).startswith(f"{deployment}-") and runs.startswith(found[1])
 
 
 def _ready(status: Mapping[str, Any]) -> bool:

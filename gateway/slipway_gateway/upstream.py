@@ -47,6 +47,12 @@ def _mortal_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
+async def _tick(limit: asyncio.Timeout, ticks: int) -> None:
+    for _ in range(ticks):
+        await asyncio.sleep(_TICK_S)
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
 @contextlib.asynccontextmanager
 async def lag_free_timeout(seconds: float) -> AsyncIterator[None]:
     """Ends its block after so many seconds in which the event loop ran on time.
@@ -57,23 +63,12 @@ async def lag_free_timeout(seconds: float) -> AsyncIterator[None]:
     Raises:
         TimeoutError: the time is over.
     """
-    loop = asyncio.get_running_loop()
-    left = math.ceil(seconds / _TICK_S)
     async with asyncio.timeout(None) as limit:
-
-        def tick() -> None:
-            nonlocal left, timer
-            left -= 1
-            if left > 0:
-                timer = loop.call_later(_TICK_S, tick)
-            else:
-                limit.reschedule(loop.time())
-
-        timer = loop.call_later(_TICK_S, tick)
+        ticking = asyncio.create_task(_tick(limit, math.ceil(seconds / _TICK_S)))
         try:
             yield
         finally:
-            timer.cancel()
+            ticking.cancel()
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -165,7 +165,11 @@ class Reconciler:
             await self._fences.keep(obj)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
-        return await apply.execute(self._client, obj, planned, now)
+        try:
+            return await apply.execute(self._client, obj, planned, now)
+        except apply.NameTaken as error:
+            await self._rename(obj, error.message, now)
+            raise Stale(error.message) from error
 
     async def _get(self, key: Key) -> dict[str, Any]:
         """As it is known; read where nothing is known, or what is known is doubted."""
@@ -219,6 +223,14 @@ class Reconciler:
             self._client, obj, former.decisions, now
         ):
             self._told[key] = former.last_decision
+
+    async def _rename(self, obj: dict[str, Any], why: str, now: datetime) -> None:
+        """Children get other names from now on, as those of a Deployment do whose hash collides."""
+        former = status.parse(obj.get("status"))
+        count = (former.collision_count or 0) + 1
+        await apply.write_status(self._client, obj, replace(former, collision_count=count))
+        text = f"{why}; what Slipway makes in its place gets another name"
+        await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 
     async def _tell(self, key: Key, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
         """What cannot be created is in the status, so that its deadline runs, and is an Event."""

@@ -68,3 +68,12 @@ def test_a_pod_that_leaves_has_no_trouble() -> None:
 def test_pods_of_other_revisions_are_left_out() -> None:
     mixed = [pod(STABLE, "b"), pod("zzzzzzzzzz", "a"), pod(STABLE, "a")]
     assert [row.name for row in pods.rows(mixed, "chat", STABLE)] == [f"chat-{STABLE}-a", f"chat-{STABLE}-b"]
+
+
+def test_pods_are_those_of_the_replica_set_that_the_status_names() -> None:
+    """Its name is another one where the usual one is somebody else's."""
+    named = {"kind": "ReplicaSet", "name": f"chat-{STABLE[:8]}-1", "uid": "rs-2"}
+    ours, theirs = pod(STABLE, "a"), pod(STABLE, "b")
+    ours["metadata"]["ownerReferences"] = [named]
+    theirs["metadata"]["ownerReferences"][0]["uid"] = "rs-1"
+    assert [row.name for row in pods.rows([ours, theirs], "chat", STABLE, "rs-2")] == [f"chat-{STABLE}-a"]

@@ -81,6 +81,7 @@ def _is(node: ast.expr, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
+@pytest.mark.finding(26)
 @pytest.mark.attack_class(3, 4, 7, 26, 27)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_in_the_tree_builds_objects_or_code_out_of_bytes(package: str) -> None:

@@ -136,6 +136,19 @@ def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
     assert isinstance(route, table.Route) and route.replica_sets == {"abcdefgh22": "rs-1"}
 
 
+@pytest.mark.parametrize("revision", ["abcdefgh22", labels.baseline_of("abcdefgh22")])
+@pytest.mark.parametrize("collisions", [0, 1, 12, 9999])
+def test_gateway_knows_the_names_that_the_operator_takes(revision: str, collisions: int) -> None:
+    name = labels.child_name("chat", revision, collisions)
+    assert len(name) == len(f"chat-{revision}")
+    for owner, expected in ((name, True), (f"x-{name}", False), (name.replace("abc", "abx"), False)):
+        controller = {"kind": "ReplicaSet", "name": owner, "uid": "rs-1", "controller": True}
+        metadata = {"namespace": "default", "ownerReferences": [controller]}
+        ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        item = {"metadata": metadata | {"labels": labels.child_labels("chat", revision)}, "status": ready}
+        assert (table.parse_pod(item) is not None) == expected, owner
+
+
 def test_both_sides_compute_the_same_digest() -> None:
     written = traffic()
     read = status_room.parse({"traffic": written}).traffic

@@ -18,7 +18,7 @@ def test_a_report_becomes_a_pin(tmp_path: Path) -> None:
         kept = reported(pin.Report(DIGEST, commit, 9, 2**40, False).text())
         assert kept == Weights(DIGEST, commit)
         file = tmp_path / FILE
-        file.write_text(config_map(RECORD, kept)["data"][FILE])
+        file.write_text(config_map("chat-abcdefghij", RECORD, kept)["data"][FILE])
         assert pin.read(file) == pin.ModelPin(DIGEST, commit)
 
 

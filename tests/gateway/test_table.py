@@ -151,7 +151,9 @@ def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> 
     assert build([parsed], [ours, theirs]).urls(parsed, "c") == ours.urls
     assert build([parsed], [theirs]).urls(parsed, "c") == ()
     unknown = parse_pod(pod("s", uid="rs-s"))
-    assert unknown and build([parsed], [unknown]).urls(parsed, "s") == unknown.urls, "an operator that does not say"
+    assert unknown and build([parsed], [unknown]).urls(parsed, "s") == (), "a revision without a ReplicaSet"
+    older = replace(parsed, replica_sets={})
+    assert build([older], [unknown]).urls(older, "s") == unknown.urls, "an operator that says none"
 
 
 # -- the table

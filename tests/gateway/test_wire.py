@@ -143,7 +143,7 @@ def test_error_events() -> None:
     assert own["type"] == "error" and own["error"]["code"] == "upstream_died"
 
 
-@pytest.mark.finding(18)
+@pytest.mark.finding(18, "S12")
 @pytest.mark.parametrize(
     ("given", "excused"),
     [

@@ -58,7 +58,7 @@ def test_everything_observed_survives_the_file(manifest, tmp_path):
     observed = Observed(
         snapshots={"r1": Snapshot("r1", 1, inputs, "image", 600, 1)},
         workloads={"r1": Workload("r1", 2, 2, 1, (PodTrouble("p", "NotReady", "m"),))},
-        services=frozenset({"r1", "r0"}),
+        services={"r1": "chat-r1", "r0": "chat-r0"},
         gateways=(Gateway("g", True, True, 4, {"r1": 2}),),
         hooks={"u/r1/1/0/gate/9-1": HookAnswer(False, "403 Forbidden")},
     )

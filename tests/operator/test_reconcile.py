@@ -15,6 +15,7 @@ from slipway_operator.telemetry.metrics import Metrics
 
 KEY = ("default", "chat")
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
+CREATED = "2026-11-21T00:00:00Z"
 
 
 def chat(**metadata):
@@ -207,7 +208,11 @@ class Making(Remembering):
         self.made, self.there, self.scaled, self.listed = {}, {}, [], set()
 
     async def apply(self, resource, manifest):
-        metadata = manifest["metadata"] | {"uid": f"u{len(self.made)}", "resourceVersion": "5"}
+        metadata = manifest["metadata"] | {
+            "uid": f"u{len(self.made)}",
+            "resourceVersion": "5",
+            "creationTimestamp": CREATED,
+        }
         self.made[resource] = {**manifest, "metadata": metadata}
         return self._call("apply", self.made[resource])
 

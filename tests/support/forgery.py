@@ -94,6 +94,10 @@ def _asleep(status: Object, former: list[Object], random: Random) -> Object:
     return status
 
 
+def _collisions_forged(status: Object, former: list[Object], random: Random) -> Object:
+    return status | {"collisionCount": random.choice(NUMBERS)}
+
+
 EDITS = (
     ("the status is lost", _all_lost),
     ("a part is lost", _one_lost),
@@ -106,6 +110,7 @@ EDITS = (
     ("a rollout is forged", _rollout_forged),
     ("all pods are to leave", _pods_to_leave),
     ("it is put to sleep", _asleep),
+    ("the collision count is forged", _collisions_forged),
 )
 
 

@@ -173,20 +173,20 @@ class ModelCluster(WatchedWorld):
             made = self.autoscalers[name].created_at if name in self.autoscalers else self.now
             self.autoscalers[name] = Autoscaler(name, True, True, made, copy.deepcopy(manifest["spec"]))
             return
-        revision = manifest["metadata"]["labels"][labels.REVISION]
+        name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"][labels.REVISION]
         if manifest["kind"] == "ControllerRevision":
             data = manifest["data"]
             self.snapshots[revision] = Snapshot(
-                revision, manifest["revision"], parse_inputs(data["inputs"], "chat"), data["image"], 600, 1
+                revision, manifest["revision"], parse_inputs(data["inputs"], "chat"), data["image"], 600, 1, name=name
             )
         elif manifest["kind"] == "Service":
-            self.services.add(revision)
+            self.services[revision] = name
         else:
-            self.pods[revision] = Pods(manifest["spec"]["replicas"])
+            self.pods[revision] = Pods(manifest["spec"]["replicas"], name=name)
             self._assert_room()
 
     def _scale(self, name: str, replicas: int) -> None:
-        revision = name.removeprefix("chat-")
+        revision = next(key for key, item in self.pods.items() if item.name == name)
         up = replicas > self.pods[revision].desired
         if not up:
             self._assert_may_shrink(revision, replicas)
@@ -205,14 +205,14 @@ class ModelCluster(WatchedWorld):
         if kind == "HorizontalPodAutoscaler":
             self.autoscalers.pop(name, None)
             return
-        revision = name.removeprefix("chat-")
         if kind == "ControllerRevision":
-            self.snapshots.pop(revision, None)
+            self.snapshots = {key: item for key, item in self.snapshots.items() if item.name != name}
         elif kind == "Service":
-            self.services.discard(revision)
+            self.services = {key: item for key, item in self.services.items() if item != name}
         else:
-            assert self.pods[revision].replicas == 0, "a workload is deleted only when it is empty"
-            self.pods.pop(revision, None)
+            gone = {key: item for key, item in self.pods.items() if item.name == name}
+            assert not any(item.replicas for item in gone.values()), "a workload is deleted only when it is empty"
+            self.pods = {key: item for key, item in self.pods.items() if key not in gone}
 
     def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
         old = self.parsed()

@@ -27,6 +27,7 @@ class Pods:
     ready: int = 0
     placed: int = 0  # pods that have a node
     made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
+    name: str = ""  # of the ReplicaSet
 
 
 @dataclass
@@ -39,7 +40,7 @@ class World:
     status: dict[str, Any] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     pods: dict[str, Pods] = field(default_factory=dict)
-    services: set[str] = field(default_factory=set)
+    services: dict[str, str] = field(default_factory=dict)  # names by revision
     autoscalers: dict[str, Autoscaler] = field(default_factory=dict)  # by name
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
@@ -127,7 +128,7 @@ class World:
         return Observed(
             snapshots=dict(self.snapshots),
             workloads={name: self._workload(name, item) for name, item in self.pods.items()},
-            services=frozenset(self.services),
+            services=dict(self.services),
             gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
             hooks=dict(self._answers),
             measured=dict(self._measurements),
@@ -155,7 +156,7 @@ class World:
         fails = uri in self.broken or uri in self.crashed
         troubles = _troubles(name, fails, self.queue_says if waiting else None)
         pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0))
-        return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods)
+        return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name)
 
     def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout

@@ -27,7 +27,7 @@ def pod(replica_set: Object, port: int = 8000, owner: Object | None = None, name
         "metadata": {
             "name": name or f"{metadata['name']}-0",
             "namespace": metadata["namespace"],
-            "labels": metadata["labels"],
+            "labels": metadata.get("labels") or {},
             "ownerReferences": [owner or owner_of(replica_set)],
         },
         "spec": {

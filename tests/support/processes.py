@@ -156,19 +156,19 @@ class Cluster:
             operator_kubeconfig,
             folder / "operator.log",
         )
-        self._kubeconfig, self._folder = kubeconfig, folder
-        self.gateway = self._gateway(self.port, self._gateway_port)
+        self.gateway = Process(
+            "slipway_gateway",
+            [
+                f"--kubeconfig={kubeconfig}",
+                f"--namespaces={namespace}",
+                f"--own-namespace={namespace}",
+                f"--port={self.port}",
+                f"--admin-port={self._gateway_port}",
+            ],
+            kubeconfig,
+            folder / "gateway.log",
+        )
         self._ready = True
-
-    def _gateway(self, port, admin_port):
-        flags = [
-            f"--kubeconfig={self._kubeconfig}",
-            f"--namespaces={self.namespace}",
-            f"--own-namespace={self.namespace}",
-            f"--port={port}",
-            f"--admin-port={admin_port}",
-        ]
-        return Process("slipway_gateway", flags, self._kubeconfig, self._folder / "gateway.log")
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -184,27 +184,15 @@ class Cluster:
             with contextlib.suppress(asyncio.CancelledError):
                 await pods
 
-    @contextlib.asynccontextmanager
-    async def another_gateway(self):
-        """A second one beside the first, as long as the block takes."""
-        admin_port = free_port()
-        gateway = self._gateway(free_port(), admin_port)
-        await gateway.start()
-        await self.announce_gateway("slipway-gateway-admin-2", admin_port)
-        try:
-            yield
-        finally:
-            await gateway.stop()
-
-    async def announce_gateway(self, name="slipway-gateway-admin-1", port=None):
+    async def announce_gateway(self):
         """What the endpoint controller makes of the headless Service."""
         metadata = {
-            "name": name,
+            "name": "slipway-gateway-admin-1",
             "namespace": self.namespace,
             "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
         }
         endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
-        ports = [{"name": "admin", "port": port or self._gateway_port}]
+        ports = [{"name": "admin", "port": self._gateway_port}]
         await self.client.create(
             ENDPOINT_SLICES, {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
         )

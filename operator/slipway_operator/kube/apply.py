@@ -6,21 +6,27 @@ from typing import Any
 
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube import events
-from slipway_operator.kube.autoscalers import belongs_to
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, child
+from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
 from slipway_operator.model import labels
 from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.status import render
 
 Object = dict[str, Any]
 
+INVALID = 422  # status of an answer
+
 log = logging.getLogger(__name__)
 
 
 class CannotCreate(Refused):
     """The API server does not let us have a child; the message is for the user."""
+
+
+class NameTaken(CannotCreate):
+    """An object that can never be ours has the name of a child; the child needs another one."""
 
 
 async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> bool:
@@ -30,11 +36,12 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
 
     Raises:
         Stale: when the ModelDeployment or a child changed since it was read.
+        NameTaken: when a child of a revision needs another name.
         CannotCreate: when quota, admission or permissions forbid a child.
         Leaving: when the namespace is being deleted.
     """
     for create in plan.create:
-        await _create(client, create)
+        await _create(client, obj, create)
     for scale in plan.scale:
         await _scale(client, obj, scale)
     await write_status(client, obj, plan.status)
@@ -45,18 +52,51 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
     return all([await events.post(client, obj, event, now) for event in plan.events])
 
 
-async def _create(client: Client, create: Create) -> None:
-    manifest = create.manifest
+async def _create(client: Client, obj: Object, create: Create) -> None:
+    resource = child(create.manifest["apiVersion"], create.manifest["kind"])
+    manifest = await _named(client, obj, resource, create)
+    what = f"{manifest['kind']} {manifest['metadata']['name']}"
     try:
-        await client.apply(child(manifest["apiVersion"], manifest["kind"]), manifest)
+        live = await client.apply(resource, manifest)
     except Leaving:
         raise
     except Refused as error:
-        what = f"{manifest['kind']} {manifest['metadata']['name']}"
+        if error.status == INVALID and (why := await _why_taken(client, obj, resource, manifest)):
+            raise NameTaken(error.status, f"{what} {why}") from error
         raise CannotCreate(error.status, f"{what} cannot be created: {error.message}") from error
     except NotFound as error:
         # A namespace that is gone or not known yet: look again.
         raise Stale(str(error)) from error
+    if is_leaving(live) and _is_of_revision(manifest):
+        raise NameTaken(0, f"{what} is being deleted, and a finalizer holds it")
+
+
+async def _named(client: Client, obj: Object, resource: Resource, create: Create) -> Object:
+    """The manifest, by the name of the one that was there: it may have been made while other names were free."""
+    metadata = create.manifest["metadata"]
+    there = await client.metadata(resource, metadata["namespace"]) if create.uid else []
+    former = (item for item in there if item["metadata"]["uid"] == create.uid)
+    names = (item["metadata"]["name"] for item in former if not foreign_controller(item, obj) and not is_leaving(item))
+    return {**create.manifest, "metadata": {**metadata, "name": next(names, metadata["name"])}}
+
+
+async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: Object) -> str:
+    """Why an object that is there cannot be made the child; empty when there is none, or it is about to go."""
+    if not _is_of_revision(manifest):
+        return ""
+    try:
+        live = await client.get(resource, manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+    except NotFound:
+        return ""
+    if controller := foreign_controller(live, obj):
+        return f"is controlled by {controller}"
+    is_namesakes = is_controlled(live) and not is_controlled_by(live, obj["metadata"]["uid"])
+    return "" if is_namesakes else "is there with another content, which cannot be changed"
+
+
+def _is_of_revision(manifest: Object) -> bool:
+    """Whether it may have another name: its revision finds it by the label."""
+    return labels.REVISION in manifest["metadata"].get("labels", {})
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:
@@ -91,7 +131,7 @@ async def _delete(client: Client, obj: Object, delete: Delete) -> None:
         live = await client.get(resource, metadata["namespace"], delete.name)
         if not _is_ours(live, obj):
             log.warning("%s %s is not ours: it stays", delete.kind, delete.name)
-        elif not live["metadata"].get("deletionTimestamp"):
+        elif not is_leaving(live):
             await client.delete(resource, metadata["namespace"], delete.name, live["metadata"]["uid"])
     except NotFound:
         return
@@ -109,4 +149,4 @@ async def _evict(client: Client, obj: Object, evict: Evict) -> None:
 
 def _is_ours(live: Object, obj: Object) -> bool:
     label = (live["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT)
-    return label == obj["metadata"]["name"] and belongs_to(live, obj["metadata"]["uid"])
+    return label == obj["metadata"]["name"] and is_controlled_by(live, obj["metadata"]["uid"])

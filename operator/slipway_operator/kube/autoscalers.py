@@ -8,6 +8,7 @@ from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.ownership import is_controlled, is_controlled_by
 from slipway_operator.kube.resources import AUTOSCALERS
 from slipway_operator.model import labels, wire
 from slipway_operator.model.observed import Autoscaler, ScalerCondition
@@ -87,9 +88,12 @@ def target_of(item: Object) -> str:
     return str(target.get("name", "")) if (group, target.get("kind")) == (labels.GROUP, labels.KIND) else ""
 
 
-def belongs_to(item: Object, uid: str) -> bool:
-    """Whether an object has an owner: this very one, not a former namesake."""
-    return any(owner.get("uid") == uid for owner in item["metadata"].get("ownerReferences") or ())
+def _is_orphan(item: Object, name: str) -> bool:
+    """Whether it was ours until somebody removed its controller: controllers adopt such objects."""
+    metadata = item["metadata"]
+    found = metadata.get("labels") or {}
+    told = (found.get(labels.MODEL_DEPLOYMENT), found.get(labels.MANAGED_BY))
+    return metadata["name"] == labels.autoscaler_name(name) and told == (name, "slipway") and not is_controlled(item)
 
 
 def _read(item: Object, name: str, uid: str) -> Autoscaler:
@@ -97,7 +101,8 @@ def _read(item: Object, name: str, uid: str) -> Autoscaler:
     said = (item.get("status") or {}).get("conditions") or ()
     return Autoscaler(
         name=metadata["name"],
-        ours=belongs_to(item, uid),
+        ours=is_controlled_by(item, uid),
+        orphan=_is_orphan(item, name),
         aims_here=target_of(item) == name,
         created_at=wire.parse_time(metadata["creationTimestamp"]),
         spec=item.get("spec") or {},

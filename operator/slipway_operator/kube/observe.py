@@ -1,17 +1,26 @@
 """Reads what belongs to one ModelDeployment into Observed."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from slipway_operator.kube import pod_trouble
-from slipway_operator.kube.autoscalers import Autoscalers, belongs_to
+from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import ByKind
-from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, CONTROLLER_REVISIONS, PODS, REPLICA_SETS, SERVICES
+from slipway_operator.kube.ownership import foreign_controller, is_controlled_by, is_leaving
+from slipway_operator.kube.resources import (
+    ANALYSIS_TEMPLATES,
+    CONTROLLER_REVISIONS,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    Resource,
+)
 from slipway_operator.model import labels, template, wire
-from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
+from slipway_operator.model.observed import Child, Observed, Pod, Snapshot, Workload
 from slipway_operator.model.spec import Invalid, parse, parse_inputs
 from slipway_operator.model.template import BUILT_IN, Template
 from slipway_operator.model.weights import ANNOTATION, Weights, reported
@@ -21,6 +30,7 @@ from slipway_operator.planning import weights
 Object = dict[str, Any]
 
 MAX_TROUBLES = 8  # of one revision; a message shows the first
+MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some
 
 
 async def observe(
@@ -34,23 +44,84 @@ async def observe(
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),
     )
-    pods = children[PODS]
-    owned = [item for item in children[REPLICA_SETS] if is_owned(item, uid)]
-    snapshots = {
-        item.revision: item
-        for item in (snapshot(it, name) for it in children[CONTROLLER_REVISIONS] if is_owned(it, uid))
-    }
-    found = (workload(it, pods) for it in owned)
+    sets, sets_spare = _one_each(children[REPLICA_SETS], uid, _replica_set_order(obj))
+    records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
+    services, services_spare = _one_each(children[SERVICES], uid, _order)
+    snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
+    found = (workload(it, children[PODS]) for it in sets if not _is_lost(it))
     return Observed(
         snapshots=snapshots,
         workloads={item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found},
-        services=frozenset(
-            revision_of(item) for item in children[SERVICES] if is_owned(item, uid) and not _is_leaving(item)
+        services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
+        spare=(
+            *_children(SERVICES, services_spare),
+            *_children(REPLICA_SETS, sets_spare),
+            *_children(CONTROLLER_REVISIONS, records_spare),
         ),
+        foreign=_foreign(children, obj),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
         templates=templates,
         autoscalers=scalers,
     )
+
+
+Order = Callable[[Object], tuple[Any, ...]]
+
+
+def _one_each(items: Iterable[Object], uid: str, order: Order) -> tuple[list[Object], list[Object]]:
+    """Of those that are ours the first one of each revision, and the others.
+
+    There are others where one that somebody else had was given back after another one had taken its place.
+    """
+    first: dict[str, Object] = {}
+    spare: list[Object] = []
+    for item in sorted((item for item in items if is_owned(item, uid)), key=order):
+        if first.setdefault(revision_of(item), item) is not item and not is_leaving(item):
+            spare.append(item)
+    return list(first.values()), spare
+
+
+def _order(item: Object) -> tuple[Any, ...]:
+    """Those that stay first, the oldest one of them first."""
+    metadata = item["metadata"]
+    return is_leaving(item), metadata["creationTimestamp"], metadata["name"]
+
+
+def _record_order(item: Object) -> tuple[Any, ...]:
+    """The one that knows the revision's weights counts."""
+    return snapshot(item, "") is None, ANNOTATION not in (item["metadata"].get("annotations") or {}), *_order(item)
+
+
+def _replica_set_order(obj: Object) -> Order:
+    """The one counts whose pods gateways send to; without a word of that the one with the most ready pods."""
+    # As it is written: the schema holds its shape, and reading a whole status again takes long.
+    in_use = {item.get("replicaSetUid") for item in (obj.get("status") or {}).get("revisions") or ()}
+
+    def order(item: Object) -> tuple[Any, ...]:
+        ready = int((item.get("status") or {}).get("readyReplicas") or 0)
+        return is_leaving(item), item["metadata"]["uid"] not in in_use, -ready, *_order(item)
+
+    return order
+
+
+def _is_lost(replica_set: Object) -> bool:
+    """Whether it has no ready pod and never makes one again: no controller gives pods to what is being deleted."""
+    return is_leaving(replica_set) and not (replica_set.get("status") or {}).get("readyReplicas")
+
+
+def _children(kind: Resource, items: Iterable[Object]) -> list[Child]:
+    return [Child(kind.api_version, kind.kind, item["metadata"]["name"], revision_of(item)) for item in items]
+
+
+def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
+    """Objects with our labels that somebody else controls."""
+    found = [
+        Child(kind.api_version, kind.kind, item["metadata"]["name"], revision_of(item), controller)
+        for kind in (REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS)
+        for item in children[kind]
+        if labels.REVISION in item["metadata"]["labels"] and (controller := foreign_controller(item, obj))
+    ]
+    return tuple(sorted(found, key=lambda item: (item.kind, item.name))[:MAX_FOREIGN])
 
 
 async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:
@@ -75,7 +146,7 @@ async def _template(client: Client, namespace: str, name: str) -> Template:
 
 def is_owned(item: Object, uid: str) -> bool:
     """Whether an object has our labels and belongs to this very ModelDeployment, not to a former namesake."""
-    return labels.REVISION in (item["metadata"].get("labels") or {}) and belongs_to(item, uid)
+    return labels.REVISION in (item["metadata"].get("labels") or {}) and is_controlled_by(item, uid)
 
 
 def revision_of(item: Object) -> str:
@@ -83,8 +154,19 @@ def revision_of(item: Object) -> str:
     return str(item["metadata"]["labels"][labels.REVISION])
 
 
-def snapshot(item: Object, name: str) -> Snapshot:
-    """Read a ControllerRevision of ours."""
+def snapshot(item: Object, name: str) -> Snapshot | None:
+    """Read a ControllerRevision of ours; None when it is none that we wrote."""
+    try:
+        return _snapshot(item, name)
+    except _MALFORMED:
+        return None
+
+
+# What reading something else than a record ends in.
+_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+
+
+def _snapshot(item: Object, name: str) -> Snapshot:
     data = item["data"]
     return Snapshot(
         revision=revision_of(item),
@@ -94,14 +176,15 @@ def snapshot(item: Object, name: str) -> Snapshot:
         drain_timeout_s=int(data["drainTimeoutSeconds"]),
         template_version=int(data["templateVersion"]),
         weights=parse_weights((item["metadata"].get("annotations") or {}).get(ANNOTATION)),
+        name=item["metadata"]["name"],
     )
 
 
 def workload(replica_set: Object, pods: list[Object]) -> Workload:
     """Read a ReplicaSet of ours and the pods among `pods` that are its own."""
-    status = replica_set.get("status") or {}
+    said = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]
-    own = sorted((pod for pod in pods if belongs_to(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
+    own = sorted((pod for pod in pods if is_controlled_by(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
     living = [pod for pod in own if not pod_trouble.has_ended(pod)]
     # Pods that ended come last: they were replaced, and the replacement's word is news.
     found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living), *pod_trouble.of_pods(own))
@@ -109,12 +192,13 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
         revision=revision_of(replica_set),
         desired=int(replica_set["spec"].get("replicas", 1)),
         # A pod that is leaving has left the ReplicaSet's count, but not its node, nor its requests.
-        replicas=max(int(status.get("replicas", 0)), len(living)),
-        ready=int(status.get("readyReplicas", 0)),
+        replicas=max(int(said.get("replicas", 0)), len(living)),
+        ready=int(said.get("readyReplicas", 0)),
         unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
-        pods=tuple(_pod(pod) for pod in living if not _is_leaving(pod)),
+        pods=tuple(_pod(pod) for pod in living if not is_leaving(pod)),
         troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],
-        stuck_deleting=_is_leaving(replica_set),
+        stuck_deleting=is_leaving(replica_set),
+        name=replica_set["metadata"]["name"],
         uid=uid,
     )
 
@@ -134,7 +218,3 @@ def _loaded(pod: Object) -> Weights | None:
         if container.get("name") == "fetch" and ended.get("exitCode") == 0:
             return reported(str(ended.get("message") or ""))
     return None
-
-
-def _is_leaving(item: Object) -> bool:
-    return bool(item["metadata"].get("deletionTimestamp"))

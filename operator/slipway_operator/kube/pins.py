@@ -47,17 +47,17 @@ class Pins:
 
 async def _keep(client: Client, namespace: str, pin: Pin) -> None:
     try:
-        record = await client.get(CONTROLLER_REVISIONS, namespace, pin.name)
+        record = await client.get(CONTROLLER_REVISIONS, namespace, pin.record)
         kept = weights.parse((record["metadata"].get("annotations") or {}).get(weights.ANNOTATION))
         if kept and kept != pin.weights:
-            raise Stale(f"ControllerRevision {pin.name} keeps {kept.digest} already")
+            raise Stale(f"ControllerRevision {pin.record} keeps {kept.digest} already")
         if not kept:
             # With the version that was read: of two writers the second one hears that it is late.
             change = {
                 "resourceVersion": record["metadata"]["resourceVersion"],
                 "annotations": {weights.ANNOTATION: weights.render(pin.weights)},
             }
-            record = await client.patch(CONTROLLER_REVISIONS, namespace, pin.name, {"metadata": change})
+            record = await client.patch(CONTROLLER_REVISIONS, namespace, pin.record, {"metadata": change})
         await _publish(client, record, pin)
     except NotFound as error:
         raise Stale(str(error)) from error
@@ -70,10 +70,10 @@ async def _publish(client: Client, record: Object, pin: Pin) -> None:
     to bytes that they report, and these are compared with the record.
     """
     try:
-        await client.create(CONFIG_MAPS, config_map(record, pin.weights))
+        await client.create(CONFIG_MAPS, config_map(pin.config_map, record, pin.weights))
     except Exists:
         return
     except Leaving:
         raise
     except Refused as error:  # an operator that was upgraded before its permissions were
-        log.warning("ConfigMap %s/%s cannot be made: %s", record["metadata"]["namespace"], pin.name, error)
+        log.warning("ConfigMap %s/%s cannot be made: %s", record["metadata"]["namespace"], pin.config_map, error)

@@ -14,6 +14,7 @@ class Owner:
     name: str
     namespace: str
     uid: str
+    collision_count: int = 0  # of the names of children that are yet to be made
 
     @classmethod
     def of(cls, obj: Json) -> "Owner":
@@ -24,7 +25,7 @@ class Owner:
     def child_metadata(self, revision: str) -> dict[str, Any]:
         """Name, labels and ownerReference of a revision's child: garbage collection is the deletion."""
         return {
-            "name": labels.child_name(self.name, revision),
+            "name": labels.child_name(self.name, revision, self.collision_count),
             "namespace": self.namespace,
             "labels": labels.child_labels(self.name, revision),
             "ownerReferences": [self.reference()],

@@ -5,14 +5,14 @@ from typing import Any
 from slipway_operator.model.weights import FILE, Weights, render
 
 
-def config_map(record: dict[str, Any], weights: Weights) -> dict[str, Any]:
+def config_map(name: str, record: dict[str, Any], weights: Weights) -> dict[str, Any]:
     """Immutable, and owned by the revision's ControllerRevision as it was read: it goes with the record."""
     metadata = record["metadata"]
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": metadata["name"],
+            "name": name,
             "namespace": metadata["namespace"],
             "labels": metadata["labels"],
             "ownerReferences": [

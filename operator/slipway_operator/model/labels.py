@@ -15,6 +15,7 @@ REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 
+_REVISION_LENGTH = 10  # of a name: what tells names apart takes its place, for Services have 63 characters
 _BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that a canary is compared with
 
 
@@ -39,9 +40,15 @@ def autoscaler_name(name: str) -> str:
     return f"{name}-autoscaler"
 
 
-def child_name(name: str, revision: str) -> str:
-    """Name of a revision's ReplicaSet, Service and ControllerRevision."""
-    return f"{name}-{revision}"
+def child_name(name: str, revision: str, collision_count: int = 0) -> str:
+    """Name of a revision's ReplicaSet, Service and ControllerRevision.
+
+    `collision_count`: how often a name was found to be somebody else's, as in the status of a Deployment.
+    """
+    if not collision_count:
+        return f"{name}-{revision}"
+    runs, suffix = what_runs(revision), f"-{collision_count}"
+    return f"{name}-{runs[: _REVISION_LENGTH - len(suffix)]}{suffix}{revision.removeprefix(runs)}"
 
 
 def baseline_of(revision: str) -> str:

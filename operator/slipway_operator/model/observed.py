@@ -38,6 +38,7 @@ class Snapshot:
     drain_timeout_s: int
     template_version: int  # which rendering of the pod the revision was made with
     weights: Weights | None = None  # what its first pod loaded, and every other one must
+    name: str = ""  # of the ControllerRevision
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,19 @@ class Workload:
     unschedulable: int = 0  # pods that no node takes
     pods: tuple[Pod, ...] = ()  # those that live, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
+    name: str = ""  # of the ReplicaSet
     uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An object with the labels of a revision of ours."""
+
+    api_version: str
+    kind: str
+    name: str
+    revision: str
+    controller: str = ""  # kind and name of somebody else that controls it; empty where it is ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,7 @@ class Autoscaler:
     created_at: datetime
     spec: dict[str, Any] = field(default_factory=dict)
     conditions: tuple[ScalerCondition, ...] = ()
+    orphan: bool = False  # it has name and labels of ours, and nobody controls it
     scaled_object: str = ""  # KEDA's, that it was made for
 
 
@@ -135,7 +149,9 @@ class Observed:
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
-    services: frozenset[str] = frozenset()  # revisions whose headless Service exists
+    services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
+    spare: tuple[Child, ...] = ()  # ours, and their revision has another one
+    foreign: tuple[Child, ...] = ()  # controlled by somebody else
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key

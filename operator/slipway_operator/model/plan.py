@@ -11,16 +11,21 @@ from slipway_operator.model.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create or complete an object by server-side apply."""
+    """Create or complete an object by server-side apply.
+
+    `uid`: of the one that was there; where it still is, only without our labels or owner, it gets them again.
+    """
 
     manifest: dict[str, Any]
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keep what a revision's weights are, and tell its pods; the record and the ConfigMap have this name."""
+    """Keep what a revision's weights are in its record, a ControllerRevision, and tell its pods by a ConfigMap."""
 
-    name: str
+    record: str
+    config_map: str
     weights: Weights
 
 

@@ -45,7 +45,8 @@ class Scaling:
 
 def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
     """Ours is there exactly when the spec asks for it and nobody else scales. `spec.replicas` is never written."""
-    ours, others = _ours(at), [item for item in at.observed.autoscalers if not item.ours]
+    ours = _ours(at)
+    others = [item for item in at.observed.autoscalers if item is not ours]
     rivals = [item for item in others if item.aims_here]
     wanted = at.spec.autoscaling is not None
     scalers = len(rivals) + wanted
@@ -70,13 +71,15 @@ def moments(at: Situation) -> tuple[datetime, ...]:
 
 
 def _ours(at: Situation) -> Autoscaler | None:
-    return next((item for item in at.observed.autoscalers if item.ours), None)
+    """An orphan is adopted where one is wanted."""
+    wanted = at.spec.autoscaling is not None
+    return next((item for item in at.observed.autoscalers if item.ours or (wanted and item.orphan)), None)
 
 
 def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> tuple[Create, ...]:
     assert at.spec.autoscaling is not None, "asked only where the field is set"
     manifest = horizontal_pod_autoscaler(owner, at.spec.autoscaling, _group(at))
-    return () if live and says_the_same(live.spec, manifest["spec"]) else (Create(manifest),)
+    return () if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else (Create(manifest),)
 
 
 def _group(at: Situation) -> str:

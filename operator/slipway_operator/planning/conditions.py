@@ -5,14 +5,14 @@ from datetime import datetime
 
 from slipway_operator.api.v1alpha1.status import Condition
 
-NAME_CONFLICT, UNKNOWN_FIELD = "NameConflict", "UnknownField"
+NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD = "NameConflict", "ForeignObjects", "UnknownField"
 # Of all others it is good that they hold.
-_BAD_NEWS = (NAME_CONFLICT, UNKNOWN_FIELD)
+BAD_NEWS = frozenset({NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD})
 
 
 def is_ill(item: Condition) -> bool:
     """Whether a condition says that something is wrong."""
-    return item.status != ("False" if item.type in _BAD_NEWS else "True")
+    return item.status != ("False" if item.type in BAD_NEWS else "True")
 
 
 def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) -> Condition:

@@ -21,7 +21,7 @@ from slipway_operator.planning import (
     service,
     sleep,
 )
-from slipway_operator.planning.conditions import NAME_CONFLICT, UNKNOWN_FIELD, condition, is_ill
+from slipway_operator.planning.conditions import FOREIGN_OBJECTS, NAME_CONFLICT, UNKNOWN_FIELD, condition, is_ill
 from slipway_operator.planning.guards import analysis_ends, pause_ends
 from slipway_operator.planning.replicas import needed_replicas, retired, room_for_target
 from slipway_operator.planning.situation import Course, Situation, rollout_of
@@ -86,7 +86,7 @@ def ready_of_wanted(at: Situation, desired: dict[str, int]) -> str:
 
 # Conditions by how much they explain, and reasons that only say that something is on its way.
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", UNKNOWN_FIELD)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", FOREIGN_OBJECTS, UNKNOWN_FIELD)
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 

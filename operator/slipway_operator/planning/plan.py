@@ -11,7 +11,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
-from slipway_operator.model.observed import Observed, Snapshot
+from slipway_operator.model.observed import Child, Observed, Snapshot
 from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.spec import Invalid, Json, parse
 from slipway_operator.model.status import parse as parse_status
@@ -22,6 +22,7 @@ from slipway_operator.planning import (
     capacity,
     conditions,
     describe,
+    foreign,
     hooks,
     measuring,
     names,
@@ -62,8 +63,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         return _refused(status, spec.message, generation, now)
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
-    owner = Owner.of(obj)
     read, status = status, restore.restored(status, spec, observed, wanted, now)
+    owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
     before = _course(status)
     at = replace(at, sleep=sleep.next_sleep(before, at))
@@ -86,8 +87,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         status=renewed,
         pins=weights.pins(owner.name, observed),
         create=(*_creations(owner, course, at, desired, settings), *scaler.create),
-        scale=_scalings(owner, at, desired),
-        delete=(*_deletions(owner, course, at, gone), *scaler.delete),
+        scale=_scalings(at, desired),
+        delete=(*_deletions(course, at, gone), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
         events=(
             *restore.lost(read, status),
@@ -185,6 +186,7 @@ def _status(
         revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
+        collision_count=at.status.collision_count,
         pause_conditions=argo.pause_conditions(course, at.spec, at.status),
         controller_pause=argo.controller_pause(course),
     )
@@ -194,7 +196,8 @@ def _conditions(
     course: Course, at: Situation, traffic: Traffic | None, also: list[Condition], generation: int
 ) -> tuple[Condition, ...]:
     fresh = describe.conditions(course, at, traffic)
-    told = [*fresh, *also, *names.condition(at.observed.standing, at.status.conditions, at.now)]
+    named = names.condition(at.observed.standing, at.status.conditions, at.now)
+    told = [*fresh, *also, *named, *foreign.condition(at.observed.foreign, at.now)]
     return conditions.carry_over(told, at.status.conditions, generation)
 
 
@@ -266,7 +269,14 @@ def _creations(
         if at.workload(name) is None:
             manifests.append(replica_set(owner, snapshot, desired[name]))
     manifests += baseline.manifests(owner, course, at)
-    return tuple(Create(manifest) for manifest in manifests)
+    uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
+    return tuple(
+        Create(item, uids.get(_made_for(item)) if item["kind"] == "ReplicaSet" else None) for item in manifests
+    )
+
+
+def _made_for(manifest: Json) -> str:
+    return str(manifest["metadata"]["labels"][labels.REVISION])
 
 
 def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:
@@ -283,9 +293,9 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
     )
 
 
-def _scalings(owner: Owner, at: Situation, desired: dict[str, int]) -> tuple[Scale, ...]:
+def _scalings(at: Situation, desired: dict[str, int]) -> tuple[Scale, ...]:
     return tuple(
-        Scale(labels.child_name(owner.name, name), desired[name])
+        Scale(workload.name, desired[name])
         for name, workload in sorted(at.observed.workloads.items())
         if desired[name] != workload.desired and not workload.stuck_deleting
     )
@@ -296,16 +306,27 @@ def _is_gone(at: Situation, name: str) -> bool:
     return workload.desired == 0 and workload.replicas == 0
 
 
-def _deletions(owner: Owner, course: Course, at: Situation, gone: list[str]) -> tuple[Delete, ...]:
+def _deletions(course: Course, at: Situation, gone: list[str]) -> tuple[Delete, ...]:
     """Empty workloads with their services, and history beyond the limit."""
+    observed = at.observed
     in_use = {course.stable, course.previous, at.current, at.wanted, *at.observed.workloads}
     in_use |= {course.rollout.revision} if course.rollout else set()
     forgotten = revision.forgotten(at.observed.snapshots, in_use, at.spec.revision_history_limit)
     return (
-        *(Delete("v1", "Service", labels.child_name(owner.name, name)) for name in gone),
-        *(Delete("apps/v1", "ReplicaSet", labels.child_name(owner.name, name)) for name in gone),
-        *(Delete("apps/v1", "ControllerRevision", labels.child_name(owner.name, name)) for name in forgotten),
+        *(Delete("v1", "Service", observed.services[name]) for name in gone if name in observed.services),
+        *(Delete("apps/v1", "ReplicaSet", observed.workloads[name].name) for name in gone),
+        *(Delete("apps/v1", "ControllerRevision", observed.snapshots[name].name) for name in forgotten),
+        *(Delete(one.api_version, one.kind, one.name) for one in observed.spare if _may_go(one, at)),
     )
+
+
+def _may_go(spare: Child, at: Situation) -> bool:
+    """Pods only once the status as read sends requests to those of the ReplicaSet that stays."""
+    if spare.kind != "ReplicaSet":
+        return True
+    uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
+    workload = at.workload(spare.revision)
+    return workload is not None and uids.get(spare.revision) == workload.uid
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from slipway_operator.model.wire import camel
 
 MAX_GENERATION = 1 << 53
 MAX_ATTEMPT = 1 << 31
+MAX_COLLISIONS = 9999  # as many digits have room in a name
 _ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
@@ -37,6 +38,7 @@ def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
         sleep=sleep,
         revisions=_revisions(status.revisions, spec, now),
         aborted_revisions=tuple(token for token in status.aborted_revisions if _ATTEMPT.fullmatch(token)),
+        collision_count=_count(status.collision_count),
     )
     return status if kept == status else kept
 
@@ -45,9 +47,13 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
     """That parts of a status were dropped, by name."""
     if before is kept:
         return ()
-    names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions")
+    names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions", "collision_count")
     parts = ", ".join(f"status.{camel(name)}" for name in names if getattr(before, name) != getattr(kept, name))
     return (Event("Warning", "StatusRestored", f"{parts} said what cannot be, and was made anew"),)
+
+
+def _count(collisions: int | None) -> int | None:
+    return collisions if collisions and 0 < collisions <= MAX_COLLISIONS else None
 
 
 def _past(moment: datetime, now: datetime) -> datetime:

@@ -36,7 +36,7 @@ def conditions(obj: Json, now: datetime) -> list[Condition]:
     named = ", ".join(found[:MOST]) + (" and more" if len(found) > MOST else "")
     text = (
         f"the API server dropped from the manifest that was applied last: {named}; correct the manifest and apply it "
-        "without --validate=false, which would have refused it"
+        "again; kubectl refuses such fields unless it runs with --validate=false"
     )
     return [condition(UNKNOWN_FIELD, True, UNKNOWN_FIELD, text, now)]
 

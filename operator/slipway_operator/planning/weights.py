@@ -44,7 +44,10 @@ def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
         weights = of(observed.snapshots.get(runs), workload)
         if weights and (runs == revision or runs not in found):
             found[runs] = weights
-    return tuple(Pin(labels.child_name(name, revision), weights) for revision, weights in sorted(found.items()))
+    return tuple(
+        Pin(observed.snapshots[revision].name, labels.child_name(name, revision), weights)
+        for revision, weights in sorted(found.items())
+    )
 
 
 def evictions(observed: Observed) -> tuple[Evict, ...]:

@@ -60,7 +60,7 @@ async def reread(client, obj):
 async def test_what_a_plan_creates_is_what_is_observed(client, chat):
     live, revision = await made(client, chat)
     observed = await seen(client, live)
-    assert set(observed.snapshots) == set(observed.workloads) == observed.services == {revision}
+    assert set(observed.snapshots) == set(observed.workloads) == set(observed.services) == {revision}
     snapshot = observed.snapshots[revision]
     assert (snapshot.ordinal, snapshot.image, snapshot.drain_timeout_s) == (1, "slipway-server:test", 600)
     assert snapshot.inputs.model.name == "chat"
@@ -241,7 +241,7 @@ async def test_explain_reads_the_cluster_and_writes_nothing(client, chat):
     live, revision = await made(client, chat)
     namespace = chat["metadata"]["namespace"]
     explained = await explain.from_cluster(client, NoGateways(), namespace, "chat", SETTINGS, NOW)
-    assert json.loads(explain.to_text(explained))["observed"]["services"] == [revision]
+    assert json.loads(explain.to_text(explained))["observed"]["services"] == {revision: f"chat-{revision}"}
     assert await reread(client, chat) == live
 
 

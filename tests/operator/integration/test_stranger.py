@@ -14,12 +14,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from slipway_operator.kube.errors import ApiError, NotFound
-from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from slipway_operator.model import labels
-from tests.support.forgery import forged
-from tests.support.pods import MERGE, owner_of, pod, set_ready
-from tests.support.processes import Cluster, limited_kubeconfig, own_address
+from tests.support.pods import MERGE, pod, set_ready
+from tests.support.processes import Cluster, limited_kubeconfig, own_address, until
+from tests.support.stranger import MADE_UP, Stranger, controller, uid_of_controller
 
 from .conftest import MANIFEST
 
@@ -82,7 +82,7 @@ class Controllers:
             if owner and owner["kind"] == "ReplicaSet" and owner["uid"] not in alive:
                 await client.delete(PODS, namespace, item["metadata"]["name"], item["metadata"]["uid"])
         for item in sets:
-            if (controller(item) or {}).get("uid") == "made-up":  # an owner that is not there
+            if uid_of_controller(item) == MADE_UP:  # an owner that is not there
                 await client.delete(REPLICA_SETS, namespace, item["metadata"]["name"], item["metadata"]["uid"])
                 continue
             await self._follow(item, [one for one in pods if is_own(one, item)])
@@ -91,11 +91,13 @@ class Controllers:
         """One pod stands for all: so many are reported ready as are wanted."""
         client, namespace = self._cluster.client, self._cluster.namespace
         wanted = item["spec"].get("replicas", 1)
-        for one in own[1 if wanted else 0 :]:
+        leaves = "deletionTimestamp" in item["metadata"]  # its controller counts its pods, and makes none
+        for one in own[1 if wanted else 0 :] if not leaves else ():
             await client.delete(PODS, namespace, one["metadata"]["name"], one["metadata"]["uid"])
-        if wanted and not own:
+        if wanted and not own and not leaves:
             self._made += 1
-            made = pod(item, self.own_port, name=f"{item['metadata']['name']}-{self._made}")
+            port = self.own_port if (controller(item) or {}).get("kind") == "ModelDeployment" else self.foreign_port
+            made = pod(item, port, name=f"{item['metadata']['name']}-{self._made}")
             made["metadata"]["labels"] = item["spec"]["selector"]["matchLabels"]
             await client.create(PODS, made)
             await set_ready(client, namespace, made["metadata"]["name"], own_address())
@@ -107,88 +109,11 @@ class Controllers:
             await client._call("PATCH", path, [], {"status": status}, MERGE)
 
 
-def controller(item):
-    return next((one for one in item["metadata"].get("ownerReferences", ()) if one.get("controller")), None)
-
-
 def is_own(item, replica_set):
     wanted, owner = replica_set["spec"]["selector"]["matchLabels"], controller(item)
     found = item["metadata"].get("labels", {})
     same = all(found.get(key) == value for key, value in wanted.items())
     return bool(same and owner and owner["uid"] == replica_set["metadata"]["uid"])
-
-
-class Stranger:
-    """Somebody who may write all of these, one edit at a time."""
-
-    def __init__(self, cluster, controllers, random):
-        self._cluster, self._random, self._number = cluster, random, 0
-        self._client, self._namespace = cluster.client, cluster.namespace
-        self._port = controllers.foreign_port
-        self.former = []
-
-    async def edit(self):
-        """What was done."""
-        self._number += 1
-        kinds = (self._status, self._status, self._labels, self._owners, self._endpoints, self._deletes)
-        while True:
-            try:
-                return await self._random.choice(kinds)()
-            except ApiError:  # it changed meanwhile, or is gone, or the API server refuses what was made up
-                await asyncio.sleep(0.05)
-
-    async def _status(self):
-        obj = await self._cluster.chat()
-        what, status = forged(obj["status"], self.former, self._random)
-        await self._client.put_status(MODEL_DEPLOYMENTS, {**obj, "status": status})
-        return what
-
-    async def _labels(self):
-        resource, item = await self._some(REPLICA_SETS, PODS)
-        key = self._random.choice((labels.MODEL_DEPLOYMENT, labels.REVISION))
-        value = self._random.choice((None, "elsewhere"))
-        await self._patch(resource, item, {"metadata": {"labels": {key: value}}})
-        return f"label {key} of a {resource.kind} becomes {value}"
-
-    async def _owners(self):
-        resource, item = await self._some(REPLICA_SETS, PODS)
-        other = {"apiVersion": "batch/v1", "kind": "Job", "name": "mine", "uid": "made-up", "controller": True}
-        owners = self._random.choice(([], [other]))
-        await self._patch(resource, item, {"metadata": {"ownerReferences": owners}})
-        return f"owners of a {resource.kind} become {[one['kind'] for one in owners]}"
-
-    async def _endpoints(self):
-        """A pod of the stranger's with the labels of ours, or an EndpointSlice that names it."""
-        _, replica_set = await self._some(REPLICA_SETS)
-        name, address = f"foreign-{self._number}", own_address()
-        if self._random.random() < 0.3:
-            metadata = {"name": name, "namespace": self._namespace, "labels": replica_set["metadata"]["labels"]}
-            endpoint = {"addresses": [address], "conditions": {"ready": True}}
-            ports = [{"name": "http", "port": self._port}]
-            made = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
-            await self._client.create(ENDPOINT_SLICES, made)
-            return "an EndpointSlice by hand"
-        other = {"apiVersion": "batch/v1", "kind": "Job", "name": "mine", "uid": "made-up", "controller": True}
-        stale = owner_of(replica_set) | {"uid": "made-up"}
-        await self._client.create(PODS, pod(replica_set, self._port, self._random.choice((other, stale)), name))
-        await set_ready(self._client, self._namespace, name, address)
-        return "a foreign pod with the labels"
-
-    async def _deletes(self):
-        resource, item = await self._some(REPLICA_SETS, PODS)
-        await self._client.delete(resource, self._namespace, item["metadata"]["name"], item["metadata"]["uid"])
-        return f"a {resource.kind} is deleted"
-
-    async def _some(self, *resources):
-        resource = self._random.choice(resources)
-        ours = [one for one in await self._client.list(resource, self._namespace) if controller(one)]
-        if not ours:
-            raise NotFound(404, "none is left")
-        return resource, self._random.choice(ours)
-
-    async def _patch(self, resource, item, change):
-        path = resource.path(self._namespace, item["metadata"]["name"])
-        await self._client._call("PATCH", path, [], change, MERGE)
 
 
 class Prober:
@@ -251,15 +176,30 @@ async def survives(client, namespace, api_server, folder, edits, seed):
         probing = asyncio.create_task(prober.run())
         try:
             await cluster.reaches("chat serves", serves)
-            took = await _edits(cluster, Stranger(cluster, controllers, Random(seed)), prober, edits)
+            stranger = Stranger(cluster, controllers.foreign_port, Random(seed))
+            took = await _edits(cluster, stranger, prober, edits)
+            await until(lambda: has_one_replica_set(cluster), "one ReplicaSet of chat alone")
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
             await asyncio.gather(cluster.operator.stop(), cluster.gateway.stop())
     print(f"{len(took)} edits, settled after {sum(took) / len(took):.1f} s in the mean, {max(took):.1f} s at most")
+    print(f"lies {len(prober.lies)}, requests at foreign pods {controllers.foreign}, at ours {controllers.genuine}")
+    print(dict(sorted(stranger.done.items())))
     assert not prober.lies, prober.lies
     assert controllers.foreign == 0, f"{controllers.foreign} requests reached a foreign pod"
     assert controllers.genuine > edits
+
+
+async def has_one_replica_set(cluster):
+    """Nothing that was replaced goes on beside what replaced it."""
+    uid, listed = (await cluster.chat())["metadata"]["uid"], await cluster.client.list(REPLICA_SETS, cluster.namespace)
+    return len([item for item in listed if uid_of_controller(item) == uid and is_made_by_the_operator(item)]) == 1
+
+
+def is_made_by_the_operator(item):
+    """By its selector, which nobody can change; what is being deleted is on its way."""
+    return labels.REVISION in item["spec"]["selector"]["matchLabels"] and "deletionTimestamp" not in item["metadata"]
 
 
 async def _edits(cluster, stranger, prober, edits):

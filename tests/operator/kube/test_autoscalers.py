@@ -15,7 +15,7 @@ def hpa(
     name: str, target: str = "chat", *, kind: str = "ModelDeployment", owner: str = "", **metadata: Any
 ) -> dict[str, Any]:
     group = "slipway.dev/v1alpha1" if kind == "ModelDeployment" else "apps/v1"
-    owners = {"ownerReferences": [{"uid": owner}]} if owner else {}
+    owners = {"ownerReferences": [{"uid": owner, "controller": True}]} if owner else {}
     return {
         "metadata": {"name": name, "creationTimestamp": CREATED, **owners, **metadata},
         "spec": {"scaleTargetRef": {"apiVersion": group, "kind": kind, "name": target}},
@@ -53,6 +53,18 @@ async def test_ours_theirs_and_kedas_are_told_apart() -> None:
         ("theirs", False, ""),
         ("keda-hpa-x", False, "x"),
     ]
+
+
+async def test_an_orphan_is_one_of_our_name_and_labels_without_a_controller() -> None:
+    marked = {"labels": {"slipway.dev/modeldeployment": "chat", "app.kubernetes.io/managed-by": "slipway"}}
+    for item, expected in (
+        (hpa("chat-autoscaler", **marked), True),
+        (hpa("chat-autoscaler"), False),
+        (hpa("chat-autoscaler", owner="u9", **marked), False),
+        (hpa("mine", **marked), False),
+    ):
+        (seen,) = await found(item)
+        assert (seen.ours, seen.orphan) == (False, expected)
 
 
 async def test_other_targets_are_none_of_ours_but_for_the_name() -> None:

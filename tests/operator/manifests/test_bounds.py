@@ -99,8 +99,10 @@ def test_a_baseline_reads_the_pin_of_what_it_runs() -> None:
 
 
 def test_the_config_map_goes_with_the_record() -> None:
-    record = {"metadata": {"name": "chat-abcdefghij", "namespace": "default", "uid": "u2", "labels": {"a": "b"}}}
+    """Under the name that the pods of the revision read, whatever the record's is."""
+    record = {"metadata": {"name": "chat-abcdefgh-1", "namespace": "default", "uid": "u2", "labels": {"a": "b"}}}
     weights = Weights("sha256:" + "1" * 64, "a" * 40)
-    made = config_map(record, weights)
-    assert made["immutable"] is True and made["metadata"]["ownerReferences"][0]["uid"] == "u2"
+    made = config_map("chat-abcdefghij", record, weights)
+    assert made["immutable"] is True and made["metadata"]["name"] == "chat-abcdefghij"
+    assert [(one["name"], one["uid"]) for one in made["metadata"]["ownerReferences"]] == [("chat-abcdefgh-1", "u2")]
     assert parse(made["data"]["pin.json"]) == weights

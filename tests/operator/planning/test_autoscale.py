@@ -228,6 +228,20 @@ def test_a_users_own_autoscaler_alone_works_and_two_of_them_do_not() -> None:
     assert set(world.autoscalers) == {"theirs", "others"}, "those are not ours to delete"
 
 
+def test_an_orphan_of_ours_is_adopted_where_one_is_wanted() -> None:
+    """As any controller does; nothing else in it need differ from what we would write."""
+    world = scaled()
+    (ours,) = world.autoscalers.values()
+    orphan = replace(ours, ours=False, orphan=True)
+    world.autoscalers = {orphan.name: orphan}
+    world.reconcile()
+    assert world.autoscalers[ours.name].ours and told(world).reason != "NameTaken"
+    unwanted = healthy()
+    unwanted.autoscalers = {orphan.name: orphan}
+    unwanted.run(2)
+    assert unwanted.autoscalers == {orphan.name: orphan}, "where none is wanted it stays nobody's"
+
+
 def test_a_stranger_with_the_name_of_ours_keeps_it() -> None:
     world = healthy()
     world.autoscalers["chat-autoscaler"] = replace(hpa("chat-autoscaler"), aims_here=False)

@@ -171,3 +171,27 @@ def test_a_header_route_for_all_requests_is_no_table() -> None:
     world.patch_status(traffic=traffic)
     world.reconcile()
     assert "headerRoutes" not in world.status["traffic"]
+
+
+@pytest.mark.parametrize(("written", "kept"), [(-1, None), (0, None), (7, 7), (9999, 9999), (10_000, None)])
+def test_a_collision_count_has_room_in_a_name(written: int, kept: int | None) -> None:
+    world = healthy()
+    world.__class__ = Forged
+    world.status, world._parsed, world._written = {**world.status, "collisionCount": written}, None, None
+    world.reconcile()
+    assert world.parsed().collision_count == kept
+
+
+def test_children_keep_their_names_when_the_count_grows() -> None:
+    """And those that are made later have it in theirs, on the way there and back."""
+    world = healthy()
+    world.__class__ = Forged
+    before = {item.name for item in world.pods.values()}
+    world.status, world._parsed, world._written = {**world.status, "collisionCount": 3}, None, None
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.run_until(None)
+    added = {item.name for item in world.pods.values()} - before
+    assert added == {f"chat-{world.parsed().stable_revision[:8]}-3"}  # type: ignore[index]
+    assert before & {item.name for item in world.pods.values()}

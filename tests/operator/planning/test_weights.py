@@ -14,7 +14,7 @@ from slipway_operator.planning.revision import same_weights
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 FIRST, SECOND = Weights("sha256:" + "1" * 64, "a" * 40), Weights("sha256:" + "2" * 64, "b" * 40)
-SNAPSHOT = Snapshot("abcdefghij", 1, PodInputs(Model("hf://org/m", "chat", "main")), "server:1", 600, 2)
+SNAPSHOT = Snapshot("abcdefghij", 1, PodInputs(Model("hf://org/m", "chat", "main")), "server:1", 600, 2, name="record")
 
 
 def pod(name: str, age_s: int, loaded: Weights | None, *, ready: bool = True) -> Pod:
@@ -34,8 +34,8 @@ def seen(item: Workload, kept: Weights | None = None, **changes: object) -> Obse
 def test_the_oldest_report_is_kept() -> None:
     """Safety 20: one revision could serve two commits."""
     item = workload(pod("a", 10, SECOND), pod("b", 20, FIRST), pod("c", 30, None))
-    assert weights.pins("chat", seen(item)) == (Pin("chat-abcdefghij", FIRST),)
-    assert weights.pins("chat", seen(item, SECOND)) == (Pin("chat-abcdefghij", SECOND),)
+    assert weights.pins("chat", seen(item)) == (Pin("record", "chat-abcdefghij", FIRST),)
+    assert weights.pins("chat", seen(item, SECOND)) == (Pin("record", "chat-abcdefghij", SECOND),)
     assert weights.pins("chat", seen(workload(pod("c", 30, None)))) == ()
 
 
@@ -64,7 +64,7 @@ def test_a_baseline_is_held_to_what_it_runs() -> None:
     found = seen(item, FIRST)
     assert found.workloads["abcdefghij-baseline"].ready == 0
     assert weights.evictions(found) == (Evict("a"),)
-    assert weights.pins("chat", found) == (Pin("chat-abcdefghij", FIRST),)
+    assert weights.pins("chat", found) == (Pin("record", "chat-abcdefghij", FIRST),)
 
 
 def test_former_templates_have_no_pin() -> None:

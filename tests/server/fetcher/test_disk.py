@@ -13,7 +13,7 @@ from slipway_server.fetcher import folder
 from slipway_server.fetcher.folder import DiskFullError
 from tests.server.fetcher.site import Site, archive, contents, fetch, hub_fetch, offer, offer_repository
 
-pytestmark = pytest.mark.attack_class(15)
+pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(26)]
 SENTENCE = "There is no room for the model: "
 TINY_BYTES = 64 * 1024
 

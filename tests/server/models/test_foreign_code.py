@@ -15,7 +15,7 @@ from slipway_server.models.encoder import read_pooling
 from slipway_server.models.generator import load_generator
 from slipway_server.models.loader import load
 
-pytestmark = [pytest.mark.integration, pytest.mark.attack_class(5)]
+pytestmark = [pytest.mark.integration, pytest.mark.attack_class(5), pytest.mark.finding(26, "S13")]
 
 CODE = "from pathlib import Path\nPath({ran!r}).touch()\nraise SystemExit('code of the folder ran')\n"
 FILES = (

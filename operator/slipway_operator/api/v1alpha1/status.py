@@ -275,6 +275,8 @@ class Status:
     conditions: Annotated[tuple[Condition, ...], AtMost(16), ListMap("type")] = ()
     """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable; beside a stable
     revision also CanaryHealthy, with an autoscaler also Autoscaling."""
+    collision_count: Int32 | None = None
+    """How often the name of a child was somebody else's; names of later children have it in them."""
     lease: str | None = None
     """NAMESPACE/NAME of the Lease that the operator renews. When nobody renews it no operator runs, and this status
     is as it was written last."""

@@ -1,0 +1,42 @@
+"""Who controls an object, by its ownerReferences; a controller never touches what another one controls."""
+
+from typing import Any
+
+from slipway_operator.model import labels
+
+Object = dict[str, Any]
+
+
+def is_controlled(item: Object) -> bool:
+    """Whether it has a controller."""
+    return _controller(item) is not None
+
+
+def is_controlled_by(item: Object, uid: str) -> bool:
+    """Whether its controller is this very object, not a former namesake of it."""
+    found = _controller(item)
+    return found is not None and found.get("uid") == uid
+
+
+def foreign_controller(item: Object, obj: Object) -> str:
+    """Kind and name of somebody else that controls it; empty when nobody does, or the ModelDeployment.
+
+    A former namesake of the ModelDeployment counts as nobody: the garbage collector is about to remove its children.
+    """
+    found, metadata = _controller(item), obj["metadata"]
+    if found is None or found.get("uid") == metadata["uid"]:
+        return ""
+    group = str(found.get("apiVersion", "")).partition("/")[0]
+    if (group, found.get("kind"), found.get("name")) == (labels.GROUP, labels.KIND, metadata["name"]):
+        return ""
+    return f"{found.get('kind')} {found.get('name')}"
+
+
+def is_leaving(item: Object) -> bool:
+    """Whether it is being deleted: a finalizer may hold it for long, and it never comes back."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _controller(item: Object) -> Object | None:
+    references = item["metadata"].get("ownerReferences") or ()
+    return next((one for one in references if one.get("controller")), None)
