@@ -68,7 +68,7 @@ everybody `get` it. `explain` also needs `get` of `pods` and `create` of `pods/e
 ## Without an operator
 A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says
 `no operator runs`, and no forecast is shown. There is no forecast either when the last requests were counted more than
-five minutes ago. Pods are always read anew.
+five minutes ago. The command reads the pods from the API server each time.
 """
 
 

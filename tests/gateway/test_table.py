@@ -323,3 +323,8 @@ def test_excluded_endpoints_are_never_picked(key: str, excluded: set[str]) -> No
     found = pick(table(one, s=["s1", "s2"], c=["c1"]), one, key, {}, excluded)
     assert (found is None) == (len(excluded) == 3)
     assert found is None or found.url not in excluded
+
+
+def test_a_lone_surrogate_in_place_of_a_table_is_a_problem() -> None:
+    obj = {"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "status": {"traffic": "\ud800"}}
+    assert isinstance(parse_route(obj), Problem)

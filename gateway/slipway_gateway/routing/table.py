@@ -254,7 +254,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         return known
     try:
         traffic, replica_sets = msgspec.convert(raw, TrafficStatus), _replica_sets(obj)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second of a lone surrogate
         return Problem(f"status.traffic of {name}: {error}")
     if problem := check_backends(traffic.backends):
         return Problem(f"status.traffic of {name}: {problem.text}")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube import apply
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
@@ -18,7 +19,6 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.model import status
 from slipway_operator.model.observed import Observed
-from slipway_operator.model.status import RevisionStatus, Status
 from slipway_operator.planning.plan import PlanSettings, plan
 from tests.support.processes import MERGE
 

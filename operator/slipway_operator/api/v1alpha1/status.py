@@ -278,8 +278,8 @@ class Status:
     """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable; beside a stable
     revision also CanaryHealthy, with an autoscaler also Autoscaling."""
     lease: str | None = None
-    """NAMESPACE/NAME of the Lease that the operator renews. When nobody renews it no operator runs, and this status
-    is as it was written last."""
+    """NAMESPACE/NAME of the Lease that the operator renews. When it expires, no operator runs, and this status is as of
+    its last write."""
 
     @property
     def last_decision(self) -> Decision | None:
