@@ -99,10 +99,14 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
 
         (item,) = await until(measured, "the gateway's count has arrived")
         assert (item["value"], item["describedObject"]["name"]) == ("0", "chat")
-        status, document = await ask("slipway_queue_depth")
-        # Nobody serves where the pods of this test are said to be.
-        said = "slipway_queue_depth has no fresh value: ModelDeployment chat: 0 of "
-        assert status == 503 and document["message"].startswith(said), document
+
+        async def silent():
+            status, document = await ask("slipway_queue_depth")
+            # No server listens at the addresses of the pods of this test.
+            message = "slipway_queue_depth has no fresh value: ModelDeployment chat: 0 of "
+            return status == 503 and document["message"].startswith(message)
+
+        await until(silent, "the operator knows pods, and none of them answers")
     code, seconds = await cluster.operator.end()
     assert (code, seconds < 20) == (0, True), cluster.operator.log()
     assert await registered(client), "the next operator serves on: nothing is unregistered in between"
