@@ -11,6 +11,7 @@ from typing import Any
 
 from e2e import hostile_client
 from e2e.deployment import MODELS, REVISION_LABEL, Deployment, Json
+from e2e.impersonation import Impersonation
 from examples.demo.kube import CRD, LABEL, RELEASE, SYSTEM, Kube, KubeError
 
 ACCOUNT = "stranger"
@@ -96,14 +97,16 @@ class Hostile:
             self._try("patch", "mdep", f"{SQUATTER}-{number}", "-n", self.namespace, "--type=merge",
                       "-p", json.dumps(change))  # fmt: skip
 
-    def forge_status(self, victim: Deployment) -> None:
+    def forge_status(self, as_stranger: Impersonation, victim: Deployment) -> None:
         """Its squatter says that it is the victim, with the pod that it made up."""
         traffic = {"model": victim.model, "generation": 10**9, "salt": "1",
                    "backends": [{"revision": f"receiver-{victim.name}", "version": "v1", "weight": 100}]}  # fmt: skip
         forged = {"status": {"model": victim.model, "phase": "Healthy", "conditions": [], "traffic": traffic}}
+        group, _, plural = CRD.rpartition("/")
         for number in range(len(self.victims)):
-            self._try("patch", "mdep", f"{SQUATTER}-{number}", "-n", self.namespace, "--subresource=status",
-                      "--type=merge", "-p", json.dumps(forged))  # fmt: skip
+            path = f"apis/{group}/namespaces/{self.namespace}/{plural}/{SQUATTER}-{number}/status"
+            refused = as_stranger.patch(path, forged)
+            (self.refused if refused else self.taken).append(f"PATCH {path}: {refused}"[:200])
 
     def attack(self, windows: list[tuple[float, float]]) -> Json:
         """All that is sent to the gateways, within these windows; blocks. Gives counts of statuses by kind."""
@@ -120,9 +123,12 @@ class Hostile:
         except KubeError as error:
             self.refused.append(f"{' '.join(arguments[:5])}: {str(error).strip().splitlines()[-1][:200]}")
 
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{self.namespace}:{ACCOUNT}"
+
     def _kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
-        who = f"--as=system:serviceaccount:{self.namespace}:{ACCOUNT}"
-        return self.kube.kubectl(who, *arguments, stdin=stdin, timeout_s=timeout_s)
+        return self.kube.kubectl(f"--as={self.user}", *arguments, stdin=stdin, timeout_s=timeout_s)
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 

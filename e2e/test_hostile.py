@@ -26,6 +26,7 @@ from e2e.deployment import START_S, Deployment, Json
 from e2e.faults import ROOT
 from e2e.flow import Ended, Flow, Shape
 from e2e.hostile import CRASHES, Hostile, counted
+from e2e.impersonation import Impersonation
 from e2e.installation import Installation
 from e2e.test_analysis import STRATEGY, TEMPLATE
 from examples.demo.kube import SYSTEM
@@ -186,12 +187,13 @@ class Attacked:
         self._seen.answered.append(self._stranger.attack(self._windows))
 
     def _forge(self) -> None:
-        for begins, ends in self._windows:
-            time.sleep(max(0.0, begins - time.time()))
-            while time.time() < ends:
-                for victim in self._forged:
-                    self._stranger.forge_status(victim)
-                time.sleep(FORGED_EVERY_S)
+        with Impersonation(self._stranger.kube, self._stranger.user) as as_stranger:
+            for begins, ends in self._windows:
+                time.sleep(max(0.0, begins - time.time()))
+                while time.time() < ends:
+                    for victim in self._forged:
+                        self._stranger.forge_status(as_stranger, victim)
+                    time.sleep(FORGED_EVERY_S)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
