@@ -84,7 +84,9 @@ class Hostile:
         for victim in self.victims:
             for manifest in (*_policies(), deputies(self.image)[-1]):
                 self.apply(manifest, victim.namespace)
-            self.forge_status(victim)
+        with Impersonation(self.kube, self.user) as as_stranger:
+            for victim in self.victims:
+                self.forge_status(as_stranger, victim)
             forged = json.dumps({"status": {"phase": "Degraded", "traffic": None}})
             self._try("patch", "mdep", victim.name, "-n", victim.namespace, "--subresource=status", "--type=merge",
                       "-p", forged)  # fmt: skip
