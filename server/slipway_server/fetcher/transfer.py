@@ -73,8 +73,12 @@ class Transfer:
 
     def get_all(self, files: Mapping[str, Listed], target: Path, source: str) -> None:
         """Download listed files to a folder, a few at a time, and compare them with the list."""
+        for name in files:
+            folder.inside(target, name)  # bounds the length of each name for what follows
         for first, second in _twins(files):
             raise UnusableError(f"{source} lists {first!r} and {second!r}, which are one file.")
+        for name, below in _files_with_files_below(files):
+            raise UnusableError(f"{source} lists {name!r} and {below!r}: the first cannot be a file and a folder.")
         total = sum(file.size for file in files.values())
         folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
         progress = DownloadProgress("fetched", total)
@@ -218,3 +222,12 @@ def _twins(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         if key in seen:
             yield seen[key], name
         seen[key] = name
+
+
+def _files_with_files_below(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Found before any download: which one the disk refuses would depend on which one comes first."""
+    files = {str(PurePosixPath(name)): name for name in names}
+    for path, name in files.items():
+        for parent in PurePosixPath(path).parents:
+            if (above := files.get(str(parent))) is not None:
+                yield above, name
