@@ -1,4 +1,4 @@
-"""What is said of objects that have the labels of ours and are controlled by somebody else."""
+"""The condition about objects with this ModelDeployment's labels that another controller controls."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,10 +13,10 @@ _SHOWN = 3
 
 
 def condition(found: Sequence[Child], now: datetime) -> list[Condition]:
-    """There only while there are some. They are left alone, as every controller does; what is missing was made anew."""
+    """Present only while there are such objects. They are left alone; the operator creates its own in their place."""
     if not found:
         return []
     named = "; ".join(f"{one.kind} {one.name} is controlled by {one.controller}" for one in found[:_SHOWN])
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    text = f"{named}{more}: not used any more, and another one has its place; delete it, or take our labels off it"
+    text = f"{named}{more}: it is no longer used, and a replacement exists; delete it, or remove its slipway.dev labels"
     return [Condition(CONDITION, "True", CONTROLLED_BY_OTHER, text, now)]

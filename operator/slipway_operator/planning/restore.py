@@ -49,7 +49,7 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
         return ()
     names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions", "collision_count")
     parts = ", ".join(f"status.{camel(name)}" for name in names if getattr(before, name) != getattr(kept, name))
-    return (Event("Warning", "StatusRestored", f"{parts} said what cannot be, and was made anew"),)
+    return (Event("Warning", "StatusRestored", f"{parts} had impossible values and was computed again"),)
 
 
 def _count(collisions: int | None) -> int | None:
