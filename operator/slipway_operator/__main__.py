@@ -35,7 +35,7 @@ from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work

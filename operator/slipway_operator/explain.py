@@ -13,7 +13,8 @@ from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.planning.plan import PlanSettings, explain
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import explain
 
 Object = dict[str, Any]
 

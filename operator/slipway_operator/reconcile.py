@@ -25,8 +25,9 @@ from slipway_operator.metrics_api.sampler import Sampler, followed
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
-from slipway_operator.planning.rollout.hooks import notices
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
+from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics

@@ -22,7 +22,8 @@ from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.deployment.spec import parse_inputs
-from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway
 from tests.support.model_invariants import WatchedWorld

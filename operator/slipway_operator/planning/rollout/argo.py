@@ -12,7 +12,7 @@ from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Json, Spec
 from slipway_operator.model.deployment.strategy import Analysis
 from slipway_operator.planning.facts.situation import Course
-from slipway_operator.planning.rollout.guards import IN_FLIGHT
+from slipway_operator.planning.rollout.row import IN_FLIGHT
 
 Translation = tuple[Spec, tuple[Event, ...]]
 

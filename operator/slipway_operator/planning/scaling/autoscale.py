@@ -39,7 +39,7 @@ class Scaling:
     condition: Condition | None = None
 
     @property
-    def told(self) -> tuple[Condition, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """The condition, where there is one."""
         return (self.condition,) if self.condition else ()
 
