@@ -17,14 +17,20 @@ from slipway_operator.planning.sizing.sizes import Sizes
 MAX_ABORTED = 20
 
 
-def rejected(course: Course, at: Situation, reason: str, message: str, event: str = "RolloutAborted") -> Outcome:
-    """The attempt ends: its weight returns to stable."""
+def rejected(course: Course, at: Situation, reason: str, message: str) -> Outcome:
+    """The attempt ends, and an Event says why."""
+    aborting, text = _aborting(course, at, reason, message)
+    return aborting, (Event("Warning", "RolloutAborted", text),)
+
+
+def _aborting(course: Course, at: Situation, reason: str, message: str) -> tuple[Course, str]:
+    """The course whose weight returns to stable, and the text of its Event."""
     rollout = rollout_of(course)
     abort = Abort(reason=reason, message=message, at=at.now, step=rollout.step_index)
     aborting = replace(rollout, state=State.ABORTING, abort=abort)
     remembered = (*course.aborted, rollout.attempt_token)[-MAX_ABORTED:]
     text = f"revision {rollout.revision}, attempt {rollout.attempt}, is rejected: {message}"
-    return replace(course, rollout=aborting, aborted=remembered), (Event("Warning", event, text),)
+    return replace(course, rollout=aborting, aborted=remembered), text
 
 
 @row(
@@ -57,7 +63,8 @@ def user_abort(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 def superseded(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     if rollout_of(course).revision == at.wanted:
         return None
-    return rejected(course, at, "Superseded", f"revision {at.wanted} replaces it", "RevisionSuperseded")
+    aborting, text = _aborting(course, at, "Superseded", f"revision {at.wanted} replaces it")
+    return aborting, (Event("Warning", "RevisionSuperseded", text),)
 
 
 @row(
@@ -150,8 +157,10 @@ def analysis_failed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
     message = f"analysis {one.template}: {verdict.message}" + (f"; {why}" if why else "")
     if verdict.outcome is not Verdict.FAIL:  # its Event came when it ended so
         return rejected(course, at, "AnalysisInconclusive", message)
-    reasons = ("AnalysisRunFailed", *(("CanaryVetoed",) if vetoed else ()))
-    failed = tuple(Event("Warning", reason, f"revision {target}: {message}") for reason in reasons)
+    text = f"revision {target}: {message}"
+    failed: tuple[Event, ...] = (Event("Warning", "AnalysisRunFailed", text),)
+    if vetoed:
+        failed = (*failed, Event("Warning", "CanaryVetoed", text))
     aborted, events = rejected(course, at, "AnalysisFailed", message)
     return aborted, (*failed, *events)
 
