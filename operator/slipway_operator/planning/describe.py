@@ -317,7 +317,7 @@ def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[
         return False, "GatewaysBehind", "no gateway knows the model yet"
     return (
         True,
-        "Serving",
+        service.SERVING,
         f"requests for {names.model(at)} are served" if names.is_elsewhere(at) else "requests are served",
     )
 
