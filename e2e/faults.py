@@ -13,7 +13,7 @@ from e2e.deployment import Deployment, Json, canary, model_of
 from e2e.flow import Shape
 from e2e.page import put_table
 from examples.demo.report import commit, machine
-from slipway_operator.model.template import LLM_DEFAULT
+from slipway_operator.model.analysis.template import LLM_DEFAULT
 
 BUILT_IN, WARMED = "llm-default", "warmed"
 # The built-in template counts latencies after two minutes; for a model that starts in seconds five are enough.

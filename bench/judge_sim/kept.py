@@ -15,7 +15,7 @@ import numpy as np
 import slipway_operator
 from bench.judge_sim.cells import Alternative, Null
 from bench.judge_sim.running import AlternativeResult, Detection, NullResult, Told, alternative_result, null_result
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 STATES = 8
 # What only shows results has no part in them.

@@ -19,7 +19,7 @@ from bench.judge_sim.running import (
     cap_s,
 )
 from examples.demo.report import Bar
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 Json = dict[str, Any]
 

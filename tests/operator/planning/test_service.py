@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.observed import Gateway, Observed, Service
+from slipway_operator.model.cluster.observed import Gateway, Observed, Service
 from tests.support.model_cluster import ModelCluster, cluster, healthy
 
 
