@@ -10,6 +10,7 @@ LEAST, SHARE = 3, 0.9
 NO_ENDPOINT_S = 5.0
 POLL_S = 2.0
 NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS = "NoGateway", "RequestsFailing", "NoEndpoints"
+SERVING = "Serving"  # of the condition Ready
 REASONS = (NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS)
 
 
@@ -22,8 +23,7 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
     heard = _heard(at)
     if failing := _failing([item.service for item in heard]):
         return REQUESTS_FAILING, failing
-    unserved = [item.service.unserved_s for item in heard]
-    if unserved and all(seconds is not None and seconds >= NO_ENDPOINT_S for seconds in unserved):
+    if _served_before(at) and _unserved([item.service for item in heard]):
         return NO_ENDPOINTS, f"no gateway has an endpoint for it, for {NO_ENDPOINT_S:.0f} s or longer"
     return None
 
@@ -46,6 +46,19 @@ def _is_to_serve(course: Course, at: Situation) -> bool:
     serving = course.stable or course.target
     awake = at.sleep is None or at.sleep.state is SleepState.AWAKE
     return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None
+
+
+def _unserved(services: list[Service]) -> bool:
+    since = [item.unserved_s for item in services]
+    return bool(since) and all(seconds is not None and seconds >= NO_ENDPOINT_S for seconds in since)
+
+
+def _served_before(at: Situation) -> bool:
+    """Whether pods were ready for a while: gateways count from the route on, which is older than its first pod."""
+    ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
+    if ready is None or ready.status != "True":
+        return ready is not None and ready.reason in REASONS
+    return ready.reason == SERVING and not 0 <= at.elapsed_s(ready.last_transition_time) < NO_ENDPOINT_S
 
 
 def _present(at: Situation) -> list[Gateway]:

@@ -60,7 +60,7 @@ def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[
         return False, "GatewaysBehind", "no gateway knows the model yet"
     return (
         True,
-        "Serving",
+        serving.SERVING,
         f"requests for {model_name.model(at)} are served" if model_name.is_elsewhere(at) else "requests are served",
     )
 
