@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from slipway_operator import explain, watch
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth, names
@@ -32,17 +33,17 @@ from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
+from slipway_operator.reconcile import Askers, Reconciler, ScalingSources, Sight
 from slipway_operator.settings import Settings, parse, product_version
 from slipway_operator.telemetry import health, logs
-from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_operator.telemetry.metrics import Metrics
 
 SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
@@ -108,7 +109,7 @@ def _as_operator_of(obj: dict[str, Any], settings: Settings) -> Settings:
 
 async def _run(settings: Settings) -> int:
     metrics = Metrics(product_version())
-    queue: WorkQueue[Key] = WorkQueue(time.monotonic)
+    queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await auth.load()
     known = Known(settings.namespaces)
@@ -134,7 +135,7 @@ async def _run(settings: Settings) -> int:
             await asyncio.gather(hooks.close(), measurements.close())
 
 
-def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Key], lease: Lease) -> names.Names:
+def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[ObjectKey], lease: Lease) -> names.Names:
     terms = names.Terms(
         settings.own_namespace,
         settings.names_configmap,
@@ -169,7 +170,7 @@ def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession
 
 @contextlib.asynccontextmanager
 async def _lease(
-    settings: Settings, configuration: Any, queue: WorkQueue[Key], metrics: Metrics
+    settings: Settings, configuration: Any, queue: WorkQueue[ObjectKey], metrics: Metrics
 ) -> AsyncIterator[Lease]:
     """The lease; only its holder works on the queue."""
 
@@ -188,7 +189,7 @@ async def _serve(
     settings: Settings,
     sight: Sight,
     session: aiohttp.ClientSession,
-    queue: WorkQueue[Key],
+    queue: WorkQueue[ObjectKey],
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
@@ -208,9 +209,9 @@ async def _serve(
         await watch.wait_for_crd(client, settings.namespaces)
         # Tasks that are born before kopf starts are not its to cancel.
         planning = _planning(settings)
-        capacity = Capacity(Autoscalers(client))
+        capacity = ScalingSources(Autoscalers(client))
         if settings.metrics_api_service:
-            capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
+            capacity, running = _metrics_api(settings, client, MetricsSampler(gateways, session), queue, metrics)
             tasks += running
         reconciler = Reconciler(sight, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
         tasks += [
@@ -245,8 +246,8 @@ async def _serve(
 
 
 def _metrics_api(
-    settings: Settings, client: Client, sampler: Sampler, queue: WorkQueue[Key], metrics: Metrics
-) -> tuple[Capacity, list[asyncio.Task[None]]]:
+    settings: Settings, client: Client, sampler: MetricsSampler, queue: WorkQueue[ObjectKey], metrics: Metrics
+) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
     """The metrics API, with what reconciles tell it and learn of it."""
 
     def changed(providers: dict[str, str]) -> None:
@@ -260,7 +261,7 @@ def _metrics_api(
         asyncio.create_task(sampler.run(), name="sampler"),
         asyncio.create_task(api.run(), name="metrics api"),
     ]
-    return Capacity(Autoscalers(client), sampler, api.providers), running
+    return ScalingSources(Autoscalers(client), sampler, api.providers), running
 
 
 async def _watch(
@@ -283,7 +284,7 @@ async def _watch(
     return 0
 
 
-async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> None:
+async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
     """Let reconciles in progress end, then stop. What is cut off is done again by the next process."""
     queue.close()
     workers = [task for task in tasks if task.get_name().startswith("worker")]
@@ -294,7 +295,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> No
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _failed(key: Key, error: Exception) -> None:
+def _failed(key: ObjectKey, error: Exception) -> None:
     """A reconcile failed and will be tried again."""
     with logs.about(key="/".join(key)):
         if isinstance(error, Unavailable):

@@ -12,7 +12,7 @@ from typing import Any
 from slipway_operator.manifests.fence import FenceSettings
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.keys import MIN_ROTATION_S
-from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
+from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # below, a busy machine loses it
@@ -36,7 +36,7 @@ class Settings:
     identity: str
     log_level: str
     hook_signing_key_file: Path | None = None
-    outbound: Policy = field(default_factory=Policy)  # what may be called for tenants
+    outbound: EgressPolicy = field(default_factory=EgressPolicy)  # what may be called for tenants
     fence: FenceSettings | None = None  # None: model pods get no NetworkPolicy
     gateway_token_file: Path | None = None  # the first word in it proves to gateways that the operator asks
     keys_secret: str = ""  # empty: the release has no keys
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         identity=chosen.identity,
         log_level=chosen.log_level.upper(),
         hook_signing_key_file=Path(chosen.hook_signing_key_file) if chosen.hook_signing_key_file else None,
-        outbound=Policy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
+        outbound=EgressPolicy(chosen.allowed_private_cidrs, chosen.allowed_private_hosts, _api_server(environment)),
         fence=_fence(chosen),
         gateway_token_file=Path(chosen.gateway_token_file) if chosen.gateway_token_file else None,
         keys_secret=chosen.keys_secret,

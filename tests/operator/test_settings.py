@@ -3,7 +3,7 @@
 import pytest
 
 from slipway_operator.manifests.fence import FenceSettings
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.settings import parse
 
 
@@ -11,7 +11,7 @@ def test_defaults_run_the_whole_cluster():
     settings = parse([], {"POD_NAMESPACE": "slipway"})
     assert (settings.command, settings.namespaces, settings.workers) == ("run", (), 8)
     assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
-    assert (settings.hook_signing_key_file, settings.outbound) == (None, Policy())
+    assert (settings.hook_signing_key_file, settings.outbound) == (None, EgressPolicy())
     assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
@@ -11,7 +12,6 @@ from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Child, Snapshot
 from slipway_operator.model.cluster.plan import Create, Delete, Scale
-from slipway_operator.model.deployment.spec import Json
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import revision
 from slipway_operator.planning.facts.situation import Situation

@@ -4,12 +4,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
-from slipway_operator.model.deployment.spec import Invalid, Json, parse
+from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.children import creations, deletions, scalings

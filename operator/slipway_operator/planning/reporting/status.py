@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Condition, Phase, RevisionStatus, Rollout, Status
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Event, Plan
-from slipway_operator.model.deployment.spec import Json
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import weights
 from slipway_operator.planning.facts.conditions import carry_over, condition

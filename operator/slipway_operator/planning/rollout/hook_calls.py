@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Mode, Phase, State, Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.hooks import Hook, HookCall
-from slipway_operator.model.deployment.spec import Json, parse_hooks_of
+from slipway_operator.model.deployment.spec import parse_hooks_of
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.sizing import gates

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slipway_operator.api.v1alpha1.status import Mode, State
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.model.deployment.strategy import CapacityPolicy
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout.progress import place
 from slipway_operator.planning.rollout.row import COMING_UP, PROVISIONING, STEPPING, WAITING, Outcome, row
@@ -80,7 +80,7 @@ def capacity_found(course: Course, at: Situation, sizes: Sizes) -> Outcome | Non
 )
 def capacity_fallback(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout, limits, mode = rollout_of(course), at.spec.strategy.capacity, capacity.fallback(at)
-    if mode is None or limits.policy is Policy.REQUIRE_SURGE or at.spec.paused:
+    if mode is None or limits.policy is CapacityPolicy.REQUIRE_SURGE or at.spec.paused:
         return None
     helps = sizes.mode is Mode.SURGE and capacity.would_be_helped(at, rollout.revision)
     if not helps or at.elapsed_s(rollout.capacity_since or at.now) < limits.surge_timeout_s:

@@ -6,7 +6,7 @@ fewer carries the traffic meanwhile. Recreate has one pod only: the old one leav
 
 from slipway_operator.api.v1alpha1.status import Mode
 from slipway_operator.model.cluster.observed import UNSCHEDULABLE
-from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.model.deployment.strategy import CapacityPolicy
 from slipway_operator.planning.facts import causes, scheduling
 from slipway_operator.planning.facts.situation import Course, Situation
 
@@ -24,7 +24,7 @@ def fallback(at: Situation) -> Mode | None:
     """The mode without further pods; None when it would need a leave that the spec does not give."""
     if at.replicas > 1:
         return Mode.REPLACE
-    return Mode.RECREATE if at.spec.strategy.capacity.policy is Policy.ALLOW_RECREATE else None
+    return Mode.RECREATE if at.spec.strategy.capacity.policy is CapacityPolicy.ALLOW_RECREATE else None
 
 
 def surge(at: Situation, mode: Mode) -> int:

@@ -6,7 +6,7 @@ from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRou
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.autoscaling import HOLD_S
-from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.model.deployment.strategy import CapacityPolicy
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -143,7 +143,7 @@ def _reached(rollout: Rollout) -> int:
 def _hold_s(at: Situation) -> int | None:
     """Seconds that requests wait at a gateway where the only pod is replaced by another."""
     limits = at.spec.strategy.capacity
-    return limits.hold_s if limits.policy is Policy.ALLOW_RECREATE and at.replicas == 1 else None
+    return limits.hold_s if limits.policy is CapacityPolicy.ALLOW_RECREATE and at.replicas == 1 else None
 
 
 def _slept(table: Traffic, at: Situation) -> Traffic:
