@@ -16,7 +16,7 @@ from slipway_operator.judging import forecast
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
-from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
+from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
 from slipway_operator.model.analysis.template import UNITS
