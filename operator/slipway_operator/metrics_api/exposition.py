@@ -65,7 +65,7 @@ def _samples(page: str) -> Iterator[tuple[str, str, float]]:
     for number, line in enumerate(page.splitlines()):
         if number >= _MOST_LINES:
             raise Malformed(f"more than {_MOST_LINES} lines")
-        # Most lines are none of these: the prefix is much cheaper to ask for than the pattern.
+        # Most lines are none of these: the prefix is much cheaper to test than the pattern.
         if not line.startswith("vllm:") or not (match := _LINE.fullmatch(line.rstrip())) or match[1] not in _WANTED:
             continue
         yield match[1], match[2] or "", _number(match[1], match[3])
