@@ -40,6 +40,42 @@ async def text_of(server: InProcess, **more: Any) -> str:
     return str(answer["choices"][0]["text"])
 
 
+# --- work that holds up other requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.attack_class(18)
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"prompt": [5] * 400, "n": 64, "max_tokens": 1, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": [5] * 400, "n": 64, "max_tokens": 1, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt": [5] * 10, "n": 64, "max_tokens": 500, "logprobs": 20}, "logprobs"),
+    ],
+)
+async def test_more_log_probabilities_than_a_response_may_have_are_refused(
+    server: InProcess, more: dict[str, Any], param: str
+) -> None:
+    status, refused = await server.post(COMPLETE, completion(**more))
+    assert (status, refused["error"]["param"]) == (400, param)
+    assert "524288 is the limit" in refused["error"]["message"]
+    assert not server.engine.asked
+
+
+@pytest.mark.attack_class(18)
+async def test_more_lists_than_a_body_may_have_are_refused_and_brackets_in_texts_are_not(server: InProcess) -> None:
+    lists = b'{"model":"chat","max_tokens":1,"prompt":[' + b"[]," * bodies.MAX_CONTAINERS + b"[]]}"
+    status, refused = await server.post(COMPLETE, lists)
+    assert (status, refused["error"]["message"]) == (400, "The body has more than 262144 lists and objects.")
+    text = b'{"model":"chat","max_tokens":1,"prompt":"x","zz":"' + b'[\\"{' * (bodies.MAX_CONTAINERS // 2) + b'["}'
+    assert (await server.post(COMPLETE, text))[0] == 200
+
+
+@pytest.mark.parametrize("prompt", [["a"] * 2049, [[1]] * 2049])
+async def test_prompts_are_counted_before_they_are_read(server: InProcess, prompt: list[Any]) -> None:
+    status, refused = await server.post(COMPLETE, completion(prompt=prompt))
+    assert (status, refused["error"]["param"]) == (400, "prompt") and "2048 is the limit" in refused["error"]["message"]
+
+
 # --- token ids --------------------------------------------------------------------------------------------------------
 
 
