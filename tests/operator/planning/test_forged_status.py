@@ -195,3 +195,15 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     added = {item.name for item in world.pods.values()} - before
     assert added == {f"chat-{world.parsed().stable_revision[:8]}-3"}  # type: ignore[index]
     assert before & {item.name for item in world.pods.values()}
+
+
+def test_a_weight_is_not_reached_at_gateways_with_a_larger_number() -> None:
+    """Story S1: a number that was as large as ours, or larger, counted for the same table."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Shifting")
+    for gateway in world.gateways:
+        gateway.generation, gateway.digest = 1000, "of another table"
+    world.reconcile()
+    assert world.state() == "Shifting"
+    world.run_until("Paused")
