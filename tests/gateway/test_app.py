@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Gateway, drop, echo, gateway, streaming, until, upstream
+from testkit.until import until_async
+
+from .harness import Gateway, drop, echo, gateway, streaming, upstream
 
 
 async def refusal(gate: Gateway, body: Any, **options: Any) -> tuple[int, str]:
@@ -27,6 +29,17 @@ async def raw(gate: Gateway, *parts: bytes) -> bytes:
             return await reader.readuntil(b"\r\n\r\n")
     finally:
         await drop(writer)
+
+
+async def test_a_request_before_the_first_table_waits_for_it() -> None:
+    """Seen: a gateway was killed, and its successor got a request before it had listed the routes."""
+    async with upstream(echo) as server, gateway(hold_timeout_s=30.0) as gate:
+        waiting = asyncio.create_task(gate.post({"model": "chat"}))
+        await until_async(lambda: gate.edge.running == 1)
+        gate.route(("rev", 100, [server.url]))
+        async with await waiting as answer:
+            assert answer.status == 200
+        assert gate.outcomes() == {"ok": 1}
 
 
 async def test_refusals_have_openai_shape() -> None:
@@ -97,7 +110,7 @@ async def test_inflight_bound() -> None:
             assert (await answer.json())["error"]["type"] == "rate_limit_error"
         for one in running:
             one.close()
-        await until(lambda: gate.edge.running == 0)
+        await until_async(lambda: gate.edge.running == 0)
         assert gate.outcomes() == {"refused": 1, "client_closed": 2}
 
 
@@ -218,7 +231,7 @@ async def test_routes_report_is_the_contract() -> None:
         gate.route(("new", 100, []))
         assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         running.close()
-        await until(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
+        await until_async(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
 
 
 async def test_metrics() -> None:

@@ -16,8 +16,9 @@ from slipway_gateway.judging.units import SessionMemory, Units
 from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
 from slipway_gateway.routing.table import Route, WeightedBackend
+from testkit.until import until_async
 
-from .harness import Gateway, Handler, drop, echo, gateway, until, upstream
+from .harness import Gateway, Handler, drop, echo, gateway, upstream
 from .test_proxy import STREAM
 
 pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
@@ -120,7 +121,7 @@ async def test_every_byte_is_given_back() -> None:
             assert server.bodies.pop() == body
         async with await gate.post(b"{") as answer:
             assert answer.status == 400
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 def halting(*parts: bytes, go_on: asyncio.Event, **headers: str) -> Handler:
@@ -146,11 +147,11 @@ async def test_whole_answers_are_counted_while_they_come() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         asking = asyncio.create_task(gate.post())
-        await until(lambda: budget.used_bytes >= len(half))
+        await until_async(lambda: budget.used_bytes >= len(half))
         go_on.set()
         async with await asking as answer:
             assert len(await answer.read()) == 2 * len(half)
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def test_whole_answers_are_passed_on_as_they_come_where_there_is_no_room() -> None:
@@ -174,10 +175,10 @@ async def test_what_is_kept_of_a_stream_is_counted() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         answer = await gate.post(b'{"model":"chat","stream":true}')
-        await until(lambda: budget.used_bytes >= len(tokens))
+        await until_async(lambda: budget.used_bytes >= len(tokens))
         go_on.set()
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0.1") -> asyncio.StreamWriter:
@@ -194,24 +195,24 @@ async def test_stalled_bodies_lock_no_client_out() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         writers = [await stalled_body(gate, 1 << 20, 120 << 10, f"127.0.0.{n}") for n in range(2, 18)]
-        await until(lambda: budget.used_bytes > 1_700_000)
+        await until_async(lambda: budget.used_bytes > 1_700_000)
         body = b'{"model":"chat","x":"%s"}' % (b"y" * (600 << 10))
         await asyncio.sleep(1.1)
         async with await gate.post(body) as answer:
             assert answer.status == 200
         read = gate.metrics.registry.get_sample_value
         assert (read("slipway_gateway_memory_shed_total", {"reason": "stalled"}) or 0) >= 1
-        await until(lambda: gate.outcomes().get("refused", 0) >= 1)
+        await until_async(lambda: gate.outcomes().get("refused", 0) >= 1)
         for writer in writers:
             await drop(writer)
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def test_only_what_arrived_is_counted() -> None:
     async with gateway(memory_budget_bytes=100_000) as gate:
         gate.route(("rev", 100, []))
         writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
-        await until(lambda: gate.edge.running == 50)
+        await until_async(lambda: gate.edge.running == 50)
         assert gate.edge._proxy.budget.used_bytes < 50 * 100
         for writer in writers:
             await drop(writer)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
 from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
+from testkit.until import until_async
 
-from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, until, upstream
+from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, upstream
 from .test_proxy import MARKED_HEAD, chunk, marked
 
 POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
@@ -105,7 +106,7 @@ async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
     async with upstream(dies) as one, upstream(dies) as two, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [one.url, two.url]))
         asking = asyncio.create_task(gate.post(b'{"model":"chat"}'))
-        await until(lambda: one.bodies or two.bodies)
+        await until_async(lambda: one.bodies or two.bodies)
         gate.route(("rev", 100, [good.url]))
         released.set()
         async with await asking as answer:
@@ -160,6 +161,33 @@ def test_the_same_bytes_sent_twice_at_a_time_are_blamed_once_for_one_death() -> 
     assert [suspects.blame(one, "http://a", WEIGHT, sent_s=0.0, on_trial=False) for one in twins] == [WEIGHT, WEIGHT]
     again = suspects.blame(twins[0], "http://a", WEIGHT, sent_s=0.1, on_trial=False)
     assert again == 2 * WEIGHT, "it was sent again, and the next engine died"
+
+
+def test_each_completed_response_takes_a_third_of_a_crash_from_the_count() -> None:
+    suspects = Suspects(lambda: 0.0)
+    popular = Suspect("k", "/", b"popular")
+    suspects.completed(popular)
+    assert suspects.blame(popular, "http://a", WEIGHT, sent_s=0.0, on_trial=False) == WEIGHT
+    suspects.completed(Suspect("k", "/", b"another"))
+    counts = []
+    for _ in range(WEIGHT + 1):
+        suspects.completed(popular)
+        counts.append(suspects.blamed(popular))
+    assert counts == [*range(WEIGHT - 1, -1, -1), 0]
+    assert not suspects._crashes and not any(suspects._keys.values())
+
+
+async def test_bytes_that_many_requests_send_outlive_pods_that_are_killed() -> None:
+    """Seen: ten rollouts under load with kills; the load had six prompts, and all of them were refused for minutes."""
+    popular = b'{"model":"chat"}'
+    async with upstream(crashing(popular)) as dead, upstream(echo) as good, gateway() as gate:
+        for _ in range(4):
+            gate.route(("rev", 100, [dead.url]), ("good", 0, [good.url]))
+            assert (await code(gate, popular))[0] == 200
+            gate.route(("rev", 100, [good.url]))
+            for _ in range(WEIGHT):
+                assert (await code(gate, popular))[0] == 200
+        assert len(dead.bodies) == 4 and gate.outcomes() == {"ok": 4 * (WEIGHT + 1)}
 
 
 async def test_suspects_are_tried_one_at_a_time() -> None:
