@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from slipway_server.http.openapi import REQUESTS
 from slipway_server.http.requests import bodies
+from slipway_server.text.tokenizer import Tokenizer
 
 from ..text import templates
 from .inprocess import InProcess, model_of
@@ -163,6 +165,24 @@ async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> 
     assert status == 200 and len(spellings) == 1
     (spelled,) = spellings
     assert len(spelled) == len(set(spelled)) >= 3
+
+
+@pytest.mark.finding(5)
+@pytest.mark.attack_class(17, 18)
+async def test_safety_5_bad_words_are_tokenized_beside_the_event_loop(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 words of 256 characters took the event loop's time."""
+    encode, threads = Tokenizer.encode_now, set[int]()
+
+    def encode_now(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        if "ship" in text:
+            threads.add(threading.get_ident())
+        return encode(tokenizer, text, special_tokens=special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_now", encode_now)
+    assert (await server.post(COMPLETE, completion(bad_words=["ship"])))[0] == 200
+    assert threads and threading.get_ident() not in threads
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------

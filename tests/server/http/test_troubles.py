@@ -91,7 +91,9 @@ def test_full_queue_then_hang(small: ServerProcess) -> None:
         until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
 
 
+@pytest.mark.finding(1)
 def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path: Path) -> None:
+    """Safety 1: until the restart the pod stayed ready, and clients read that it was loading."""
     greedy = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 20, "temperature": 0}
     text = post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"]
     before = count(small)
