@@ -21,6 +21,7 @@ from slipway_operator import watch
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.known import Known
+from testkit.until import until_async
 from tests.support.api_server import CRD_FILES, GROUP_PATH, Api
 from tests.support.failing_control_plane import FailingControlPlane, Forwarder, kubeconfig_through
 
@@ -83,7 +84,7 @@ class World(FailingControlPlane):
         for file in CRD_FILES:
             crd = yaml.safe_load(file.read_text())
             assert self.api.apply(f"{CRDS}/{crd['metadata']['name']}", crd).ok
-        await until(lambda: self.api.get(f"{GROUP_PATH}/modeldeployments").ok)
+        await until_async(lambda: self.api.get(f"{GROUP_PATH}/modeldeployments").ok)
         self._number += 1
         self.namespace = f"watched-{self._number}"
         assert self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}}).ok
@@ -105,12 +106,6 @@ class World(FailingControlPlane):
 
     def _path(self) -> str:
         return f"{GROUP_PATH}/namespaces/{self.namespace}/modeldeployments"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -136,14 +131,14 @@ async def test_a_cut_watch_goes_on_where_it_was(world: World, watching: Watching
         forwarder.running() as url,
         watching(kubeconfig_through(url, kubeconfig), world.namespace) as seen,
     ):
-        await until(lambda: seen() == {key: 1})
+        await until_async(lambda: seen() == {key: 1})
         await forwarder.cut()
         world.write("chat", 2)
         world.deploy("other", 1)
         await forwarder.start()
-        await until(lambda: seen() == {key: 2, f"{world.namespace}/other": 1})
+        await until_async(lambda: seen() == {key: 2, f"{world.namespace}/other": 1})
         world.delete("other")
-        await until(lambda: seen() == {key: 2})
+        await until_async(lambda: seen() == {key: 2})
 
 
 @pytest.mark.parametrize("watching", [gateway, operator])
@@ -159,7 +154,7 @@ async def test_a_version_that_is_too_old_lists_again_and_finds_deletions(
         forwarder.running() as url,
         watching(kubeconfig_through(url, kubeconfig), world.namespace) as seen,
     ):
-        await until(lambda: len(seen()) == 2)
+        await until_async(lambda: len(seen()) == 2)
         await forwarder.cut()
         # While nobody watches: a deletion, a change, and an API server that starts without a history.
         world.delete("gone")
@@ -169,7 +164,7 @@ async def test_a_version_that_is_too_old_lists_again_and_finds_deletions(
         world.start_api_server(killed)
         assert len(seen()) == 2
         await forwarder.start()
-        await until(lambda: seen() == {key: 2})
+        await until_async(lambda: seen() == {key: 2})
         # The new watch works as the first one did.
         world.write("chat", 3)
-        await until(lambda: seen() == {key: 3})
+        await until_async(lambda: seen() == {key: 3})

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from devcluster.controlplane import ControlPlane
+from testkit.until import until_async
 
 
 class FailingControlPlane:
@@ -80,8 +81,7 @@ class Forwarder:
             self._server.close()
             for writer in list(self._open):
                 writer.transport.abort()
-            while self._open:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until_async(lambda: not self._open)
             self._server = None
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
 from slipway_operator.hooks.post import Poster, Reply
-from slipway_operator.model.hooks import HookAnswer, HookCall
+from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.wire import format_time
 
 Key = tuple[str, str]  # namespace and name of a ModelDeployment
