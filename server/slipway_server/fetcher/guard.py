@@ -201,6 +201,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         try:
             after = check_url(self._rules, newurl, insecure=before.scheme == "http")
         except RefusedError as error:
+            fp.close()
             raise RefusedError(f"{shown(req.full_url)} redirects where the fetcher does not go: {error}") from None
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
