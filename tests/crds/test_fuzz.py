@@ -13,7 +13,7 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import spec, status, template
 from slipway_operator.model.observed import Observed
 from slipway_operator.planning.plan import plan
-from tests.support.api_server import GROUP_PATH, Answer, Api
+from testkit.cluster.api import GROUP_PATH, Answer, Api
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
 

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.demo.kube import Images, KubeError, _pod_line, image_values, merge, run
 from examples.demo.story import MANIFESTS
+from testkit.cluster.api import KubeError
+from testkit.cluster.diagnosis import _pod_line
+from testkit.cluster.release import Images, image_values, merge
+from testkit.cluster.tools import run
 
 
 @pytest.mark.parametrize(
