@@ -195,7 +195,7 @@ async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.Monk
         yield b'{"model":"chat","x":"'
         for _ in range(20):
             await asyncio.sleep(0.04)
-            yield b"y" * 500
+            yield b"y" * 5000
         yield b'"}'
 
     async with upstream(echo) as server, gateway(min_body_rate_bytes=3000) as gate:
