@@ -11,7 +11,7 @@ from pathlib import Path
 from e2e import weights
 from e2e.faulty_models import DAMAGED_TOKEN
 from e2e.page import put_table
-from slipway_operator.model.template import LLM_DEFAULT
+from slipway_operator.model.analysis.template import LLM_DEFAULT
 from testkit.cluster.deployment import Deployment, Json, canary, model_of
 from testkit.load.flow import Shape
 from testkit.report import commit, machine

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from slipway_operator.manifests.autoscaler import CUSTOM
 from slipway_operator.model import quantity
-from slipway_operator.planning.canary import replicas_for
+from slipway_operator.planning.sizing.canary import replicas_for
 from testkit.cluster.api import KubeError
 from testkit.cluster.deployment import Deployment, status_of
 from testkit.cluster.diagnosis import diagnosis

@@ -18,7 +18,7 @@ from bench.judge_sim.running import (
     NullResult,
     cap_s,
 )
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 from testkit.report import Bar, report
 
 Json = dict[str, Any]

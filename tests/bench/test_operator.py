@@ -7,7 +7,7 @@ import pytest
 
 from bench.operator import fleet, report
 from bench.operator.measure import Applied, Seen
-from slipway_operator.model.spec import Spec, parse
+from slipway_operator.model.deployment.spec import Spec, parse
 from testkit.report import report as as_report
 
 MACHINE = {"cores": 2, "cpu": "some", "memory_gib": 8}

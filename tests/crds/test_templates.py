@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_operator.model.template import LLM_DEFAULT, SHADOW_DRIFT, parse
+from slipway_operator.model.analysis.template import LLM_DEFAULT, SHADOW_DRIFT, parse
 from testkit import ROOT
 from testkit.cluster.api import Answer, Api
 from tests.crds.objects import path

@@ -26,7 +26,7 @@ from bench.judge_sim.running import (
 from bench.judge_sim.traffic import CANARY, DRIFT, METRICS, STABLE, Plan, Traffic, draw
 from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging import verdict as judging
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 
 def silent(_what: str, _done: int, _total: int) -> None:

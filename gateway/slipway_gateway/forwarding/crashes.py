@@ -61,6 +61,10 @@ class CrashTracker:
         if blamed >= POISON:
             raise self._refused(outgoing, record)
 
+    def completed(self, outgoing: UpstreamRequest) -> None:
+        """A response has been sent to its end: its bytes are less likely the cause of a crash."""
+        self._suspects.completed(_suspect(outgoing))
+
     def avoided(self, state: RetryState) -> Collection[str]:
         """Endpoints that a request does not go to now, for a suspect is on trial there."""
         waits = state.suspect and self._clock() < state.trial_until

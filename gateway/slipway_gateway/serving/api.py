@@ -180,6 +180,9 @@ class PublicApi:
         client = request_fields.client(request.headers, request.remote or "", self._settings.share_by)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
+            if self._balancer.published.current is None:
+                # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
+                await self._balancer.published.changed(self._settings.hold_timeout_s)
             outgoing = self._call(request, record, body, model, account)
             # Held by the call alone from here on.
             del body
