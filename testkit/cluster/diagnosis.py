@@ -38,10 +38,11 @@ def _verdicts(rollout: Json) -> list[str]:
 def pods(kube: Kube, namespace: str) -> str:
     """One line for each pod, with the reason of each container that does not run."""
     found = _items(kube, "v1/pods", namespace)
-    return "\n".join(f"  {_pod_line(pod)}" for pod in found) or "  none"
+    return "\n".join(f"  {pod_line(pod)}" for pod in found) or "  none"
 
 
-def _pod_line(pod: Json) -> str:
+def pod_line(pod: Json) -> str:
+    """Name, phase and what each container does or why it does not run."""
     status = pod.get("status", {})
     containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     leaving = " (leaving)" if pod["metadata"].get("deletionTimestamp") else ""

@@ -12,6 +12,7 @@ from aiohttp import web
 from devcluster.ports import reserve_port
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.forwarding.proxy import Proxy
+from slipway_gateway.limits.budget import MemoryBudget
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, WeightedBackend, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.serving.api import PublicApi
@@ -68,6 +69,7 @@ class Gateway:
 
     edge: PublicApi
     balancer: LoadBalancer
+    budget: MemoryBudget
     metrics: GatewayMetrics
     runner: web.AppRunner
     url: str
@@ -124,14 +126,15 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     metrics = GatewayMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
-        edge = PublicApi(settings, balancer, Proxy(settings, balancer, metrics, session), metrics)
+        proxy = Proxy(settings, balancer, metrics, session)
+        edge = PublicApi(settings, balancer, proxy, metrics)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:
-            yield Gateway(edge, balancer, metrics, runner, url, admin_url, client, session)
+            yield Gateway(edge, balancer, proxy.budget, metrics, runner, url, admin_url, client, session)
         finally:
             await client.close()
             await edge.stop_mirroring()

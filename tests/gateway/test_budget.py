@@ -112,7 +112,7 @@ async def test_every_byte_is_given_back() -> None:
 
     async with upstream(big) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.budget
         body = b'{"model":"chat","x":"%s"}' % (b"y" * 900_000)
         for _ in range(3):
             async with await gate.post(body) as answer:
@@ -149,7 +149,7 @@ async def test_stalled_bodies_lock_no_client_out() -> None:
     """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
     async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.budget
         writers = [await stalled_body(gate, 1 << 20, 120 << 10, f"127.0.0.{n}") for n in range(2, 18)]
         await until_async(lambda: budget.used_bytes > 1_700_000)
         body = b'{"model":"chat","x":"%s"}' % (b"y" * (600 << 10))
@@ -169,7 +169,7 @@ async def test_only_what_arrived_is_counted() -> None:
         gate.route(("rev", 100, []))
         writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
         await until_async(lambda: gate.edge.running == 50)
-        assert gate.edge._proxy.budget.used_bytes < 50 * 100
+        assert gate.budget.used_bytes < 50 * 100
         for writer in writers:
             await drop(writer)
 

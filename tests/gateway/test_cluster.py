@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +22,8 @@ from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.cluster.api import Api
 from testkit.until import until_async
-from tests.support.pods import pod, ready_status
+from testkit.world.addresses import own_address
+from testkit.world.pods import pod, ready_status
 
 from .harness import drop, echo, upstream
 from .test_process import gateway as gateway_process
@@ -124,13 +124,6 @@ class World:
 
 def _path(namespace: str) -> str:
     return f"{GROUP}/namespaces/{namespace}/modeldeployments"
-
-
-def own_address() -> str:
-    """An address of this machine that a client elsewhere could use too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
 
 
 @pytest.fixture(scope="module")
