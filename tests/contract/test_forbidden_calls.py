@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
 SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 
 def test_crds_their_copies_and_references_follow_the_api_types() -> None:

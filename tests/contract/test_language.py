@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 # They mark prose in which things speak ("is told", "says nobody"): name the actor and the action instead.
 WORDS = (

@@ -14,10 +14,11 @@ from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Res
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
 from slipway_server.settings import parse
+from testkit import ROOT
+from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports
 from tests.crds.objects import model_deployment, path
 from tests.crds.schema import walk
-from tests.support.api_server import ROOT, Api
 
 OWNER = Owner("chat", "default", "6f0e3a52-0000-4000-8000-000000000000")
 

@@ -196,7 +196,7 @@ async def test_busy_response_ends_the_attempt_and_the_retry_is_no_sample() -> No
 
 async def test_connection_refused() -> None:
     async with gateway() as gate:
-        gate.route(("rev", 100, [await refused_url()]))
+        gate.route(("rev", 100, [refused_url()]))
         assert await ask(gate) == 502
         assert judged(gate) == (1, {"errors": 1})
 

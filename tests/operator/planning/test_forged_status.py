@@ -59,7 +59,7 @@ def test_a_forged_status_converges(lot: int) -> None:
         random = Random(seed)
         world, former = world_of(seed)
         what, status = forged(world.status, former, random)
-        world.status, world._parsed, world._written = status, None, None
+        world.forge(status)
         for second in range(SETTLES_S):
             world.reconcile()
             world.pass_time()
@@ -103,7 +103,7 @@ def test_a_lost_status_in_a_canary_promotes_nobody() -> None:
     world.edit(model=model("v2"))
     world.run_until("Paused")
     world.__class__ = Forged
-    world.status, world._parsed, world._written = {}, None, None
+    world.forge({})
     for _ in range(5):
         world.reconcile()
         assert world.parsed().stable_revision == stable
@@ -180,7 +180,7 @@ def test_a_header_route_for_all_requests_is_no_table() -> None:
 def test_a_collision_count_has_room_in_a_name(written: int, kept: int | None) -> None:
     world = healthy()
     world.__class__ = Forged
-    world.status, world._parsed, world._written = {**world.status, "collisionCount": written}, None, None
+    world.forge({**world.status, "collisionCount": written})
     world.reconcile()
     assert world.parsed().collision_count == kept
 
@@ -190,7 +190,7 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     world = healthy()
     world.__class__ = Forged
     before = {item.name for item in world.pods.values()}
-    world.status, world._parsed, world._written = {**world.status, "collisionCount": 3}, None, None
+    world.forge({**world.status, "collisionCount": 3})
     world.edit(model=model("v2"))
     world.run_until("Paused")
     world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
