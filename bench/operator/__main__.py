@@ -20,7 +20,7 @@ from bench.operator.programs import Died
 from devcluster.controlplane import assets
 from devcluster.errors import DevclusterError
 from devcluster.places import places
-from devcluster.progress import say
+from devcluster.steps.progress import say
 from examples.demo.report import commit, machine, write
 from slipway_operator.kube.errors import ApiError
 

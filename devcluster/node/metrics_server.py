@@ -17,7 +17,8 @@ from devcluster.images.archive import Image, write_archive
 from devcluster.node import access
 from devcluster.places import Places, appears_whole, exclusive
 from devcluster.processes import run
-from devcluster.progress import Step, run_steps
+from devcluster.steps.progress import run_steps
+from devcluster.steps.schedule import Step
 from devcluster.tools import tool
 
 NAME = "metrics-server"
@@ -74,7 +75,7 @@ def _steps(places: Places) -> list[Step]:
 
 def _cluster_steps(places: Places, engine: Engine) -> list[Step]:
     return [
-        Step(f"load {reference()}", lambda: reference() in access.node_images(places, engine).split(),
+        Step(f"load {reference()}", lambda: reference() in access.node_images(places, engine),
              lambda: _load(places, engine)),
         Step(f"install {NAME}", lambda: False, lambda: _apply(places)),
     ]  # fmt: skip

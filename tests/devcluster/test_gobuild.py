@@ -8,8 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from devcluster import cli
-from devcluster.gobuild import all_binaries, drop_build_caches, has_build_caches
-from devcluster.pins import CONTROL_PLANE, NODE_MODULES
+from devcluster.gobuild import (
+    all_binaries,
+    build_steps,
+    drop_build_caches,
+    garbage_collection,
+    has_build_caches,
+    invocations,
+)
+from devcluster.images import nodeimage
+from devcluster.pins import CONTROL_PLANE, MODULES, NODE_MODULES
 from devcluster.places import Places, places
 
 TEST_TOOLS = ("control-plane", "helm")  # what `make test` builds first
@@ -40,3 +48,40 @@ def test_they_go_with_the_last_binary(here: Places) -> None:
     assert CliRunner().invoke(cli.main, ["build", *TEST_TOOLS]).exit_code == 0
     assert not has_build_caches(here)
     drop_build_caches(here)
+
+
+def test_all_of_a_module_is_compiled_at_once_but_for_what_go_refuses() -> None:
+    assert invocations(MODULES["kube"], ["etcd", "local-path-provisioner", "kubelet"]) == [
+        ["etcd", "kubelet"],
+        ["local-path-provisioner"],
+    ]
+    assert invocations(MODULES["containerd"], ["ctr"]) == [["ctr"]]
+    assert invocations(MODULES["kube"], []) == []
+
+
+def test_one_step_for_each_module_done_when_all_its_binaries_are_there(here: Places) -> None:
+    kube, containerd = build_steps(here, ("etcd", "kubectl", "ctr"))
+    assert (kube.title, containerd.title) == ("compile kube", "compile containerd")
+    built(here, "etcd")
+    assert not kube.done()
+    built(here, "kubectl")
+    assert kube.done() and not containerd.done()
+
+
+@pytest.mark.parametrize(("version", "compiled"), [("v4.3.1", False), ("v3.1.0", True)])
+def test_a_tool_on_path_that_is_new_enough_is_not_compiled(
+    here: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, compiled: bool
+) -> None:
+    helm = tmp_path / "tools" / "helm"
+    helm.parent.mkdir()
+    helm.write_text(f"#!/bin/sh\necho {version}\n")
+    helm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
+    built(here, *(name for name in all_binaries(*NODE_MODULES) if name != "helm"))
+    assert all(step.done() for step in nodeimage.binary_steps(here)) is not compiled
+
+
+def test_compilers_sweep_less_often_where_there_is_memory() -> None:
+    assert garbage_collection(4_000_000_000) == {}
+    settings = garbage_collection(24_000_000_000)
+    assert int(settings["GOGC"]) > 100 and int(settings["GOMEMLIMIT"]) == 4_000_000_000
