@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from testkit.report import Bar, report, write
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = bool(os.environ.get("QUICK"))
@@ -162,25 +163,18 @@ def rss_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def report(rows: list[dict[str, Any]]) -> bool:
+def conclude(rows: list[dict[str, Any]]) -> bool:
     fast, many = rows[-2], rows[-1]
+    p50, p99, peak, broken = fast["added_p50_ms"], fast["added_p99_ms"], many["peak_open"], many["broken"]
     bars = [
-        {"bar": "added TTFT p50 at 500 req/s, ms", "value": fast["added_p50_ms"], "limit": "<1"},
-        {"bar": "added TTFT p99 at 500 req/s, ms", "value": fast["added_p99_ms"], "limit": "<5"},
-        {"bar": "concurrent streams in one process", "value": many["peak_open"], "limit": f">={STREAMS}"},
-        {"bar": "broken streams", "value": many["broken"], "limit": "<=0"},
+        Bar("added TTFT p50 at 500 req/s, ms", p50, "<1", p50 < 1),
+        Bar("added TTFT p99 at 500 req/s, ms", p99, "<5", p99 < 5),
+        Bar("concurrent streams in one process", peak, f">={STREAMS}", peak >= STREAMS),
+        Bar("broken streams", broken, "<=0", not broken),
     ]
-    holds = (fast["added_p50_ms"] < 1, fast["added_p99_ms"] < 5, many["peak_open"] >= STREAMS, not many["broken"])
-    for bar, ok in zip(bars, holds, strict=True):
-        bar["ok"] = ok
-        print(f"{'ok  ' if ok else 'MISS'} {bar['bar']}: {round(bar['value'], 2)} ({bar['limit']})")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    machine = {"cores": os.cpu_count(), "cpu": platform.processor() or platform.machine(), "load": os.getloadavg()[0]}
-    written = {"name": "gateway", "commit": commit, "machine": machine, "rows": rows, "bars": bars}
-    folder = ROOT / "build" / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gateway.json").write_text(json.dumps(written, indent=2) + "\n")
-    return all(holds)
+    print(*bars, sep="\n")
+    write(report("gateway", rows, bars, load=os.getloadavg()[0]))
+    return all(bar.ok for bar in bars)
 
 
 async def main() -> bool:
@@ -193,7 +187,7 @@ async def main() -> bool:
             rows.append(await streams(client, gateway, pid))
     for row in rows:
         print("  ".join(f"{name}={round(value, 2)}" for name, value in row.items()))
-    return report(rows)
+    return conclude(rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from testkit.report import Bar, report, write
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = bool(os.environ.get("QUICK"))
@@ -293,29 +294,24 @@ async def main() -> bool:
     print("\n".join(f"{name:>20} {value}" for name, value in row.items()))
     wrong = sum(count for code, count in statuses.items() if code in ("500", "502", "504"))
     share = victim.served / max(1, victim.served + victim.failed)
-    return report(
+    return conclude(
         row,
         [
-            ("gateway was killed", int(not alive) + limit.killed, "<=0", alive and not limit.killed),
-            ("peak memory / limit", peak / LIMIT_BYTES, f"<={ROOM_TO_SPARE}", 0 < peak <= ROOM_TO_SPARE * LIMIT_BYTES),
-            ("refusals with 408, 429 or 503", shed, ">0", shed > 0),
-            ("answers of 500, 502, 504", wrong, "<=0", not wrong),
-            ("share of the well-behaved client's requests served", share, ">=0.99", share >= 0.99),
+            Bar("gateway was killed", int(not alive) + limit.killed, "<=0", alive and not limit.killed),
+            Bar(
+                "peak memory / limit", peak / LIMIT_BYTES, f"<={ROOM_TO_SPARE}", 0 < peak / LIMIT_BYTES <= ROOM_TO_SPARE
+            ),
+            Bar("refusals with 408, 429 or 503", shed, ">0", shed > 0),
+            Bar("answers of 500, 502, 504", wrong, "<=0", not wrong),
+            Bar("share of the well-behaved client's requests served", share, ">=0.99", share >= 0.99),
         ],
     )
 
 
-def report(row: dict[str, Any], found: list[tuple[str, float, str, bool]]) -> bool:
-    bars = [{"bar": bar, "value": value, "limit": limit, "ok": ok} for bar, value, limit, ok in found]
-    for one in bars:
-        print(f"{'ok  ' if one['ok'] else 'MISS'} {one['bar']}: {round(one['value'], 4)} ({one['limit']})")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    machine = {"cores": os.cpu_count(), "cpu": platform.processor() or platform.machine(), "load": os.getloadavg()[0]}
-    written = {"name": "gateway-memory", "commit": commit, "machine": machine, "rows": [row], "bars": bars}
-    folder = ROOT / "build" / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gateway-memory.json").write_text(json.dumps(written, indent=2) + "\n")
-    return all(ok for *_, ok in found)
+def conclude(row: dict[str, Any], bars: list[Bar]) -> bool:
+    print(*bars, sep="\n")
+    write(report("gateway-memory", [row], bars, load=os.getloadavg()[0]))
+    return all(bar.ok for bar in bars)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from aiohttp import web
 
-from examples.demo.report import Bar, commit, machine, write
+from testkit.report import Bar, report, write
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = bool(os.environ.get("QUICK"))
@@ -246,8 +245,7 @@ def main() -> bool:
     print(f"copies: {rows[-1]['mirrored']}")
     made = bars(rows)
     for bar in made:
-        print(f"{'ok  ' if bar.ok else 'MISS'} {bar.bar}: {bar.value} ({bar.limit})")
-    report = {"name": "shadow", "commit": commit(ROOT), "machine": machine(), "rows": rows}
+        print(bar)
     settings = {
         "rate_per_s": RATE,
         "pairs": PAIRS,
@@ -256,7 +254,7 @@ def main() -> bool:
         "gap_s": GAP_S,
         "first": first,
     }
-    write({**report, "settings": settings, "bars": [asdict(bar) for bar in made]}, ROOT)
+    write(report("shadow", rows, made, settings=settings))
     return all(bar.ok for bar in made)
 
 

@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.engine.peers import free_port
 from bench.engine.process import DidNotStart, Launch, Server, running
 from bench.fuzz.edges import SAMPLING
-from examples.demo.report import Bar, Json, commit, machine, write
+from testkit.report import Bar, Json, report, write
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL = REPOSITORY / "examples" / "models" / "tiny-v1"
@@ -355,23 +355,16 @@ def launch(port: int, probe_port: int) -> Launch:
 
 
 def as_json(seen: Seen, first: Look, last: Look, settings: Json) -> Json:
-    """The shape that all reports have."""
-    return {
-        "name": "soak",
-        "commit": commit(REPOSITORY),
-        "machine": machine(),
-        "settings": settings,
-        "rows": [
-            {"endings": dict(seen.endings), "kinds": dict(seen.kinds), "wrong": seen.wrong},
-            *(
-                {"look": name, "rss_mib": look.rss_mib, "fds": look.fds, "outcomes": dict(look.outcomes)}
-                for name, look in (("after the warm-up", first), ("at the end", last))
-            ),
-        ],
-        "bars": [
-            {"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok} for bar in bars(seen, first, last)
-        ],
-    }
+    """For build/reports/soak.json."""
+    looks = (("after the warm-up", first), ("at the end", last))
+    rows = [
+        {"endings": dict(seen.endings), "kinds": dict(seen.kinds), "wrong": seen.wrong},
+        *(
+            {"look": name, "rss_mib": look.rss_mib, "fds": look.fds, "outcomes": dict(look.outcomes)}
+            for name, look in looks
+        ),
+    ]
+    return report("soak", rows, bars(seen, first, last), settings=settings)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -391,12 +384,12 @@ def main(minutes: float, seconds: float | None, seed: int) -> None:
         print(f"the server did not start: {error}")
         sys.exit(2)
     told = as_json(soak.seen, first, last, {"seconds": length_s, "seed": seed, "clients": CLIENTS})
-    path = write(told, REPOSITORY)
+    path = write(told)
     for wrong in soak.seen.wrong:
         print(f"wrong: {wrong}")
     print(f"at rest  {first.rss_mib:.1f} MiB, {first.fds} descriptors; at the end {last.rss_mib:.1f} MiB, {last.fds}")
     for bar in bars(soak.seen, first, last):
-        print(f"{'ok  ' if bar.ok else 'MISS'} {bar.bar}: {bar.value} (must be {bar.limit})")
+        print(bar)
     print(f"report   {path.relative_to(REPOSITORY)}")
     sys.exit(0 if all(bar["ok"] for bar in told["bars"]) else 1)
 

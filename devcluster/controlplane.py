@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from devcluster import pins
 from devcluster.certificates import Authority
 from devcluster.errors import DevclusterError
 from devcluster.places import Places, places
+from devcluster.ports import reserve_port
 from devcluster.processes import dies_with_parent, succeeds
 
 _READY_WITHIN_S = 60.0
@@ -131,7 +131,7 @@ class ControlPlane:
 
     def _start_with_retries(self) -> None:
         for attempt in range(1, _TRIES + 1):
-            etcd_port, peer_port, api_port = free_ports(3)
+            etcd_port, peer_port, api_port = (reserve_port() for _ in range(3))
             self.url = f"https://127.0.0.1:{api_port}"
             self._write_kubeconfig("admin")
             self._start("etcd", _etcd_command(self._assets, self._folder, etcd_port, peer_port))
@@ -141,7 +141,7 @@ class ControlPlane:
             )
             if self._becomes_ready():
                 return
-            # Another process may have taken a port between choosing and binding it.
+            # A program of somebody else may have taken a port.
             self._stop_processes()
             if attempt == _TRIES:
                 tail = "\n".join(f"    {line}" for line in self.logs().splitlines()[-10:])
@@ -202,18 +202,6 @@ def kubeconfig_of(url: str, authority: Authority, user: str) -> dict[str, object
         "contexts": [{"name": "control-plane", "context": {"cluster": "control-plane", "user": user}}],
         "current-context": "control-plane",
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that are free now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _etcd_command(folder: Path, data: Path, port: int, peer_port: int) -> list[str]:

@@ -19,7 +19,7 @@ from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
-FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "spec_fields.py"
+FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]

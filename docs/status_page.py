@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from slipway_operator.api.v1alpha1.status import Phase, State
-from slipway_operator.planning import causes
+from slipway_operator.planning.facts import causes
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ROOT / "docs" / "status.yaml"

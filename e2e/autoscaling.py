@@ -1,14 +1,14 @@
 """Autoscaling under test: pods that carry little, a crowd of clients, and what was found as table and picture."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from e2e.deployment import START_S, Deployment, conditions_of
 from e2e.timeline import Timeline
 from examples.demo.load import Load, Report
-from examples.demo.report import Bar, Json, commit, machine
+from testkit.report import Bar, Json, machine, report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -152,8 +152,7 @@ class Findings:
     def report(self) -> Json:
         """For build/reports/autoscale.json."""
         told: list[dict[str, Any]] = [{"experiment": name, "seen": seen} for name, seen in self.rows]
-        bars = [asdict(bar) for bar in self.bars]
-        return {"name": "autoscale", "commit": commit(ROOT), "machine": machine(), "rows": told, "bars": bars}
+        return report("autoscale", told, self.bars)
 
 
 def draw(timeline: Timeline, up: Climb, down: Descent, path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.deployment import LABEL, MODELS, Json
-from examples.demo.report import machine
+from testkit.report import machine
 
 GPU = "amd.com/gpu"  # so that a cluster with the usual ones is no exception
 # A device that one node is made to offer once, for a pod that keeps it.

@@ -12,8 +12,8 @@ from e2e import weights
 from e2e.deployment import Deployment, Json, canary, model_of
 from e2e.flow import Shape
 from e2e.page import put_table
-from examples.demo.report import commit, machine
-from slipway_operator.model.template import LLM_DEFAULT
+from slipway_operator.model.analysis.template import LLM_DEFAULT
+from testkit.report import commit, machine
 
 BUILT_IN, WARMED = "llm-default", "warmed"
 # The built-in template counts latencies after two minutes; for a model that starts in seconds five are enough.
@@ -156,7 +156,7 @@ def markdown(rows: list[Row]) -> str:
     """For docs/faults.md, in the order of FAULTS."""
     places = {fault.name: place for place, fault in enumerate(FAULTS)}
     lines = [
-        f"On {machine()['cpu']}, {machine()['cores']} cores, the whole cluster and the load on it; `{commit(ROOT)}`.",
+        f"On {machine()['cpu']}, {machine()['cores']} cores, the whole cluster and the load on it; `{commit()}`.",
         "",
         "| fault | what was released | rejected with | s | requests | bad | failed |",
         "|---|---|---|---|---|---|---|",

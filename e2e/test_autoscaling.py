@@ -22,9 +22,9 @@ from e2e.page import put_table
 from e2e.timeline import Timeline, violations
 from examples.demo.kube import RELEASE, SYSTEM, Kube, KubeError, WaitFailed
 from examples.demo.load import Load
-from examples.demo.report import write
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
 from slipway_operator.model import quantity
+from testkit.report import write
 
 STEP, CANARY, SERIES = "a load step", "a load step in a paused canary", "every series, read with kubectl"
 GATEWAY, OPERATOR, FOREIGN = "a gateway is killed", "the operator is away", "another provider's metrics API"
@@ -48,7 +48,7 @@ def findings(request: pytest.FixtureRequest) -> Iterator[Findings]:
     table = found.markdown(EXPERIMENTS)
     print(f"\n{table}")
     if {name for name, _ in found.rows} == set(EXPERIMENTS):
-        write(found.report(), autoscaling.ROOT)
+        write(found.report())
         if page := request.config.getoption("--autoscaling-page"):
             put_table(Path(page), table)
 

@@ -16,8 +16,8 @@ from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weight
 from e2e.faults import FAULTS, Fault, Row
 from e2e.flow import Ended, Flow, Shape
 from e2e.installation import Installation
-from examples.demo.report import commit, machine, write
 from slipway_cli.views import evidence
+from testkit.report import Bar, report, write
 
 REJECTED_S = 180  # for the verdict: a fault in 2 % of the requests takes chance and a minute
 THRESHOLD_STREAMS = 120  # of stable, before anything is released: from a hundred on it is known what is slow
@@ -39,17 +39,16 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     page = request.config.getoption("--faults-table")
     print(f"\n{faults.markdown(found)}")
     if len(found) == len(FAULTS):
-        write(report(found), faults.ROOT)
+        write(report_of(found))
     if page:
         faults.put_rows(Path(page), found)
 
 
-def report(found: list[Row]) -> Json:
+def report_of(found: list[Row]) -> Json:
     """For build/reports/faults.json."""
     held = len(found) == len(FAULTS)
-    bar = {"bar": "bad versions rolled back by themselves", "value": len(found), "limit": f"{len(FAULTS)}", "ok": held}
-    told = [asdict(row) for row in found]
-    return {"name": "faults", "commit": commit(faults.ROOT), "machine": machine(), "rows": told, "bars": [bar]}
+    bar = Bar("bad versions rolled back by themselves", len(found), f"{len(FAULTS)}", held)
+    return report("faults", [asdict(row) for row in found], [bar])
 
 
 @pytest.fixture(scope="module")

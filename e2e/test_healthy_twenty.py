@@ -11,10 +11,9 @@ import pytest
 
 from e2e import faults
 from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
-from e2e.faults import ROOT
 from e2e.flow import Flow, Shape
 from e2e.installation import Installation
-from examples.demo.report import commit, machine, write
+from testkit.report import Bar, report, write
 
 TIMES = 20
 PROMOTED_S = 180
@@ -54,7 +53,7 @@ def test_healthy_version_is_promoted_twenty_times_of_twenty(
     seen = running.stop()
     typical, failed = median(took), [item for item in seen if item.trouble]
     print(f"{TIMES} of {TIMES}: median {typical:.1f} s, longest {max(took):.1f} s, {len(seen)} requests", flush=True)
-    write(report(took, len(seen), len(failed)), ROOT)
+    write(report_of(took, len(seen), len(failed)))
     assert not failed, failed[:5]
     assert typical < TYPICAL_S
 
@@ -75,18 +74,12 @@ def promoted(chat: Deployment, version: str) -> float:
     return seconds
 
 
-def report(took: list[float], requests: int, failed: int) -> Json:
+def report_of(took: list[float], requests: int, failed: int) -> Json:
     """For build/reports/promote20.json."""
     bars = [
-        {"bar": "healthy versions promoted", "value": len(took), "limit": f">= {TIMES}", "ok": len(took) >= TIMES},
-        {"bar": "failed requests", "value": failed, "limit": "0", "ok": failed == 0},
-        {"bar": "median s", "value": median(took), "limit": f"< {TYPICAL_S:.0f}", "ok": median(took) < TYPICAL_S},
+        Bar("healthy versions promoted", len(took), f">= {TIMES}", len(took) >= TIMES),
+        Bar("failed requests", failed, "0", failed == 0),
+        Bar("median s", median(took), f"< {TYPICAL_S:.0f}", median(took) < TYPICAL_S),
     ]
     rows = [{"promotion": number, "seconds": round(value, 1)} for number, value in enumerate(took, 1)]
-    return {
-        "name": "promote20",
-        "commit": commit(ROOT),
-        "machine": machine(),
-        "rows": [*rows, {"requests": requests}],
-        "bars": bars,
-    }
+    return report("promote20", [*rows, {"requests": requests}], bars)

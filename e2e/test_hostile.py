@@ -30,7 +30,7 @@ from e2e.impersonation import Impersonation
 from e2e.installation import Installation
 from e2e.test_analysis import STRATEGY, TEMPLATE
 from examples.demo.kube import SYSTEM
-from examples.demo.report import commit, machine, write
+from testkit.report import Bar, quantile, report, write
 
 ROUNDS, WINDOW_S = 1 if os.environ.get("QUICK") else 6, 10.0
 BEFORE = 20  # requests that are answered before anything is measured
@@ -236,18 +236,14 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
     ]  # fmt: skip
     told = [*rows, {"promoted_after_s": seen.promoted}, {"answered": seen.answered}, {"refused": stranger.refused},
             {"states": stranger.states()}]  # fmt: skip
-    return {"name": "hostile", "commit": commit(ROOT), "machine": machine(), "rows": told, "bars": bars}
+    return report("hostile", told, bars)
 
 
 def row(kind: str, ended: list[Ended]) -> Json:
     """Of one kind of windows."""
     good = sorted(item.seconds for item in ended if not item.trouble)
-    quantiles = {f"p{int(q * 100)}_s": round(quantile(good, q), 4) for q in (0.5, 0.9, 0.99)}
+    quantiles = {f"p{int(q * 100)}_s": round(quantile(good, q, math.inf), 4) for q in (0.5, 0.9, 0.99)}
     return {"windows": kind, "requests": len(ended), "success": len(good) / max(1, len(ended)), **quantiles}
-
-
-def quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
 
 
 def ends_of_engines(chat: Deployment) -> int:
@@ -259,11 +255,11 @@ def ends_of_engines(chat: Deployment) -> int:
     return ended
 
 
-def bar(name: str, value: float, limit: str, ok: bool) -> Json:
-    return {"bar": name, "value": round(value, 4), "limit": limit, "ok": ok}
+def bar(name: str, value: float, limit: str, ok: bool) -> Bar:
+    return Bar(name, round(value, 4), limit, ok)
 
 
-def none(name: str, count: int) -> Json:
+def none(name: str, count: int) -> Bar:
     return bar(name, count, "0", count == 0)
 
 

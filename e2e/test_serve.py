@@ -1,8 +1,11 @@
 """One model served: every endpoint through the real openai client, refusals with a reason, and what kubectl tells."""
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -192,6 +195,19 @@ def test_all_pods_pass_pod_security_restricted(chat: Deployment) -> None:
         [*command, "namespace", SYSTEM, f"{ENFORCE}=restricted"], capture_output=True, text=True, timeout=60, check=True
     )
     assert "violate" not in asked.stderr, asked.stderr
+
+
+def test_slipway_explain_shows_the_plan_of_the_operator(chat: Deployment) -> None:
+    """It runs in the operator's own pod, with that operator's flags and rights."""
+    environment = os.environ | {
+        "KUBECONFIG": str(chat.kube.kubeconfig),
+        "PATH": f"{Path(tool('kubectl')).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [str(Path(sys.executable).parent / "slipway"), "explain", chat.name, "-n", chat.namespace]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    explained = json.loads(done.stdout)
+    assert explained["object"]["status"]["stableRevision"] == chat.status["stableRevision"]
 
 
 def table(chat: Deployment, *command: str) -> list[list[str]]:

@@ -19,7 +19,7 @@ from e2e.deployment import Deployment, status_of
 from examples.demo.kube import KubeError, diagnosis, tool
 from slipway_operator.manifests.autoscaler import CUSTOM
 from slipway_operator.model import quantity
-from slipway_operator.planning.canary import replicas_for
+from slipway_operator.planning.sizing.canary import replicas_for
 
 Json = dict[str, Any]
 

@@ -22,9 +22,9 @@ from devcluster.errors import DevclusterError
 from e2e.deployment import Deployment
 from e2e.installation import Installation
 from examples.demo.kube import REPOSITORY, Json, Kube, KubeError, WaitFailed, diagnosis, gateway
-from examples.demo.report import commit, machine, write
 from examples.demo.screen import screen
 from examples.demo.stage import StageError, Wish, built_images, cluster
+from testkit.report import write
 
 EXPECTED = (KubeError, WaitFailed, StageError, DevclusterError)
 NAMESPACE, NAME = "slipway-chaos", "chat"
@@ -71,8 +71,8 @@ def main(seed: int, streams: int, tokens: int, rate: float, pause: tuple[float, 
     except EXPECTED as error:
         console.out(f"\nchaos could not run: {error}", highlight=False)
         sys.exit(1)
-    made = reports.as_json(outcome, machine(), commit(REPOSITORY), settings)
-    path = write(made, REPOSITORY)
+    made = reports.as_json(outcome, settings)
+    path = write(made)
     console.out(f"\n== summary\n{reports.summary(outcome)}\nreport   {path.relative_to(REPOSITORY)}", highlight=False)
     sys.exit(0 if all(bar["ok"] for bar in made["bars"]) else 1)
 

@@ -9,7 +9,7 @@ from bench.chaos.killer import Kill
 from bench.chaos.meters import Process
 from bench.chaos.story import Round
 from bench.chaos.traffic import LONG_S
-from examples.demo.report import Bar, Json
+from testkit.report import Bar, Json, quantile, report
 
 LEAST_RATE, LEAST_STREAMS = 20.0, 30
 # A gateway's death is seen by its clients at once; until its successor is in the Service, doors are shut.
@@ -117,11 +117,6 @@ def errors_of(gateways: Process) -> int:
     return sum(count for name, count in gateways.outcomes.items() if name != "ok")
 
 
-def quantile(values: Iterable[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
 def rows(outcome: Outcome) -> list[Json]:
     """Numbers behind the bars."""
     return [
@@ -152,7 +147,7 @@ def _class_row(outcome: Outcome, *, stream: bool) -> Json:
         "sent": len(mine),
         **{kind.replace(" ", "_"): len(outcome.of(kind, stream=stream)) for kind in (GOOD, SAVED, UNSAVABLE, FAILED)},
         "tokens": sum(item.tokens for item in mine),
-        **{f"p{round(share * 100)}_s": round(quantile(whole, share), 2) for share in (0.0, 0.5, 0.95, 0.99, 1.0)},
+        **{f"p{round(share * 100)}_s": round(quantile(whole, share, 0.0), 2) for share in (0.0, 0.5, 0.95, 0.99, 1.0)},
     }
 
 
@@ -185,18 +180,10 @@ def summary(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def as_json(outcome: Outcome, machine: Json, commit: str, settings: Json) -> Json:
+def as_json(outcome: Outcome, settings: Json) -> Json:
     told = [_told(item) for item in outcome.endings if item.kind in (FAILED, UNSAVABLE)]
-    return {
-        "name": "chaos",
-        "commit": commit,
-        "machine": machine,
-        "settings": settings,
-        "rows": rows(outcome),
-        "kills": [{"at_s": round(kill.at - outcome.began, 1), "what": kill.what} for kill in outcome.kills],
-        "endings": told[:KEPT],
-        "bars": [{"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok} for bar in bars(outcome)],
-    }
+    kills = [{"at_s": round(kill.at - outcome.began, 1), "what": kill.what} for kill in outcome.kills]
+    return report("chaos", rows(outcome), bars(outcome), settings=settings, kills=kills, endings=told[:KEPT])
 
 
 def _told(item: Ending) -> Json:

@@ -25,7 +25,7 @@ from devcluster.errors import DevclusterError
 from devcluster.places import write_whole
 from devcluster.processes import run
 from devcluster.steps.progress import say
-from examples.demo.report import commit, write
+from testkit.report import commit, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"
@@ -141,11 +141,11 @@ class Bench:
 
     def conclude(self, *, results: bool) -> None:
         """Prints and writes the report."""
-        version, day = commit(REPOSITORY), time.strftime("%Y-%m-%d")
+        version, day = commit(), time.strftime("%Y-%m-%d")
         section = report.markdown(self.result, version, day)
         print(f"\n{section}", flush=True)
-        told = report.as_json(self.result, version)
-        path = write(told, REPOSITORY)
+        told = report.as_json(self.result)
+        path = write(told)
         say(self.console, f"report   {path.relative_to(REPOSITORY)}")
         if results:
             page = RESULTS.read_text() if RESULTS.exists() else "# What was measured\n"
@@ -183,7 +183,7 @@ class Bench:
         told += [str(row["why"]) for row in rows if row["kind"] == "failed"]
         self._say(f"round {number} {name}: {', '.join(told)} tok/s, {time.monotonic() - began:.0f} s")
         # What was measured stays, should the run be stopped.
-        write(report.as_json(self.result, commit(REPOSITORY)), REPOSITORY)
+        write(report.as_json(self.result))
 
     def _look_inside(self, places: dict[str, Place]) -> None:
         """The split of a step and the second look at the ceilings; without them the rest is a result still."""

@@ -7,7 +7,7 @@ from bench.engine.figures import ratio
 from bench.engine.peers import INT8, OURS, PEERS
 from bench.engine.result import Result
 from bench.engine.shapes import QWEN06
-from examples.demo.report import Bar
+from testkit.report import Bar
 
 READY_LIMIT_S, GAP_LIMIT_MS, PYTHON_LIMIT_MS = 6.0, 1000.0, 2.0
 VLLM_RATIO, INT8_RATIO, GEMM_SHARE, ROOFLINE_SHARE = 1.3, 2.0, 0.85, 0.8

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench.engine.figures import quantile
 from bench.engine.peers import cores
 from devcluster.errors import DevclusterError
 from devcluster.processes import run
+from testkit.report import quantile
 
 READ_BYTES, READ_TRIES = 1 << 30, 15
 PRODUCT_S = 1.0

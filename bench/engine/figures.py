@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from bench.engine.load import Answer, Run
+from testkit.report import quantile
 
 Row = dict[str, Any]
 
@@ -20,12 +21,6 @@ class Objective:
 
     def met(self, answer: Answer) -> bool:
         return not answer.error and answer.ttft_s <= self.ttft_s and mean_gap_s(answer) <= self.token_s
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    """Nearest rank: the least value that at least `share` of all do not exceed; nan when there is none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def mean_gap_s(answer: Answer) -> float:

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.demo.report import Json
-from examples.demo.report import machine as cores_and_memory
+from testkit.report import Json
+from testkit.report import machine as cores_and_memory
 
 BUSY_SHARE = 0.05  # of all cores: more than that by others, and the figures are not worth their names
 BACKED_BYTES = 8 << 30  # what the largest peer takes

@@ -11,7 +11,7 @@ from bench.engine.machine import BUSY_SHARE
 from bench.engine.peers import KV_TOKENS, PEERS
 from bench.engine.result import Result
 from bench.engine.workload import requests_at
-from examples.demo.report import Json
+from testkit.report import Json, report
 
 
 def markdown(result: Result, commit: str, day: str) -> str:
@@ -128,22 +128,17 @@ def spliced(page: str, section: str) -> str:
     return f"{before}{begin}{section}{end}{rest.split(end, 1)[1]}"
 
 
-def as_json(result: Result, commit: str) -> Json:
-    """The shape that all reports have: name, commit, machine, rows, bars."""
-    whole: Json = _without_nan(
-        {
-            "name": "engine",
-            "commit": commit,
-            "machine": result.machine | {"ceilings": [asdict(each) for each in result.ceilings]},
-            "model": asdict(result.shape),
-            "objective": asdict(result.objective),
-            "missing": result.missing,
-            "warnings": result.warnings,
-            "rows": result.rows,
-            "split": result.split,
-            "bars": [asdict(bar) for bar in bars(result)],
-        }
-    )
+def as_json(result: Result) -> Json:
+    """For build/reports/engine.json."""
+    about = {
+        "machine": result.machine | {"ceilings": [asdict(each) for each in result.ceilings]},
+        "model": asdict(result.shape),
+        "objective": asdict(result.objective),
+        "missing": result.missing,
+        "warnings": result.warnings,
+        "split": result.split,
+    }
+    whole: Json = _without_nan(report("engine", result.rows, bars(result), **about))
     return whole
 
 

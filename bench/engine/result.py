@@ -8,7 +8,7 @@ from bench.engine.figures import Objective, Row, middle
 from bench.engine.machine import BUSY_SHARE
 from bench.engine.shapes import Shape, ceiling_tokens_per_s, decode_roofline_tokens_per_s
 from bench.engine.workload import closed, requests_at, totals
-from examples.demo.report import Json
+from testkit.report import Json
 
 
 @dataclass(slots=True)

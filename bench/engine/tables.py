@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.engine.figures import Row, ratio
 from bench.engine.peers import INT8, OURS, PEERS
 from bench.engine.result import Result
-from examples.demo.report import Bar
+from testkit.report import Bar
 
 NOTHING = "–"
 

@@ -13,7 +13,7 @@ import sys
 import click
 
 from bench.engine.process import DidNotStart
-from examples.demo.report import write
+from testkit.report import write
 
 from .run import REPOSITORY, fuzz
 
@@ -40,7 +40,7 @@ def main(minutes: float, seconds: float | None, seed: int) -> None:
     )
     for bar in report["bars"]:
         print(f"{'ok  ' if bar['ok'] else 'MISS'} {bar['bar']}: {bar['value']} (must be {bar['limit']})")
-    print(f"report   {write(report, REPOSITORY).relative_to(REPOSITORY)}")
+    print(f"report   {write(report).relative_to(REPOSITORY)}")
     sys.exit(0 if all(bar["ok"] for bar in report["bars"]) else 1)
 
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from slipway_gateway.routing.table import Route, parse_route
 from slipway_operator.kube import observe
-from slipway_operator.model import spec, status, template, wire
-from slipway_operator.model.observed import Gateway, Observed
-from slipway_operator.model.plan import Plan
+from slipway_operator.model import wire
+from slipway_operator.model.analysis import template
+from slipway_operator.model.cluster.observed import Gateway, Observed
+from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.model.deployment import spec, status
 from slipway_operator.planning.plan import PlanSettings, explain, plan
 
 from .crs import Crd, Drawn

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from examples.demo.report import Bar, Json
+from testkit.report import Bar, Json
 
 from . import folders, operator, routes
 from .tally import Tally, count

@@ -16,7 +16,7 @@ from bench.engine.peers import free_port
 from bench.engine.process import Launch, Server, running
 from bench.soak import GAUGES
 from bench.soak import launch as server_launch
-from examples.demo.report import Bar, Json, commit, machine
+from testkit.report import Bar, Json, report
 
 from . import parts
 from .requests import Schemas
@@ -147,27 +147,17 @@ def fuzz(seconds: float, seed: int) -> Json:
         alive = len(server.pids()) > 1
     fields = Schemas(document, "m").fields()
     known = found.fields & fields
-    return {
-        "name": "fuzz",
-        "commit": commit(REPOSITORY),
-        "machine": machine(),
-        "settings": {"seconds": seconds, "seed": seed, "workers": WORKERS},
-        "rows": [
-            {
-                "requests": found.sent,
-                "distinct_requests": len(found.digests),
-                "fields_covered": len(known),
-                "fields": len(fields),
-                "endings": dict(found.endings),
-                "memory_growth_mib": growth,
-                "gauges_left": left,
-                "wrong": found.wrong,
-                "not_covered": sorted(fields - known),
-            },
-            *rows,
-        ],
-        "bars": [
-            {"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok}
-            for bar in (*bars(found, exits, left, growth, alive), *part_bars)
-        ],
+    row = {
+        "requests": found.sent,
+        "distinct_requests": len(found.digests),
+        "fields_covered": len(known),
+        "fields": len(fields),
+        "endings": dict(found.endings),
+        "memory_growth_mib": growth,
+        "gauges_left": left,
+        "wrong": found.wrong,
+        "not_covered": sorted(fields - known),
     }
+    settings = {"seconds": seconds, "seed": seed, "workers": WORKERS}
+    made = [*bars(found, exits, left, growth, alive), *part_bars]
+    return report("fuzz", [row, *rows], made, settings=settings)

@@ -12,7 +12,7 @@ from bench.judge_sim import plot, report
 from bench.judge_sim.cells import ALTERNATIVES, NULLS
 from bench.judge_sim.kept import Kept
 from bench.judge_sim.report import Outcome
-from examples.demo.report import commit, machine, write
+from testkit.report import write
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURE = ROOT / "bench" / "judge_sim.md", ROOT / "docs" / "pictures" / "judge-sim.png"
@@ -44,7 +44,7 @@ def main(quick: bool, seed: int, only: str) -> None:
         else:
             console.out(plot.MISSING)
     console.out(page, highlight=False)
-    path = write(report.as_json(outcome, made, machine(), commit(ROOT)), ROOT)
+    path = write(report.as_json(outcome, made))
     missed = [bar for bar in made if not bar.ok]
     for bar in missed:
         console.out(f"not held: {bar.bar} is {bar.value:g}, must be {bar.limit}", highlight=False)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bench.judge_sim.latencies import SLOW, Shape, slow
 from bench.judge_sim.traffic import CANARY, LATENCIES, METRICS, MINUTE_S, STABLE, Plan
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator

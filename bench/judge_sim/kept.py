@@ -15,7 +15,7 @@ import numpy as np
 import slipway_operator
 from bench.judge_sim.cells import Alternative, Null
 from bench.judge_sim.running import AlternativeResult, Detection, NullResult, Told, alternative_result, null_result
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 STATES = 8
 # What only shows results has no part in them.
@@ -26,7 +26,7 @@ def state_of_code() -> str:
     """Changes with anything that results depend on: the judge, the simulation, and what draws its numbers."""
     here, operator = Path(__file__).parent, Path(slipway_operator.__file__).parent
     sources = [here / f"{name}.py" for name in DECIDING]
-    sources += [*sorted((operator / "judging").glob("*.py")), operator / "model" / "analysis.py"]
+    sources += [*sorted((operator / "judging").glob("*.py")), *sorted((operator / "model" / "analysis").glob("*.py"))]
     found = hashlib.sha256(f"numpy {np.__version__}, read every {READ_S} s".encode())
     for source in sources:
         found.update(source.read_bytes())

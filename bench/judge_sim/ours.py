@@ -12,7 +12,7 @@ from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
 from slipway_operator.judging import verdict as judging
 from slipway_operator.judging.evidence import log_combined
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import AnalysisSpec, Kind, MetricSpec
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

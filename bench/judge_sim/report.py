@@ -18,8 +18,8 @@ from bench.judge_sim.running import (
     NullResult,
     cap_s,
 )
-from examples.demo.report import Bar
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
+from testkit.report import Bar, report
 
 Json = dict[str, Any]
 
@@ -225,8 +225,8 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def as_json(outcome: Outcome, made: Sequence[Bar], machine: Json, commit: str) -> Json:
-    """The shape of all reports; infinite times are left out."""
+def as_json(outcome: Outcome, made: Sequence[Bar]) -> Json:
+    """For build/reports/judge-sim.json; infinite times are left out."""
     nulls = [
         {"null": item.null.name, "runs": item.runs, "rollbacks": item.rollbacks, "passed": item.passed,
          "undecided": item.undecided, "by_rate": item.by_rate}
@@ -239,11 +239,5 @@ def as_json(outcome: Outcome, made: Sequence[Bar], machine: Json, commit: str) -
         for item in outcome.alternatives
         for name, found in item.judges.items()
     ]  # fmt: skip
-    return {
-        "name": "judge-sim",
-        "commit": commit,
-        "machine": machine,
-        "settings": {"seed": outcome.seed, "cpu_s": round(outcome.cpu_s, 1)},
-        "rows": [*nulls, *alternatives],
-        "bars": [{"bar": bar.bar, "value": bar.value, "limit": bar.limit, "ok": bar.ok} for bar in made],
-    }
+    settings = {"seed": outcome.seed, "cpu_s": round(outcome.cpu_s, 1)}
+    return report("judge-sim", [*nulls, *alternatives], made, settings=settings)

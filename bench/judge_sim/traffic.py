@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipway_operator.judging.epochs import clock_starts
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -21,8 +21,9 @@ from devcluster.controlplane import assets
 from devcluster.errors import DevclusterError
 from devcluster.places import places
 from devcluster.steps.progress import say
-from examples.demo.report import commit, machine, write
 from slipway_operator.kube.errors import ApiError
+from testkit.report import commit, machine, write
+from testkit.report import report as as_report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE, PICTURE = REPOSITORY / "bench" / "operator.md", REPOSITORY / "docs" / "pictures" / "bench-operator.png"
@@ -93,16 +94,16 @@ def _rows(console: Console, wishes: Sequence[Wish]) -> list[Json]:
             f" {row['calls_per_reconcile']:.2f} calls per reconcile",
         )
         # What was measured stays, should the run be stopped.
-        write(report.as_json(rows, report.bars(rows), machine(), commit(REPOSITORY)), REPOSITORY)
+        write(as_report("operator", rows, report.bars(rows)))
     return rows
 
 
 def _conclude(console: Console, rows: Sequence[Json], full: bool) -> int:
     """Prints and writes the report; the exit status."""
-    made, version = report.bars(rows), commit(REPOSITORY)
+    made, version = report.bars(rows), commit()
     page = report.markdown(rows, made, machine(), version, time.strftime("%Y-%m-%d"))
     print(f"\n{page}", flush=True)
-    path = write(report.as_json(rows, made, machine(), version), REPOSITORY)
+    path = write(as_report("operator", rows, made))
     if full:
         PAGE.write_text(page)
         if importlib.util.find_spec("matplotlib"):

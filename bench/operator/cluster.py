@@ -12,8 +12,9 @@ import yaml
 
 from bench.operator import fleet
 from bench.operator.programs import Program
-from devcluster.controlplane import ControlPlane, free_ports
+from devcluster.controlplane import ControlPlane
 from devcluster.places import Places, places
+from devcluster.ports import reserve_port
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
@@ -54,7 +55,7 @@ class Cluster:
         role = {"apiVersion": ROLES.api_version, "kind": ROLES.kind, "metadata": {"name": "operator"}}
         await self.client.apply(ROLES, {**role, "rules": operator_rules()})
         kubeconfig = await self._account("operator", "operator")
-        admin = free_ports(1)[0]
+        admin = reserve_port()
         arguments = [f"--own-namespace={fleet.HOME}", f"--admin-port={admin}", "--log-level=warning"]
         program = self._ours("slipway_operator", ["run", *arguments], kubeconfig)
         program.admin_url = f"http://127.0.0.1:{admin}"
@@ -62,7 +63,7 @@ class Cluster:
 
     async def start_gateway(self) -> None:
         """One gateway, announced as the endpoint controller does: rollouts wait for what it reports."""
-        port, admin = free_ports(2)
+        port, admin = reserve_port(), reserve_port()
         arguments = [f"--kubeconfig={self.all_rights}", f"--port={port}", f"--admin-port={admin}"]
         arguments.append(f"--own-namespace={fleet.HOME}")
         await self.start(self._ours("slipway_gateway", arguments, self.all_rights))
@@ -86,15 +87,14 @@ class Cluster:
                 "PATCH", NODES.path(None, f"node-{number}"), [], untainted, "application/merge-patch+json"
             )
         kubeconfig = f"--kubeconfig={self.all_rights}"
-        ports = free_ports(2)
         shared = ["--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000"]
         for name, arguments in {
             "kube-controller-manager": [
                 kubeconfig, *shared, "--controllers=replicaset-controller", "--concurrent-replicaset-syncs=10",
-                f"--secure-port={ports[0]}", f"--cert-dir={self.folder}",
+                f"--secure-port={reserve_port()}", f"--cert-dir={self.folder}",
             ],
             "kube-scheduler": [
-                kubeconfig, *shared, f"--secure-port={ports[1]}", f"--cert-dir={self.folder}",
+                kubeconfig, *shared, f"--secure-port={reserve_port()}", f"--cert-dir={self.folder}",
                 f"--authentication-kubeconfig={self.all_rights}", f"--authorization-kubeconfig={self.all_rights}",
             ],
             "kwok": [

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from bench.engine.figures import quantile
 from bench.operator.fleet import Json
-from examples.demo.report import Bar
+from testkit.report import Bar, quantile
 
 COLD_LIMIT_S = {False: 30.0, True: 60.0}  # of a thousand, by whether there are pods
 APPLY_LIMIT_S, RSS_LIMIT_MB = 1.0, 250.0
@@ -111,14 +109,3 @@ def _bar_table(made: Sequence[Bar]) -> str:
 def _as_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = "|".join(["---"] * len(header))
     return "\n".join([f"| {' | '.join(header)} |", f"|{rule}|", *(f"| {' | '.join(line)} |" for line in lines)])
-
-
-def as_json(rows: Sequence[Json], made: Sequence[Bar], machine: Json, version: str) -> Json:
-    """The shape that all reports have."""
-    return {
-        "name": "operator",
-        "commit": version,
-        "machine": machine,
-        "rows": list(rows),
-        "bars": [asdict(bar) for bar in made],
-    }

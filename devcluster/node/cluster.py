@@ -30,6 +30,7 @@ from devcluster.node.config import GATEWAY_NODE_PORT as GATEWAY_NODE_PORT
 from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config
 from devcluster.node.network import own_networks
 from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
+from devcluster.ports import reserve_port
 from devcluster.processes import run, succeeds
 from devcluster.steps.progress import run_steps, say
 from devcluster.steps.schedule import Step
@@ -188,6 +189,7 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
         name=places.cluster,
         image=record.node_image,
         gateway_port=record.gateway_port,
+        api_port=reserve_port(),
         patches_folder=str(places.state / "patches"),
         layout_folder=str(places.layout),
         cni_folder=str(places.state / "cni") if built else None,

@@ -28,6 +28,7 @@ class NodeSettings:
     name: str
     image: str
     gateway_port: int
+    api_port: int  # of the API server; below the ephemeral range: the engine redirects it on this machine
     patches_folder: str
     layout_folder: str
     cni_folder: str | None  # None: the image brings kindnet
@@ -40,6 +41,7 @@ class NodeSettings:
 def kind_config(node: NodeSettings) -> str:
     """kind's cluster configuration with the host's limits as patches, and none on an ordinary host."""
     networking: dict[str, Any] = {"podSubnet": POD_SUBNET, "serviceSubnet": SERVICE_SUBNET}
+    networking["apiServerPort"] = node.api_port
     if node.cni_folder:
         networking["disableDefaultCNI"] = True
     config = {

@@ -24,6 +24,7 @@ from examples.demo.kube import (
 from examples.demo.screen import Screen, screen
 from examples.demo.stage import NAME, NAMESPACE, StageError, Wish, clear, set_up
 from examples.demo.story import Outcome, Story
+from testkit.report import Json, write
 
 EXPECTED = (KubeError, WaitFailed, StageError)
 
@@ -53,7 +54,7 @@ def main(
     sys.exit(0 if report and all(bar["ok"] for bar in report["bars"]) else 1)
 
 
-def perform(wish: Wish, console: Console, keep: bool) -> reports.Json | None:
+def perform(wish: Wish, console: Console, keep: bool) -> Json | None:
     """The whole demo; None when it did not get as far as a story."""
     began = time.monotonic()
     told = screen(console)
@@ -85,9 +86,9 @@ def _tell(kube: Kube, url: str, told: Screen) -> Outcome:
     return story.outcome
 
 
-def _conclude(outcome: Outcome, total_s: float, console: Console) -> reports.Json:
-    report = reports.as_json(outcome, total_s, REPOSITORY)
-    path = reports.write(report, REPOSITORY)
+def _conclude(outcome: Outcome, total_s: float, console: Console) -> Json:
+    report = reports.as_json(outcome, total_s)
+    path = write(report)
     console.out(f"\n== summary\n{reports.summary(outcome, total_s)}", highlight=False)
     console.out(f"report      {path.relative_to(REPOSITORY)}", highlight=False)
     return report

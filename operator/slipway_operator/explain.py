@@ -12,7 +12,7 @@ from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.model import labels, wire
-from slipway_operator.model.observed import Observed
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.planning.plan import PlanSettings, explain
 
 Object = dict[str, Any]

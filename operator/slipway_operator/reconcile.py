@@ -22,11 +22,11 @@ from slipway_operator.kube.observe import observe
 from slipway_operator.kube.pins import Pins
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api.sampler import Sampler, followed
-from slipway_operator.model import status
-from slipway_operator.model.observed import Observed
-from slipway_operator.model.plan import Event, Plan
-from slipway_operator.planning.hooks import notices
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Event, Plan
+from slipway_operator.model.deployment import status
 from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.rollout.hooks import notices
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from slipway_operator.manifests.fence import FenceSettings
-from slipway_operator.model import names
-from slipway_operator.model.keys import MIN_ROTATION_S
+from slipway_operator.model.cluster import names
+from slipway_operator.model.cluster.keys import MIN_ROTATION_S
 from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
 
 GATEWAY_SERVICE = "slipway-gateway-admin"

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bench.engine.figures import Objective, figures, goodput, mean_gap_s, middle, quantile, ratio
+from bench.engine.figures import Objective, figures, goodput, mean_gap_s, middle, ratio
 from bench.engine.load import Run, Target, closed_loop
 from bench.engine.measure import order
 from bench.engine.workload import closed
@@ -13,15 +13,7 @@ from bench.engine.workload import closed
 from .seen import answer
 
 
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.991, 100), (1.0, 100)]
-)
-def test_quantile_is_the_nearest_rank(share: float, value: int) -> None:
-    assert quantile(range(100, 0, -1), share) == value
-
-
-def test_quantile_of_nothing_is_not_a_number() -> None:
-    assert math.isnan(quantile([], 0.5))
+def test_figures_of_nothing_are_not_numbers() -> None:
     assert math.isnan(middle([]))
     assert math.isnan(ratio(1.0, math.nan))
     assert math.isnan(ratio(math.nan, 1.0))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.fuzz import folders, operator, parts
 from bench.fuzz.crs import Drawn
 from bench.fuzz.tally import Tally, count
-from slipway_operator.model import status
+from slipway_operator.model.deployment import status
 
 EXAMPLES = {
     "specs": 150,

@@ -7,7 +7,8 @@ import pytest
 
 from bench.operator import fleet, report
 from bench.operator.measure import Applied, Seen
-from slipway_operator.model.spec import Spec, parse
+from slipway_operator.model.deployment.spec import Spec, parse
+from testkit.report import report as as_report
 
 MACHINE = {"cores": 2, "cpu": "some", "memory_gib": 8}
 
@@ -139,5 +140,5 @@ def test_page_and_report_have_every_row():
     assert page.count("| 5,000 |") == 2
     assert "| apply services | 0.333 |" in page
     assert "**no**" not in page
-    told = json.loads(json.dumps(report.as_json(rows, made, MACHINE, "abc"), allow_nan=False))
+    told = json.loads(json.dumps(as_report("operator", rows, made), allow_nan=False))
     assert (told["name"], len(told["rows"]), len(told["bars"])) == ("operator", 6, len(made))

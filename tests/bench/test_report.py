@@ -125,7 +125,7 @@ def test_promises_are_made_for_the_large_shape_only() -> None:
 def test_report_is_json_that_any_parser_reads() -> None:
     result = perfect()
     set_all("vllm", "itl_p50_ms", math.nan, 1)(result)
-    text = json.dumps(as_json(result, "abc"), allow_nan=False)
+    text = json.dumps(as_json(result), allow_nan=False)
     assert {"name", "commit", "machine", "rows", "bars"} <= set(json.loads(text))
 
 

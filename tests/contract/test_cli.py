@@ -18,9 +18,9 @@ from slipway_operator import settings as operator_settings
 from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
-from slipway_operator.model.strategy import parse_strategy
-from slipway_operator.planning import findings
-from slipway_operator.planning.guards import STEPPING
+from slipway_operator.model.deployment.strategy import parse_strategy
+from slipway_operator.planning.analysis import findings
+from slipway_operator.planning.rollout.guards import STEPPING
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy, model
 
 STRATEGIES: list[dict[str, Any]] = [

@@ -13,10 +13,11 @@ from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
 from slipway_operator.kube import samples
 from slipway_operator.kube.gateways import Answer
-from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, MinSamples, Reading
-from slipway_operator.model.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
+from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
+from slipway_operator.model.analysis.verdict import Reading
 from slipway_operator.model.wire import parse_time
-from slipway_operator.planning import counting
+from slipway_operator.planning.analysis import counting
 from tests.support.told import as_told
 
 NOW = parse_time("2026-01-01T00:00:00Z")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slipway_operator.model.observed import PodTrouble, Workload
-from slipway_operator.model.spec import Resources
-from slipway_operator.planning import causes
+from slipway_operator.model.cluster.observed import PodTrouble, Workload
+from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.planning.facts import causes
 from slipway_server.telemetry import termination
 from tests.contract.documented import TEXT
 from tests.support.api_server import ROOT

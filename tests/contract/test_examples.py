@@ -11,9 +11,9 @@ from examples.demo.stage import NAME
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import quantity
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Spec, parse
-from slipway_operator.planning.revision import TEMPLATE_VERSION
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import Spec, parse
+from slipway_operator.planning.facts.revision import TEMPLATE_VERSION
 from tests.support.api_server import ROOT
 
 pytestmark = pytest.mark.finding("S6")

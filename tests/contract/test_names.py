@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from slipway_gateway.routing.table import OWNERS_KEY, parse_owners
 from slipway_gateway.settings import GatewaySettings
 from slipway_operator import settings
-from slipway_operator.model import names
-from slipway_operator.model.names import Claim
+from slipway_operator.model.cluster import names
+from slipway_operator.model.cluster.names import Claim
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

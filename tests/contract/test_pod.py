@@ -8,9 +8,9 @@ import pytest
 from slipway_operator.manifests import workload
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
-from slipway_operator.model.closed_job import closed
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.analysis.closed_job import closed
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
 from slipway_server.settings import parse

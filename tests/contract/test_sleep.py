@@ -13,10 +13,9 @@ from slipway_gateway.routing import table
 from slipway_gateway.serving.admin import CALLS_WAIT_S, AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import Backend, Traffic
-from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
-from slipway_operator.api.v1alpha1.status import Phase, Status
+from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
 from slipway_operator.kube import calls, gateways
-from slipway_operator.model import status as status_room
+from slipway_operator.model.deployment import status as status_room
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api

@@ -19,10 +19,11 @@ from slipway_gateway.wire import request_fields
 from slipway_operator.manifests import tenant_key
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
-from slipway_operator.model import keys, labels
-from slipway_operator.model.keys import Key
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Model, PodInputs
+from slipway_operator.model import labels
+from slipway_operator.model.cluster import keys
+from slipway_operator.model.cluster.keys import Key
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import Model, PodInputs
 from slipway_server.http.requests import tenant as server
 from slipway_server.http.requests.shadow import PRIORITY, SHADOW, priority_of
 from slipway_server.http.responses import resume

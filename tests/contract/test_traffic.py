@@ -15,9 +15,9 @@ from slipway_operator.kube import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
-from slipway_operator.model import status as status_room
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import parse_inputs
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment import status as status_room
+from slipway_operator.model.deployment.spec import parse_inputs
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.api_server import Api

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from slipway_operator.manifests.pin import config_map
-from slipway_operator.model.weights import ANNOTATION, FILE, LIMIT, Weights, render, reported
+from slipway_operator.model.cluster.weights import ANNOTATION, FILE, LIMIT, Weights, render, reported
 from slipway_server.fetcher import pin
 from slipway_server.telemetry import termination
 from tests.contract.documented import TEXT

@@ -4,11 +4,8 @@ Writes build/reports/crash.json and exits 1 when an end state differs. SEED=n: a
 """
 
 import asyncio
-import json
 import os
-import platform
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from devcluster.controlplane import api_server
+from testkit.report import Bar, report, write
 from tests.crash import campaign
 from tests.crash.calls import KILLS, Fault, is_write
 from tests.crash.campaign import Outcome, Reference
 from tests.crash.world import World
 from tests.support.api_server import install_crds
-from tests.support.processes import ROOT
 
 
 class Progress:
@@ -68,40 +65,31 @@ def rows(known: dict[str, Reference], outcomes: list[Outcome]) -> list[dict[str,
     return found
 
 
-def bars(known: dict[str, Reference], outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def bars(known: dict[str, Reference], outcomes: list[Outcome]) -> list[Bar]:
     """What must hold."""
     failed = sum(bool(item.failure) for item in outcomes)
     hits = Counter(fault for item in outcomes for _, fault in item.hit)
-    missing = sorted(kind for fault in KILLS for kind in campaign.uncovered(known, outcomes, fault))
+    missing = len(spared(known, outcomes))
     return [
-        {"bar": "histories with another end state", "value": failed, "limit": "<=0", "ok": failed == 0},
-        {
-            "bar": "kinds of calls never killed before or never killed after",
-            "value": len(missing),
-            "limit": "<=0",
-            "ok": not missing,
-            "which": missing,
-        },
-        {"bar": "injection points", "value": hits.total(), "limit": ">0", "ok": hits.total() > 0},
+        Bar("histories with another end state", failed, "<=0", failed == 0),
+        Bar("kinds of calls never killed before or never killed after", missing, "<=0", not missing),
+        Bar("injection points", hits.total(), ">0", hits.total() > 0),
     ]
 
 
-def report(known: dict[str, Reference], outcomes: list[Outcome], seed: int | None) -> bool:
+def spared(known: dict[str, Reference], outcomes: list[Outcome]) -> list[str]:
+    """Kinds of calls that no operator was killed at."""
+    return sorted(kind for fault in KILLS for kind in campaign.uncovered(known, outcomes, fault))
+
+
+def conclude(known: dict[str, Reference], outcomes: list[Outcome], seed: int | None) -> bool:
     """Print and write; whether all bars hold."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    machine = {"cores": os.cpu_count(), "cpu": platform.processor() or platform.machine(), "load": os.getloadavg()[0]}
     table, held = rows(known, outcomes), bars(known, outcomes)
     for row in table:
         print("  ".join(f"{name}={value}" for name, value in row.items()))
-    for bar in held:
-        print(
-            f"{'ok  ' if bar['ok'] else 'MISS'} {bar['bar']}: {bar['value']} ({bar['limit']}) {bar.get('which') or ''}"
-        )
-    written = {"name": "crash", "commit": commit, "machine": machine, "seed": seed, "rows": table, "bars": held}
-    path = ROOT / "build" / "reports" / "crash.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(written, indent=2) + "\n")
-    return all(bar["ok"] for bar in held)
+    print(*held, *spared(known, outcomes), sep="\n")
+    write(report("crash", table, held, seed=seed, spared=spared(known, outcomes)))
+    return all(bar.ok for bar in held)
 
 
 async def main(kubeconfig: Path, folder: Path, faults: set[str], quick: bool, seed: int) -> bool:
@@ -114,7 +102,7 @@ async def main(kubeconfig: Path, folder: Path, faults: set[str], quick: bool, se
         cases = [case for case in cases if faults & set(case.targets.values())]
         progress = Progress(len(cases))
         outcomes = await campaign.run(world, known, cases, progress.tell)
-    return report(known, outcomes, seed if quick else None)
+    return conclude(known, outcomes, seed if quick else None)
 
 
 if __name__ == "__main__":

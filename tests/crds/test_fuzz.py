@@ -10,8 +10,9 @@ from bench.fuzz import operator
 from bench.fuzz.crs import Drawn
 from bench.fuzz.tally import Tally, count
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.model import spec, status, template
-from slipway_operator.model.observed import Observed
+from slipway_operator.model.analysis import template
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.deployment import spec, status
 from slipway_operator.planning.plan import plan
 from tests.support.api_server import GROUP_PATH, Answer, Api
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Measurement, MetricRun, Phase
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
-from slipway_operator.api.v1alpha1.measurements import Measurement, MetricRun, Phase
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
-from slipway_operator.model.measuring import MOST_KEPT
-from slipway_operator.model.status import parse as parse_status
-from slipway_operator.model.status import render
+from slipway_operator.model.analysis.measure import MOST_KEPT
+from slipway_operator.model.deployment.status import parse as parse_status
+from slipway_operator.model.deployment.status import render
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
 from tests.support.api_server import ROOT, Api

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_operator.model.template import LLM_DEFAULT, SHADOW_DRIFT, parse
+from slipway_operator.model.analysis.template import LLM_DEFAULT, SHADOW_DRIFT, parse
 from tests.crds.objects import path
 from tests.crds.schema import TEMPLATE_FILE, sentences, template_schema, version, walk
 from tests.support.api_server import ROOT, Answer, Api

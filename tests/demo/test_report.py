@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from examples.demo.load import Failure, Report
-from examples.demo.report import as_json, bars, by_version, summary, write
+from examples.demo.report import as_json, bars, by_version, summary
 from examples.demo.story import Outcome
+from testkit.report import write
 
 
 def outcome(**changes: object) -> Outcome:
@@ -44,7 +45,7 @@ def test_summary_shows_failures_and_what_did_not_hold() -> None:
 
 
 def test_report_file(tmp_path: Path) -> None:
-    path = write(as_json(outcome(), 100, tmp_path), tmp_path)
+    path = write(as_json(outcome(), 100), tmp_path)
     assert path == tmp_path / "build" / "reports" / "demo.json"
     written = json.loads(path.read_text())
     assert set(written) >= {"name", "commit", "machine", "rows", "bars"}

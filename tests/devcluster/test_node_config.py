@@ -12,8 +12,9 @@ from devcluster.node.config import BASE_SPEC, LAYOUT, NodeSettings, base_spec_wi
 from devcluster.node.quiet import PATCHES, patches
 
 STOCK = NodeSettings(
-    name="slipway", image="kindest/node:v1", gateway_port=18080, patches_folder="/s/patches", layout_folder="/c/layout",
-    cni_folder=None, torch_folder=None, base_spec=None, cgroup_v1=False, can_raise_limits=True,
+    name="slipway", image="kindest/node:v1", gateway_port=18080, api_port=20123, patches_folder="/s/patches",
+    layout_folder="/c/layout", cni_folder=None, torch_folder=None, base_spec=None, cgroup_v1=False,
+    can_raise_limits=True,
 )  # fmt: skip
 
 
@@ -57,6 +58,11 @@ def test_kubeadm_finds_the_patches_where_they_are_mounted() -> None:
 def test_the_gateway_port_is_on_loopback_only() -> None:
     mapping = rendered(replace(STOCK, gateway_port=18099))["nodes"][0]["extraPortMappings"]
     assert mapping == [{"containerPort": 30080, "hostPort": 18099, "listenAddress": "127.0.0.1"}]
+
+
+def test_the_port_of_the_api_server_is_ours_to_choose() -> None:
+    """kind's own choice is an ephemeral port, which other programs get while the engine redirects it."""
+    assert rendered(STOCK)["networking"]["apiServerPort"] == 20123
 
 
 def test_a_small_host_gets_its_limits_as_patches() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.faults import FAULTS, ROOT, Row, markdown, put_rows, told, warmed
 from e2e.page import TABLE_BEGINS, TABLE_ENDS
-from slipway_operator.model.template import parse
+from slipway_operator.model.analysis.template import parse
 
 ROWS = [Row(fault.name, fault.released, "errors: 1 of 2", 41.4, 300, 7, 9) for fault in FAULTS]
 SENTENCE = (

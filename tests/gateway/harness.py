@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +21,6 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.upstream.session import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 class Upstream:

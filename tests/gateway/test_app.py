@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Gateway, drop, echo, gateway, streaming, until, upstream
+from testkit.until import until_async
+
+from .harness import Gateway, drop, echo, gateway, streaming, upstream
 
 
 async def refusal(gate: Gateway, body: Any, **options: Any) -> tuple[int, str]:
@@ -97,7 +99,7 @@ async def test_inflight_bound() -> None:
             assert (await answer.json())["error"]["type"] == "rate_limit_error"
         for one in running:
             one.close()
-        await until(lambda: gate.edge.running == 0)
+        await until_async(lambda: gate.edge.running == 0)
         assert gate.outcomes() == {"refused": 1, "client_closed": 2}
 
 
@@ -218,7 +220,7 @@ async def test_routes_report_is_the_contract() -> None:
         gate.route(("new", 100, []))
         assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         running.close()
-        await until(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
+        await until_async(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
 
 
 async def test_metrics() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from slipway_gateway.balancing.activity import ActivityTracker
 from slipway_gateway.routing.table import RevisionEndpoints, RouteTable, build
-from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, until, upstream
+from testkit.until import until_async
+from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, upstream
 
 STREAM = {"model": "chat", "stream": True}
 
@@ -54,7 +55,7 @@ async def test_nothing_is_sent_while_it_sleeps_though_pods_are_there() -> None:
     async with gateway() as edge, upstream(echo) as server:
         sleeps(edge, server.url)
         asked = asyncio.create_task(edge.post())
-        await until(edge.held)
+        await until_async(edge.held)
         assert not server.seen
         assert (await activity(edge))["held"] == 1
         edge.route(("r1", 100, [server.url]))
@@ -66,7 +67,7 @@ async def test_held_request_keeps_its_waiting_time_after_the_wake() -> None:
     async with gateway(hold_timeout_s=0.05) as edge, upstream(echo) as server:
         sleeps(edge)
         asked = asyncio.create_task(edge.post())
-        await until(edge.held)
+        await until_async(edge.held)
         wakes(edge)
         edge.route(("r1", 100, []))  # awake, and the endpoint is not known here yet
         await asyncio.sleep(0.2)
@@ -81,12 +82,12 @@ async def test_pods_that_left_and_are_still_listed_cost_a_wake_no_attempt() -> N
     async with gateway(max_attempts=2) as edge, upstream(gone) as left, upstream(echo) as server:
         sleeps(edge, left.url)
         asked = asyncio.create_task(edge.post())
-        await until(edge.held)
+        await until_async(edge.held)
         wakes(edge, left.url)
-        await until(lambda: len(left.seen) > 3)
+        await until_async(lambda: len(left.seen) > 3)
         edge.route(("r1", 100, [left.url]))
         seen = len(left.seen)
-        await until(lambda: len(left.seen) > seen + 1)
+        await until_async(lambda: len(left.seen) > seen + 1)
         edge.route(("r1", 100, [server.url]))
         assert (await asked).status == 200
         assert edge.outcomes() == {"ok": 1}
@@ -97,7 +98,7 @@ async def test_request_before_the_sleep_status_gets_its_waiting_time() -> None:
     async with gateway(hold_timeout_s=0.5) as edge, upstream(echo) as server:
         edge.route(("r1", 100, []))
         asked = asyncio.create_task(edge.post())
-        await until(edge.held)
+        await until_async(edge.held)
         sleeps(edge)
         await asyncio.sleep(0.6)
         assert (await calls(edge))["routes"] == ["default/chat"]
@@ -125,7 +126,7 @@ async def test_a_fast_wake_sends_no_comment() -> None:
     async with gateway(wake_comment_s=30.0) as edge, upstream(streaming(1)) as server:
         sleeps(edge)
         asked = asyncio.create_task(edge.post(STREAM))
-        await until(edge.held)
+        await until_async(edge.held)
         edge.route(("r1", 100, [server.url]))
         answer = await asked
         assert answer.headers["X-Slipway-Revision"] == "r1"
@@ -189,7 +190,7 @@ async def test_held_requests_are_bounded_and_the_next_one_gets_503() -> None:
     async with gateway(max_held=1) as edge, upstream(echo) as server:
         sleeps(edge, wake_s=0)
         waits = asyncio.create_task(edge.post())
-        await until(edge.held)
+        await until_async(edge.held)
         full = await edge.post()
         assert (full.status, full.headers["Retry-After"]) == (503, "15")
         edge.route(("r1", 100, [server.url]))
@@ -206,7 +207,7 @@ async def test_a_client_that_leaves_while_it_waits_is_counted_once() -> None:
         writer.write(head.encode() + body)
         assert b": waking" in await reader.readuntil(b"s\n")
         await drop(writer)
-        await until(lambda: edge.outcomes() == {"client_closed": 1})
+        await until_async(lambda: edge.outcomes() == {"client_closed": 1})
         assert (await activity(edge))["held"] == 0
 
 

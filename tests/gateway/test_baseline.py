@@ -9,8 +9,9 @@ from aiohttp import web
 from slipway_gateway.balancing.failsafe import fall_back_to_stable
 from slipway_gateway.routing.router import order_backends, pick
 from slipway_gateway.routing.table import MirrorRouteRule, Route, RouteTable, WeightedBackend, equivalent_revisions
+from testkit.until import until_async
 
-from .harness import gateway, table, until, upstream
+from .harness import gateway, table, upstream
 from .test_mirror import GREEDY, compared, next_user, results, saying
 from .test_proxy import STREAM
 
@@ -86,7 +87,7 @@ async def test_the_floor_is_any_other_pod_that_runs_the_same(answering: str) -> 
         user = next_user(gate, pod.url if answering == "s" else twin.url)
         async with await gate.post(GREEDY | {"user": user}, "/v1/completions") as reply:
             assert reply.headers["X-Slipway-Revision"] == answering
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"compared": 1} and compared(gate) == {"pairs": 1, "canary_only": 1}
 
 

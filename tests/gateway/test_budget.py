@@ -16,8 +16,9 @@ from slipway_gateway.judging.units import SessionMemory, Units
 from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
 from slipway_gateway.routing.table import Route, WeightedBackend
+from testkit.until import until_async
 
-from .harness import Gateway, drop, echo, gateway, until, upstream
+from .harness import Gateway, drop, echo, gateway, upstream
 
 pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
 
@@ -119,7 +120,7 @@ async def test_every_byte_is_given_back() -> None:
             assert server.bodies.pop() == body
         async with await gate.post(b"{") as answer:
             assert answer.status == 400
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def test_whole_answers_are_counted_and_passed_on_all_the_same() -> None:
@@ -150,24 +151,24 @@ async def test_stalled_bodies_lock_no_client_out() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         writers = [await stalled_body(gate, 1 << 20, 120 << 10, f"127.0.0.{n}") for n in range(2, 18)]
-        await until(lambda: budget.used_bytes > 1_700_000)
+        await until_async(lambda: budget.used_bytes > 1_700_000)
         body = b'{"model":"chat","x":"%s"}' % (b"y" * (600 << 10))
         await asyncio.sleep(1.1)
         async with await gate.post(body) as answer:
             assert answer.status == 200
         read = gate.metrics.registry.get_sample_value
         assert (read("slipway_gateway_memory_shed_total", {"reason": "stalled"}) or 0) >= 1
-        await until(lambda: gate.outcomes().get("refused", 0) >= 1)
+        await until_async(lambda: gate.outcomes().get("refused", 0) >= 1)
         for writer in writers:
             await drop(writer)
-        await until(lambda: budget.used_bytes == 0)
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def test_only_what_arrived_is_counted() -> None:
     async with gateway(memory_budget_bytes=100_000) as gate:
         gate.route(("rev", 100, []))
         writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
-        await until(lambda: gate.edge.running == 50)
+        await until_async(lambda: gate.edge.running == 50)
         assert gate.edge._proxy.budget.used_bytes < 50 * 100
         for writer in writers:
             await drop(writer)

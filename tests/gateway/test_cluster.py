@@ -21,10 +21,11 @@ from devcluster.errors import DevclusterError
 from slipway_gateway.routing.cluster import ClusterSource
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from testkit.until import until_async
 from tests.support.api_server import Api
 from tests.support.pods import pod, ready_status
 
-from .harness import drop, echo, until, upstream
+from .harness import drop, echo, upstream
 from .test_process import gateway as gateway_process
 
 pytestmark = pytest.mark.integration
@@ -68,7 +69,7 @@ class World:
 
     async def install_crd(self) -> None:
         assert self.api.apply(f"{CRDS}/{CRD['metadata']['name']}", CRD).ok
-        await until(lambda: self.api.get(f"{GROUP}/modeldeployments").ok, 30)
+        await until_async(lambda: self.api.get(f"{GROUP}/modeldeployments").ok)
 
     def namespace(self) -> str:
         self._namespaces += 1
@@ -182,35 +183,35 @@ async def test_follows_the_cluster(world: World) -> None:
     namespace = world.namespace()
     route = f"{namespace}/chat"
     async with watching(world.plane.kubeconfig) as watched:
-        await until(lambda: watched.tables, 20)
+        await until_async(lambda: watched.tables)
         world.deploy(namespace)
-        await until(lambda: watched.routes().get(route) == (0, {}), 10)
+        await until_async(lambda: watched.routes().get(route) == (0, {}))
         world.set_traffic(namespace, 1, {"r1": 100})
-        await until(lambda: watched.routes()[route] == (1, {"r1": 0}), 10)
+        await until_async(lambda: watched.routes()[route] == (1, {"r1": 0}))
         world.set_endpoints(namespace, "r1", True, True, False)
-        await until(lambda: watched.routes()[route] == (1, {"r1": 2}), 10)
+        await until_async(lambda: watched.routes()[route] == (1, {"r1": 2}))
         world.set_endpoints(namespace, "r2", True)
         world.set_traffic(namespace, 2, {"r2": 10, "r1": 90})
-        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 2}), 10)
+        await until_async(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 2}))
         world.set_endpoints(namespace, "r1", False, True)
-        await until(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}), 10)
+        await until_async(lambda: watched.routes()[route] == (2, {"r2": 1, "r1": 1}))
         world.delete_endpoints(namespace, "r2")
-        await until(lambda: watched.routes()[route] == (2, {"r2": 0, "r1": 1}), 10)
+        await until_async(lambda: watched.routes()[route] == (2, {"r2": 0, "r1": 1}))
         # A status that was restored: the newest object counts, whatever its number is.
         world.set_traffic(namespace, 1, {"r2": 100})
         world.set_endpoints(namespace, "r2", True)
-        await until(lambda: watched.routes()[route] == (1, {"r2": 1}), 10)
+        await until_async(lambda: watched.routes()[route] == (1, {"r2": 1}))
         # One that was lost takes nothing away.
         lost = world.api.merge(f"{_path(namespace)}/chat/status", {"status": {"traffic": None}})
         assert lost.ok, lost.message
         world.delete_endpoints(namespace, "r2")
-        await until(lambda: watched.routes()[route] == (1, {"r2": 0}), 10)
+        await until_async(lambda: watched.routes()[route] == (1, {"r2": 0}))
         world.set_endpoints(namespace, "r2", True)
         assert world.api.delete(f"{_path(namespace)}/chat").ok
-        await until(lambda: route not in watched.routes(), 10)
+        await until_async(lambda: route not in watched.routes())
         world.deploy(namespace)
         world.set_traffic(namespace, 1, {"r2": 100})
-        await until(lambda: watched.routes().get(route) == (1, {"r2": 1}), 10)
+        await until_async(lambda: watched.routes().get(route) == (1, {"r2": 1}))
 
 
 async def test_only_the_named_namespaces(world: World) -> None:
@@ -220,7 +221,7 @@ async def test_only_the_named_namespaces(world: World) -> None:
         world.set_traffic(namespace, 1, {"r1": 100})
         world.set_endpoints(namespace, "r1", True)
     async with watching(world.plane.kubeconfig, seen) as watched:
-        await until(lambda: watched.routes() == {f"{seen}/chat": (1, {"r1": 1})}, 20)
+        await until_async(lambda: watched.routes() == {f"{seen}/chat": (1, {"r1": 1})})
 
 
 async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
 
         await eventually((200, "r1"))
         killed = world.kill_api_server()
-        await until(lambda: process.said("the last good table stays in use"), 20)
+        await until_async(lambda: process.said("the last good table stays in use"))
         for _ in range(20):
             assert await ask() == (200, "r1")
         assert await process.status("/readyz") == 200
@@ -267,7 +268,7 @@ async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCapt
         world.set_traffic(namespace, 1, {"r1": 100}, name)
     forwarder = Forwarder(world.plane.url)
     async with forwarder.running() as url, watching(rewritten(world.plane.kubeconfig, url), namespace) as watched:
-        await until(lambda: len(watched.routes()) == 2, 20)
+        await until_async(lambda: len(watched.routes()) == 2)
         await forwarder.cut()
         # While nobody watches: a deletion, a change, history forgotten, and an API server that starts afresh.
         assert world.api.delete(f"{_path(namespace)}/gone").ok
@@ -277,25 +278,25 @@ async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCapt
         world.start_api_server(killed)
         assert len(watched.routes()) == 2
         await forwarder.start()
-        await until(lambda: watched.routes() == {f"{namespace}/chat": (2, {"r1": 0})}, 30)
+        await until_async(lambda: watched.routes() == {f"{namespace}/chat": (2, {"r1": 0})})
         assert "the version of modeldeployments is too old: listing again" in caplog.text
 
 
 async def test_waits_for_the_crd(world: World, caplog: pytest.LogCaptureFixture) -> None:
     assert world.api.delete(f"{CRDS}/{CRD['metadata']['name']}").ok
-    await until(lambda: world.api.get(f"{GROUP}/modeldeployments").status == 404, 30)
+    await until_async(lambda: world.api.get(f"{GROUP}/modeldeployments").status == 404)
     async with watching(world.plane.kubeconfig) as watched:
-        await until(lambda: "is the CRD installed?" in watched.source.waiting_for, 20)
+        await until_async(lambda: "is the CRD installed?" in watched.source.waiting_for)
         await asyncio.sleep(1)
         assert caplog.text.count("is the CRD installed?") == 1 and not watched.tables
         await world.install_crd()
-        await until(lambda: watched.tables, 20)
+        await until_async(lambda: watched.tables)
         assert watched.source.waiting_for == ""
 
 
 async def test_missing_rights_are_named(world: World) -> None:
     async with watching(world.plane.user_kubeconfig("nobody")) as watched:
-        await until(lambda: "check the RBAC rules" in watched.source.waiting_for, 20)
+        await until_async(lambda: "check the RBAC rules" in watched.source.waiting_for)
 
 
 def rewritten(kubeconfig: Path, url: str) -> Path:
@@ -332,7 +333,7 @@ class Forwarder:
             self._server.close()
             for writer in list(self._open):
                 writer.transport.abort()
-            await until(lambda: not self._open)
+            await until_async(lambda: not self._open)
             self._server = None
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_gateway.limits.connections import ADDRESS, TOTAL, ConnectionCounts, address_owner
+from testkit.until import until_async
 
-from .harness import Gateway, drop, echo, gateway, until, upstream
+from .harness import Gateway, drop, echo, gateway, upstream
 
 pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
 
@@ -80,7 +81,7 @@ async def test_one_address_cannot_take_them_all() -> None:
         assert gate.outcomes() == {"ok": 1}
         for _, writer in held:
             await drop(writer)
-        await until(lambda: read("slipway_gateway_connections") <= 1)
+        await until_async(lambda: read("slipway_gateway_connections") <= 1)
         assert (await said(await connect(gate, "127.0.0.2"))).startswith(b"HTTP/1.1 200")
 
 

@@ -12,8 +12,8 @@ from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, Rou
 from slipway_gateway.wire import headers as gateway_headers
 from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.model import spec as spec_room
-from slipway_operator.model import status as status_room
+from slipway_operator.model.deployment import spec as spec_room
+from slipway_operator.model.deployment import status as status_room
 from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.priority import PRIORITY_LIMIT, limit_priority
 from slipway_server.http.requests.shadow import priority_of

@@ -8,8 +8,9 @@ from multidict import CIMultiDict
 
 from slipway_gateway.routing.router import match_header_route
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, Route, RouteTable
+from testkit.until import until_async
 
-from .harness import echo, gateway, table, until, upstream
+from .harness import echo, gateway, table, upstream
 
 ROUTES = (
     HeaderRouteRule("testers", "c", (HeaderMatcher("x-team", prefix="qa-"), HeaderMatcher("x-try", exact="1"))),
@@ -75,7 +76,7 @@ async def test_hold_time_of_a_route_overrides_the_setting() -> None:
         gate.balancer.publish(with_routes(table(1, ("rev", 100, [])), hold_s=30))
         asking = asyncio.create_task(gate.post())
         # The gateway's own setting lets no request wait at all.
-        await until(lambda: gate.held() == 1)
+        await until_async(lambda: gate.held() == 1)
         gate.balancer.publish(with_routes(table(2, ("rev", 100, [server.url]))))
         async with await asking as answer:
             assert answer.status == 200

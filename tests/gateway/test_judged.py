@@ -12,6 +12,7 @@ from aiohttp import web
 
 from slipway_gateway.judging.samples import BOUNDS
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
+from testkit.until import until_async
 
 from .harness import (
     Gateway,
@@ -24,7 +25,6 @@ from .harness import (
     refused_url,
     streaming,
     table,
-    until,
     upstream,
 )
 from .test_proxy import JSON_HEAD, MARKED_HEAD, SSE_HEAD, STREAM, chunk, marked
@@ -248,13 +248,13 @@ async def test_streams_that_hang_are_errors_while_they_do(handler: Handler) -> N
     async with upstream(handler) as bad, upstream(echo) as good, gateway(hung_after_s=0.2) as gate:
         gate.route(("c", 99, [bad.url]), ("s", 1, [good.url]))
         asking = asyncio.create_task(ask(gate, headers={"X-Session-Id": "1"}))
-        await until(lambda: bad.bodies)
-        await until(lambda: judged(gate, "c") == (1, {"errors": 1, "hung": 1}))
+        await until_async(lambda: bad.bodies)
+        await until_async(lambda: judged(gate, "c") == (1, {"errors": 1, "hung": 1}))
         assert not asking.done() and side(gate, "c")["assigned"] == 1
         late = side(gate, "c")["late"]
         assert sum(late["e2e"]["b<4k,stream"]) == 1
         asking.cancel()
-        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert judged(gate, "c") == (1, {"errors": 1, "hung": 1})
         before = side(gate, "c")["late"]
         assert sum(before["e2e"]["b<4k,stream"]) == 1
@@ -287,25 +287,25 @@ async def test_a_client_that_leaves() -> None:
         answer = await gate.post(ASK)
         await answer.content.readline()
         answer.close()
-        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert judged(gate) == (0, {}) and server.seen
 
 
 async def test_a_client_that_leaves_before_the_first_byte() -> None:
     async with served(saying(WORD, first_s=30)) as (gate, server):
         asking = asyncio.create_task(gate.post(ASK))
-        await until(lambda: server.bodies)
+        await until_async(lambda: server.bodies)
         asking.cancel()
-        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert judged(gate) == (0, {})
 
 
 async def test_a_client_that_leaves_after_a_failure() -> None:
     async with served(answering(503), hold_timeout_s=30) as (gate, _):
         asking = asyncio.create_task(gate.post(ASK))
-        await until(lambda: gate.held() == 1)
+        await until_async(lambda: gate.held() == 1)
         asking.cancel()
-        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert judged(gate) == (1, {"errors": 1})
 
 
@@ -318,7 +318,7 @@ async def test_a_stream_that_the_gateways_own_drain_cuts() -> None:
         assert judged(gate) == (0, {})
     async with served(saying(WORD, first_s=30)) as (gate, server):
         asking = asyncio.create_task(gate.post(ASK))
-        await until(lambda: server.bodies)
+        await until_async(lambda: server.bodies)
         gate.edge.cut()
         assert (await asking).status == 503
         assert judged(gate) == (0, {})
@@ -359,7 +359,7 @@ async def test_sessions_count_once_for_each_kind() -> None:
 async def test_a_request_counts_at_the_weights_that_it_was_assigned_at() -> None:
     async with served(saying(*[WORD] * 5, end("length"), gap_s=0.1)) as (gate, server):
         asking = asyncio.create_task(ask(gate))
-        await until(lambda: server.bodies)
+        await until_async(lambda: server.bodies)
         gate.route(("rev", 60, [server.url]), ("next", 40, [server.url]))
         assert await asking == 200
         assert await ask(gate, ASK | {"user": "u"}) == 200

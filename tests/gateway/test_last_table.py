@@ -21,8 +21,9 @@ from slipway_gateway.routing.table import (
 )
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from testkit.until import until_async
 
-from .harness import NoSource, echo, gateway, table, until, upstream
+from .harness import NoSource, echo, gateway, table, upstream
 
 pytestmark = pytest.mark.finding(25)
 
@@ -45,13 +46,13 @@ async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
     last = kept(tmp_path, before)
     running = asyncio.create_task(last.run(grace_s=0.01))
     last.publish(TABLE)
-    await until(lambda: (tmp_path / FILE).exists())
+    await until_async(lambda: (tmp_path / FILE).exists())
     running.cancel()
     after: list[RouteTable] = []
     again = kept(tmp_path, after)
     assert again.report() == {"restored": False, "age_s": 0.0}
     running = asyncio.create_task(again.run(grace_s=0.05))
-    await until(lambda: after)
+    await until_async(lambda: after)
     assert after == [TABLE] and again.report()["restored"] and 0 <= again.report()["age_s"] < 60
     again.publish(build([], []))
     assert after[-1] == build([], []) and not again.report()["restored"] and again.age_s is None
@@ -110,7 +111,7 @@ async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
-    await until(lambda: len(published) == 2)
+    await until_async(lambda: len(published) == 2)
     assert published == [TABLE, RouteTable()]
     running.cancel()
 
@@ -122,7 +123,7 @@ async def test_a_folder_that_cannot_be_written_costs_nothing_else(
     last = kept(tmp_path / "none", published)
     running = asyncio.create_task(last.run(grace_s=0.01))
     last.publish(TABLE)
-    await until(lambda: "not kept" in caplog.text)
+    await until_async(lambda: "not kept" in caplog.text)
     assert published == [TABLE] and not running.done()
     running.cancel()
 
@@ -132,7 +133,7 @@ async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> Non
         (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 30))
         last = LastTable(str(tmp_path), 3600.0, gate.balancer.publish, gate.metrics)
         running = asyncio.create_task(last.run(grace_s=0.01))
-        await until(lambda: gate.balancer.published.current)
+        await until_async(lambda: gate.balancer.published.current)
         admin = AdminApi(gate.edge, gate.balancer, gate.metrics, NoSource(), "i", last=last)
         ready = await admin._readyz(None)  # type: ignore[arg-type]
         assert ready.status == 200 and "restored table, 3" in str(ready.text) and "the test" in str(ready.text)

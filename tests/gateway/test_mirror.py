@@ -14,8 +14,9 @@ from aiohttp import web
 from slipway_gateway.mirror.mirrored_request import MirroredRequest
 from slipway_gateway.mirror.queue import MirrorQueue
 from slipway_gateway.routing.table import HeaderMatcher, MirrorRouteRule, RouteTable
+from testkit.until import until_async
 
-from .harness import Gateway, Handler, Upstream, answering, gateway, table, until, upstream
+from .harness import Gateway, Handler, Upstream, answering, gateway, table, upstream
 from .test_proxy import JSON_HEAD, SSE_HEAD, chunk
 
 GREEDY: dict[str, Any] = {"model": "chat", "temperature": 0}
@@ -151,7 +152,7 @@ async def test_shadow_never_leaks(kind: str, stream: bool) -> None:
             gate.balancer.publish(mirroring([url], [pod.url, second.url]))
             for _ in range(3):
                 assert await ask(gate, body) == expected
-            await until(lambda: sum(results(gate).values()) == 3)
+            await until_async(lambda: sum(results(gate).values()) == 3)
             outcome = {"hangs": "timeout", "endless": "timeout", "other-words": "compared"}.get(kind, "failed")
             assert results(gate) == {outcome: 3}
             assert gate.outcomes() == {"ok": 3}
@@ -162,7 +163,7 @@ async def test_client_has_its_response_before_the_mirrored_request_is_sent() -> 
     async with shadowed(silent()) as (gate, canary, _):
         for n in range(5):
             await ask(gate)
-            await until(lambda count=n + 1: len(canary.seen) == count)
+            await until_async(lambda count=n + 1: len(canary.seen) == count)
         assert results(gate) == {} and gate.edge.running == 0
     # All that a client's request meets of it: none of these can wait.
     assert not any(
@@ -176,7 +177,7 @@ async def test_client_has_its_response_before_the_mirrored_request_is_sent() -> 
 async def test_mirrored_request_is_marked_and_clients_cannot_set_the_mark() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
         await ask(gate, GREEDY | {"user": "u"}, headers={"X-Slipway-Shadow": "1", "X-Request-Id": "r1"})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         (seen,), (own,) = canary.seen, pod.seen
         assert "X-Slipway-Shadow" not in own.headers
         assert (seen.headers["X-Slipway-Shadow"], seen.headers["X-Request-Id"]) == ("1", "r1")
@@ -213,7 +214,7 @@ async def test_no_counter_of_clients_knows_of_shadows(canary: Handler) -> None:
                 gate.route(("c", 0, [tested.url]), ("s", 100, [pod.url for pod in pods]))
             for n in range(6):
                 await ask(gate, GREEDY | {"stream": n % 2 == 0, "user": str(n)})
-                await until(lambda count=n + 1, on=mirrored: sum(results(gate).values()) == count * on)
+                await until_async(lambda count=n + 1, on=mirrored: sum(results(gate).values()) == count * on)
             seen.append(visible(gate))
             assert len(tested.seen) >= 6 * mirrored
     assert seen[0] == seen[1]
@@ -235,7 +236,7 @@ async def test_only_requests_with_its_headers() -> None:
         gate.balancer.publish(mirroring([canary.url], [pod.url], generation=2, match=testers))
         await ask(gate)
         await ask(gate, headers={"X-Team": "qa"})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"compared": 1} and canary.seen[0].headers["X-Team"] == "qa"
 
 
@@ -247,14 +248,14 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     async with shadowed(silent(release), mirror_max_inflight=1, mirror_max_queue=2) as (gate, canary, _):
         for _ in range(6):
             await ask(gate)
-        await until(lambda: canary.seen)
+        await until_async(lambda: canary.seen)
         assert len(canary.seen) == 1 and results(gate) == {"queue_full": 3}
         release.set()
-        await until(lambda: sum(results(gate).values()) == 6)
+        await until_async(lambda: sum(results(gate).values()) == 6)
         assert results(gate) == {"queue_full": 3, "compared": 3}
         # Room was made again.
         await ask(gate)
-        await until(lambda: sum(results(gate).values()) == 7)
+        await until_async(lambda: sum(results(gate).values()) == 7)
         assert results(gate)["queue_full"] == 3
 
 
@@ -277,22 +278,22 @@ async def test_shadows_make_way_when_clients_wait() -> None:
             RouteTable({r.name: r for r in (route, other)}, {r.model: r for r in (route, other)}, shown.endpoints)
         )
         held = asyncio.create_task(gate.post({"model": "other"}))
-        await until(gate.held)
+        await until_async(gate.held)
         await ask(gate)
         assert results(gate) == {"busy": 1} and not canary.seen
         held.cancel()
-        await until(lambda: not gate.held())
+        await until_async(lambda: not gate.held())
         await ask(gate)
-        await until(lambda: results(gate).get("compared"))
+        await until_async(lambda: results(gate).get("compared"))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_busy_canary_is_left_alone_for_a_while(status: int) -> None:
     async with shadowed(answering(status)) as (gate, canary, _):
         await ask(gate)
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         await ask(gate)
-        await until(lambda: sum(results(gate).values()) == 2)
+        await until_async(lambda: sum(results(gate).values()) == 2)
         assert results(gate) == {"refused": 1, "busy": 1} and len(canary.seen) == 1
 
 
@@ -300,7 +301,7 @@ async def test_a_canary_without_pods_gets_nothing() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
         gate.balancer.publish(mirroring([], [pod.url], generation=2))
         await ask(gate)
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"no_endpoint": 1} and not canary.seen
 
 
@@ -309,10 +310,10 @@ async def test_what_waits_is_withdrawn_with_its_mirror() -> None:
     async with shadowed(silent(release), mirror_max_inflight=1) as (gate, canary, (pod,)):
         await ask(gate)
         await ask(gate)
-        await until(lambda: canary.seen)
+        await until_async(lambda: canary.seen)
         gate.route(("c", 0, [canary.url]), ("s", 100, [pod.url]))
         release.set()
-        await until(lambda: sum(results(gate).values()) == 2)
+        await until_async(lambda: sum(results(gate).values()) == 2)
         assert results(gate) == {"compared": 1, "withdrawn": 1} and len(canary.seen) == 1
 
 
@@ -320,10 +321,10 @@ async def test_the_end_cancels_all_of_them() -> None:
     async with shadowed(silent(), mirror_max_inflight=1) as (gate, canary, _):
         await ask(gate)
         await ask(gate)
-        await until(lambda: canary.seen)
+        await until_async(lambda: canary.seen)
         await gate.edge.stop_mirroring()
         assert results(gate) == {"cancelled": 2}
-        await until(lambda: canary.cancelled)
+        await until_async(lambda: canary.cancelled)
         await ask(gate)
         assert results(gate) == {"cancelled": 2}, "nothing is mirrored any more"
 
@@ -363,7 +364,7 @@ async def test_an_answer_is_compared_with_stable_above_its_floor(
     others = [] if second is None else [saying(second)]
     async with shadowed(saying(canary), saying("stable"), *others) as (gate, _, (pod, *_)):
         await ask(gate, GREEDY | {"stream": stream, "user": next_user(gate, pod.url)})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"compared": 1} and compared(gate) == found
 
 
@@ -377,7 +378,7 @@ async def test_a_failure_of_either_is_no_pair() -> None:
     async with shadowed(saying("canary"), saying("stable")) as (gate, canary, (pod,)), upstream(answering(500)) as bad:
         gate.balancer.publish(mirroring([canary.url], [pod.url, bad.url], generation=2))
         await ask(gate, GREEDY | {"user": next_user(gate, pod.url)})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"answered": 1} and compared(gate) == {}
 
 
@@ -388,7 +389,7 @@ async def test_random_sampling_sends_one_seed_to_all_three() -> None:
 
     async with shadowed(drawn, drawn, drawn) as (gate, canary, pods):
         await ask(gate, {"model": "chat", "temperature": 0.8})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"compared": 1} and compared(gate) == {"pairs": 1}
         shadows = [body for server in (canary, *pods) for body in server.bodies if b"seed" in body]
         assert len(shadows) == 3 and len(set(shadows)) == 1
@@ -397,14 +398,14 @@ async def test_random_sampling_sends_one_seed_to_all_three() -> None:
 async def test_what_has_no_text_is_mirrored_and_not_compared() -> None:
     async with shadowed(saying("canary")) as (gate, canary, _):
         await ask(gate, {"model": "chat", "input": "x"}, path="/v1/embeddings")
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"answered": 1} and compared(gate) == {} and len(canary.seen) == 1
 
 
 async def test_a_share_is_compared_and_the_rest_is_load_alone() -> None:
     async with shadowed(saying("canary"), mirror_compare_percentage=0) as (gate, canary, _):
         await ask(gate)
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert results(gate) == {"answered": 1} and len(canary.seen) == 1
 
 
@@ -437,6 +438,6 @@ async def test_stables_answer_is_scored_by_both(canary: int, stable: int, found:
         build_scoring_request(canary), build_scoring_request(stable), build_scoring_request(stable)
     ) as (gate, tested, _):
         await ask(gate, GREEDY | {"prompt": "Count: ", "stream": True})
-        await until(lambda: results(gate))
+        await until_async(lambda: results(gate))
         assert compared(gate, "tokens") == found and compared(gate) == {"pairs": 1}
         assert [request.headers["X-Slipway-Shadow"] for request in tested.seen] == ["1", "1"]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from testkit.until import until_async
 from tests.server.process import ServerProcess
 
-from .harness import Gateway, gateway, until
+from .harness import Gateway, gateway
 from .test_mirror import compared, mirroring, results
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
@@ -41,7 +42,7 @@ async def ask_all(gate: Gateway) -> None:
                     assert (answer.status, answer.headers["X-Slipway-Revision"]) == (200, "s")
                     await answer.read()
                 count += 1
-                await until(lambda wanted=count: sum(results(gate).values()) == wanted, 60)
+                await until_async(lambda wanted=count: sum(results(gate).values()) == wanted)
 
 
 async def test_a_copy_of_stable_differs_in_nothing_and_another_model_in_all(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
 from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
+from testkit.until import until_async
 
-from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, until, upstream
+from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, upstream
 from .test_proxy import MARKED_HEAD, chunk, marked
 
 POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
@@ -105,7 +106,7 @@ async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
     async with upstream(dies) as one, upstream(dies) as two, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [one.url, two.url]))
         asking = asyncio.create_task(gate.post(b'{"model":"chat"}'))
-        await until(lambda: one.bodies or two.bodies)
+        await until_async(lambda: one.bodies or two.bodies)
         gate.route(("rev", 100, [good.url]))
         released.set()
         async with await asking as answer:

@@ -16,7 +16,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from .harness import streaming, until, upstream
+from testkit.until import until_async
+
+from .harness import streaming, upstream
 
 pytestmark = pytest.mark.integration
 
@@ -74,7 +76,7 @@ async def gateway(*flags: str, ready: bool = True) -> AsyncIterator[Process]:
     )
     process = Process(started)
     try:
-        await until(lambda: process.said("listening") and (process.said("routes file") or not ready), 20)
+        await until_async(lambda: process.said("listening") and (process.said("routes file") or not ready))
         yield process
     finally:
         await process.kill()
@@ -137,11 +139,11 @@ async def test_reload_and_bad_edit(tmp_path: Path) -> None:
 
         assert await listed("chat")
         path.write_text("models: [")
-        await until(lambda: process.said("last good one stays"))
+        await until_async(lambda: process.said("last good one stays"))
         assert await listed("chat") and await process.status("/readyz") == 200
         routes(path, "http://127.0.0.1:1", model="other")
         process.process.send_signal(signal.SIGHUP)
-        await until(lambda: process.said("loaded: other"))
+        await until_async(lambda: process.said("loaded: other"))
         assert await listed("other") and not await listed("chat")
 
 
@@ -154,7 +156,7 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
             stream = await client.post(url, json={"model": "chat"})
             await stream.content.readline()
             process.process.send_signal(signal.SIGTERM)
-            await until(lambda: process.said("draining"))
+            await until_async(lambda: process.said("draining"))
             assert await process.status("/readyz") == 503
             # Endpoints elsewhere still name this gateway: what comes now is served, on a connection that ends.
             late = await client.post(url, json={"model": "chat"})
@@ -180,7 +182,7 @@ async def test_drain_timeout_cuts(tmp_path: Path) -> None:
         async with gateway("--routes", str(path), "--drain-delay", "0", "--drain-timeout", "0.5") as process:
             stream = await client.post(process.url("api") + "/v1/completions", json={"model": "chat"})
             waiting = asyncio.create_task(client.post(process.url("api") + "/v1/embeddings", json={"model": "chat"}))
-            await until(lambda: len(server.seen) == 2)
+            await until_async(lambda: len(server.seen) == 2)
             process.process.send_signal(signal.SIGTERM)
             *_, error, done, _ = (await stream.read()).split(b"\n\n")
             assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "drained" and done == b"data: [DONE]"
@@ -188,13 +190,13 @@ async def test_drain_timeout_cuts(tmp_path: Path) -> None:
             assert refused.status == 503 and (await refused.json())["error"]["code"] == "draining"
             assert await process.ended() == 0
             assert process.said("requests are cut")
-        await until(lambda: server.cancelled == 2)
+        await until_async(lambda: server.cancelled == 2)
 
 
 async def test_second_signal_exits_now(tmp_path: Path) -> None:
     async with gateway("--routes", str(routes(tmp_path / "r.yaml", "http://127.0.0.1:1"))) as process:
         process.process.send_signal(signal.SIGTERM)
-        await until(lambda: process.said("draining"))
+        await until_async(lambda: process.said("draining"))
         started = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert await process.ended() == 1
@@ -206,7 +208,7 @@ async def test_missing_routes_file_is_waited_for(tmp_path: Path) -> None:
     async with gateway("--routes", str(path)) as process:
         assert await process.status("/readyz") == 503
         routes(path, "http://127.0.0.1:1")
-        await until(lambda: process.said("routes file loaded"))
+        await until_async(lambda: process.said("routes file loaded"))
         assert await process.status("/readyz") == 200
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from yarl import URL
 
 from slipway_gateway.routing.split import tag
+from testkit.until import until_async
 
 from .harness import (
     Gateway,
@@ -23,7 +24,6 @@ from .harness import (
     raw_upstream,
     refused_url,
     streaming,
-    until,
     upstream,
 )
 
@@ -227,7 +227,7 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         answer = await gate.post()
         await answer.content.readline()
         gate.route(("rev", 0, []), ("other", 100, [server.url]))
-        await until(lambda: gate.held() == 1)
+        await until_async(lambda: gate.held() == 1)
         # It counts as in flight meanwhile, so that the operator keeps what it waits for.
         assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
         gate.route(("rev", 0, [server.url]))
@@ -269,7 +269,7 @@ async def test_a_client_that_comes_back_is_led_to_its_server_with_the_tokens_tha
         name = (await answer.content.readuntil(b"\n\n")).split(b"\n")[0].removeprefix(b"id: ").decode()
         await answer.content.readuntil(b".3.00000003.")  # what arrived is less than what was sent
         answer.close()
-        await until(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         (holder, other) = (first, second) if first.seen else (second, first)
         for body, tokens in ((None, b"7,1,7,2,7,3,"), ({"model": "chat", "prompt": "another"}, b"")):
             async with await gate.post(body, headers={"Last-Event-ID": name}) as answer:
@@ -304,7 +304,7 @@ async def test_a_client_that_hangs_up_after_the_last_event_has_its_whole_answer(
         answer = await gate.post()
         await answer.content.readuntil(b"[DONE]\n\n")
         answer.close()
-        await until(lambda: gate.outcomes() != {})
+        await until_async(lambda: gate.outcomes() != {})
         assert gate.outcomes() == {"ok": 1}
         ends.set()
 
@@ -315,9 +315,9 @@ async def test_a_client_that_leaves_ends_the_wait_for_a_server() -> None:
         answer = await gate.post()
         await answer.content.readline()
         gate.route(("rev", 100, []))
-        await until(lambda: gate.held() == 1)
+        await until_async(lambda: gate.held() == 1)
         answer.close()
-        await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert gate.edge.running == 0 and gate.held() == 0
 
 
@@ -342,7 +342,7 @@ async def test_stream_that_stops_is_ended_with_an_error() -> None:
             said = await answer.read()
         assert b'"code":"timeout"' in said and said.endswith(b"data: [DONE]\n\n")
         assert gate.outcomes() == {"timeout": 1}
-        await until(lambda: server.cancelled == 1)
+        await until_async(lambda: server.cancelled == 1)
 
 
 async def test_whole_answer_that_breaks_is_tried_elsewhere_then_502() -> None:
@@ -376,8 +376,8 @@ async def test_disconnect_mid_stream_cancels_upstream() -> None:
         answer = await gate.post()
         await answer.content.readline()
         answer.close()
-        await until(lambda: server.cancelled == 1, 1.0)
-        await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
+        await until_async(lambda: server.cancelled == 1)
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert gate.edge.running == 0
         assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 0
 
@@ -390,10 +390,10 @@ async def test_disconnect_before_the_first_byte_cancels_upstream() -> None:
     async with upstream(slow) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
         asking = asyncio.create_task(gate.post())
-        await until(lambda: server.bodies)
+        await until_async(lambda: server.bodies)
         asking.cancel()
-        await until(lambda: server.cancelled == 1, 1.0)
-        await until(lambda: gate.outcomes() == {"client_closed": 1}, 1.0)
+        await until_async(lambda: server.cancelled == 1)
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
 
 
 def firehose(sent: list[int]) -> Handler:
@@ -422,15 +422,15 @@ async def test_slow_client_holds_the_upstream_back() -> None:
         # Four socket buffers and a few chunks; without back-pressure all 262 MB would be here.
         assert sum(sent) < 40 << 20
         await drop(writer)
-        await until(lambda: server.cancelled == 1)
+        await until_async(lambda: server.cancelled == 1)
 
 
 async def test_client_that_never_reads_is_let_go() -> None:
     async with upstream(firehose([])) as server, gateway(stall_timeout_s=0.5) as gate:
         gate.route(("rev", 100, [server.url]))
         _, writer = await unread_request(gate)
-        await until(lambda: gate.outcomes() == {"client_closed": 1}, 10)
-        await until(lambda: server.cancelled == 1)
+        await until_async(lambda: gate.outcomes() == {"client_closed": 1})
+        await until_async(lambda: server.cancelled == 1)
         await drop(writer)
 
 
@@ -523,7 +523,7 @@ async def test_whole_request_timeout() -> None:
         gate.route(("rev", 100, [server.url]))
         async with await gate.post() as answer:
             assert answer.status == 504 and (await answer.json())["error"]["code"] == "timeout"
-        await until(lambda: server.cancelled == 1)
+        await until_async(lambda: server.cancelled == 1)
         assert gate.outcomes() == {"timeout": 1}
 
 
@@ -577,7 +577,7 @@ async def test_no_endpoint_is_503_after_the_hold() -> None:
         assert time.monotonic() - started >= 0.2
         # With the one place taken the next one is refused at once.
         first = asyncio.create_task(gate.post())
-        await until(lambda: gate.edge.running == 1)
+        await until_async(lambda: gate.edge.running == 1)
         second = await gate.post()
         assert second.status == 503 and not first.done()
         (await first).close()

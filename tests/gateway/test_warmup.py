@@ -13,9 +13,10 @@ from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.upstream.session import open_session
 from slipway_gateway.upstream.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
+from testkit.until import until_async
 
 from . import test_process
-from .harness import Gateway, echo, gateway, refused_url, table, until, upstream
+from .harness import Gateway, echo, gateway, refused_url, table, upstream
 
 
 def test_cold_is_what_has_no_weight() -> None:
@@ -102,7 +103,7 @@ async def test_the_process_does_it(tmp_path: Path) -> None:
                 {"revision": "v1", "weight": 100, "endpoints": [old.url]},
             ]
             path.write_text(yaml.safe_dump({"models": {"chat": {"backends": split}}}))
-            await until(lambda: [seen.path for seen in new.seen] == ["/healthz"] * 3, 20)
+            await until_async(lambda: [seen.path for seen in new.seen] == ["/healthz"] * 3)
             assert not old.seen
 
 

@@ -14,8 +14,9 @@ from aiohttp import web
 from slipway_gateway.routing import cluster
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from testkit.until import until_async
 
-from .harness import until, upstream
+from .harness import upstream
 
 
 def deployment(name: str, generation: int, version: int) -> dict[str, Any]:
@@ -101,11 +102,11 @@ async def watching(
         running = asyncio.create_task(source.run())
         try:
             if waits_for:
-                await until(lambda: waits_for in source.waiting_for, 10)
+                await until_async(lambda: waits_for in source.waiting_for)
                 assert not published
                 api.names, api.names_watches = [[owners(2, '{"chat": {"owner": "default/chat"}}')]], [410]
                 api.restarted.set()
-            await until(lambda: published, 10)
+            await until_async(lambda: published)
             yield lambda: published[-1]
         finally:
             running.cancel()
@@ -167,8 +168,8 @@ async def test_the_last_good_owners_stay(lost: Any, tmp_path: Path) -> None:
     api.names, api.names_watches = [[owners(1, '{"chat": {"owner": "default/chat"}}')]], [[*lost, None]]
     async with watching(api, tmp_path, HOME) as table:
         api.names = [403] * 9  # nor can they be listed again
-        await until(lambda: not api.names_watches, 10)
-        await until(lambda: "default/extra" in table().routes, 10)
+        await until_async(lambda: not api.names_watches)
+        await until_async(lambda: "default/extra" in table().routes)
         assert {name: route.name for name, route in table().models.items()} == {"chat": "default/chat"}
         assert set(table().routes) == {"default/chat", "hostile/chat", "default/extra"}
 
@@ -181,7 +182,7 @@ async def test_a_name_that_moves_is_followed(tmp_path: Path) -> None:
     moved = ("MODIFIED", owners(7, '{"chat": {"owner": "other/chat"}}'))
     api.names, api.names_watches = [[owners(1, '{"chat": {"owner": "default/chat"}}')]], [[moved, None]]
     async with watching(api, tmp_path, HOME) as table:
-        await until(lambda: table().models["chat"].name == "other/chat")
+        await until_async(lambda: table().models["chat"].name == "other/chat")
 
 
 GONE = {"code": 410, "message": "too old resource version"}
@@ -192,7 +193,7 @@ async def test_refused_watch_lists_again_and_finds_deletions(gone: Any, tmp_path
     api = FakeApi([("ADDED", deployment("extra", 1, 6))], gone)
     api.later_items = [deployment("chat", 2, 9)]
     async with watching(api, tmp_path) as table:
-        await until(lambda: table().models["chat"].generation == 2)
+        await until_async(lambda: table().models["chat"].generation == 2)
         assert "extra" not in table().models and api.lists == 2
 
 
@@ -200,7 +201,7 @@ async def test_refused_watch_lists_again_and_finds_deletions(gone: Any, tmp_path
 async def test_busy_api_server_is_retried_without_listing(status: int, tmp_path: Path) -> None:
     api = FakeApi(status, status, [("MODIFIED", deployment("chat", 2, 7)), None])
     async with watching(api, tmp_path) as table:
-        await until(lambda: table().models["chat"].generation == 2)
+        await until_async(lambda: table().models["chat"].generation == 2)
         assert api.versions == ["5", "5", "5"] and api.lists == 1
 
 
@@ -215,7 +216,7 @@ async def test_stream_end_resumes_without_listing(tmp_path: Path) -> None:
     bookmark = {"metadata": {"resourceVersion": "8"}}
     api = FakeApi([("MODIFIED", deployment("chat", 2, 7)), ("BOOKMARK", bookmark)], [])
     async with watching(api, tmp_path) as table:
-        await until(lambda: len(api.versions) == 3)
+        await until_async(lambda: len(api.versions) == 3)
         assert api.versions == ["5", "8", "8"] and api.lists == 1
         assert table().models["chat"].generation == 2
 
@@ -224,7 +225,7 @@ async def test_silent_stream_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster, "_STREAM", aiohttp.ClientTimeout(sock_read=0.2))
     api = FakeApi([None])
     async with watching(api, tmp_path):
-        await until(lambda: len(api.versions) >= 3)
+        await until_async(lambda: len(api.versions) >= 3)
         assert api.lists == 1
 
 
@@ -232,7 +233,7 @@ async def test_silent_stream_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_garbage_does_not_end_the_watch(garbage: Any, tmp_path: Path) -> None:
     api = FakeApi(garbage, [("DELETED", deployment("chat", 1, 6)), None])
     async with watching(api, tmp_path) as table:
-        await until(lambda: not table().models, 10)
+        await until_async(lambda: not table().models)
 
 
 async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,7 +241,7 @@ async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: py
     bad["status"]["traffic"]["backends"][0]["weight"] = 7
     api = FakeApi([("MODIFIED", bad), ("ADDED", deployment("extra", 1, 7)), None])
     async with watching(api, tmp_path) as table:
-        await until(lambda: "extra" in table().models)
+        await until_async(lambda: "extra" in table().models)
         assert table().models["chat"].generation == 1
         assert "the weights sum to 7" in caplog.text
 
@@ -260,7 +261,7 @@ async def test_the_newest_object_is_followed_whatever_its_generation(tmp_path: P
         ]
     )
     async with watching(api, tmp_path) as table:
-        await until(lambda: "last" in table().models)
+        await until_async(lambda: "last" in table().models)
         assert table().models["other"].generation == 1
         # Without a table the last one stays: nobody said where else to send requests.
         assert table().models["chat"].generation == 1 and table().models["chat"].backends
@@ -280,4 +281,4 @@ async def test_rotated_token_is_read_again(tmp_path: Path) -> None:
         server = json.loads((tmp_path / "config").read_text())["clusters"][0]["cluster"]["server"]
         kubeconfig(tmp_path, server, "t2")
         api.good_token = "t2"
-        await until(lambda: "Bearer t2" in api.tokens, 10)
+        await until_async(lambda: "Bearer t2" in api.tokens)

@@ -26,7 +26,7 @@ from bench.judge_sim.running import (
 from bench.judge_sim.traffic import CANARY, DRIFT, METRICS, STABLE, Plan, Traffic, draw
 from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging import verdict as judging
-from slipway_operator.planning.analysis import READ_S
+from slipway_operator.planning.analysis.runs import READ_S
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -203,7 +203,7 @@ def test_a_small_run_keeps_to_its_bars_and_a_spoilt_one_does_not() -> None:
     assert dead.judges[OURS].harm < dead.judges[TUNED_RULE].harm
     page = report.markdown(outcome, made)
     assert "| canary is dead |" in page and "| nothing happens |" in page
-    json.dumps(report.as_json(outcome, made, {}, "test"), allow_nan=False)
+    json.dumps(report.as_json(outcome, made), allow_nan=False)
     assert plot.points(outcome)[OURS].percent <= 1.4
     assert plot.points(outcome)[TUNED_RULE].percent == 1  # 40 runs say no more than what is promised
     null.rollbacks[OURS] = 5
@@ -262,7 +262,7 @@ def test_every_cell_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_the_command_runs_a_cell_and_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "QUICK_RUNS", 24)
     monkeypatch.setattr(program, "KEPT", tmp_path)
-    monkeypatch.setattr(program, "write", lambda made, root: root / "build" / "reports" / f"{made['name']}.json")
+    monkeypatch.setattr(program, "write", lambda made: program.ROOT / "build" / "reports" / f"{made['name']}.json")
     done = CliRunner().invoke(program.main, ["--quick", "--only", "canary is dead"])
     assert done.exit_code == 0, done.output
     assert "| canary is dead | 5 | 3 |" in done.output and "7 of 7 bars held" in done.output

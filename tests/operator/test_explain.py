@@ -8,9 +8,9 @@ import pytest
 from slipway_operator import explain
 from slipway_operator.__main__ import main
 from slipway_operator.model import wire
-from slipway_operator.model.hooks import HookAnswer
-from slipway_operator.model.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
-from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.cluster.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
+from slipway_operator.model.deployment.hooks import HookAnswer
+from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
 from slipway_operator.planning.plan import PlanSettings
 
 SETTINGS = PlanSettings("image", "url")

@@ -8,7 +8,7 @@ import pytest
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.model.hooks import HookAnswer
+from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.planning.plan import PlanSettings
 from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler, Sight
 from slipway_operator.telemetry.metrics import Metrics

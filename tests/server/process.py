@@ -5,27 +5,17 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from testkit.until import until
+
 DEADLINE_S = 240.0
 ROOT = Path(__file__).parents[2]
-
-
-def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Polls; the machine may be busy, so that only the deadline is a failure."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if result := condition():
-            return result
-        time.sleep(0.02)
-    raise AssertionError(f"waited {deadline_s:.0f} s for {what}")
 
 
 class ServerProcess:
@@ -71,7 +61,7 @@ class ServerProcess:
         return child
 
     def wait_ready(self) -> "ServerProcess":
-        until(lambda: self.process.poll() is not None or self.message("ready"), "the server")
+        until(lambda: self.process.poll() is not None or self.message("ready"), "the server", DEADLINE_S)
         assert self.process.poll() is None, self.lines
         return self
 
@@ -96,7 +86,7 @@ class ServerProcess:
         return self.metric("vllm:num_requests_running")
 
     def _listening(self) -> dict[str, Any]:
-        found = until(lambda: self.process.poll() is not None or self.message("listening"), "the ports")
+        found = until(lambda: self.process.poll() is not None or self.message("listening"), "the ports", DEADLINE_S)
         assert isinstance(found, dict), self.lines
         return found
 

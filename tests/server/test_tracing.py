@@ -10,8 +10,9 @@ import pytest
 
 from slipway_server.telemetry import tracing
 from slipway_server.telemetry.metrics import Timing
+from testkit.until import until
 
-from .process import ServerProcess, get, post, until
+from .process import ServerProcess, get, post
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -97,7 +98,7 @@ def test_a_request_is_a_span_under_its_callers(
             told = [s for one in sent for r in one.resource_spans for scope in r.scope_spans for s in scope.spans]
             return told if len(told) == 2 else []
 
-        served, refused = until(spans, "two spans", 30)
+        served, refused = until(spans, "two spans")
     assert (served.trace_id.hex(), served.parent_span_id.hex()) == (TRACE, PARENT)
     assert (served.name, served.kind) == ("POST /v1/completions", 2)
     assert [event.name for event in served.events] == ["queue", "prefill", "decode"]

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import aiohttp
 import pytest
 
+from testkit.until import until_async
 from tests.gateway.harness import Gateway, gateway
-from tests.gateway.harness import until as soon
 from tests.server.process import ServerProcess
 
 from .conftest import FLAGS, TINY
@@ -149,9 +149,9 @@ async def test_a_client_that_only_leaves_frees_its_slot_and_its_tokens_stay(two:
         told = await reader.take(7)
         pod.engine.suspend()  # so that the answer is not over before its client is gone
         reader.leave()
-        await soon(lambda: pod.metric(left) == count + 1, 30)
+        await until_async(lambda: pod.metric(left) == count + 1)
         pod.engine.resume()
-        await soon(lambda: pod.running() == 0, 30)
+        await until_async(lambda: pod.running() == 0)
         told += await (await Reader.ask(other, told[-1][0])).take()
         assert bare(told) == bare(whole)
         assert came_back(pod) == before | {"stopped": before.get("stopped", 0) + 1}
@@ -167,7 +167,7 @@ async def test_a_stream_goes_on_at_another_pod_after_one_prefill(two: list[Serve
         reader = await Reader.ask(gate)
         told = await reader.take(50)
         reader.leave()
-        await soon(lambda: gate.outcomes().get("client_closed") == 1)
+        await until_async(lambda: gate.outcomes().get("client_closed") == 1)
         gate.route(("rev", 100, [two[1].url]))
         meter, before = Meter(two[1]), came_back(two[1])
         told += await (await Reader.ask(gate, told[-1][0])).take()
@@ -183,13 +183,13 @@ async def test_after_the_window_it_is_computed_once_more(two: list[ServerProcess
         for gate in (one, other):
             gate.route(("rev", 100, [pod.url]))
         whole = await (await Reader.ask(one)).take()
-        await soon(lambda: pod.metric("slipway_replay_streams") == 0, 30)  # nobody else's window ends
+        await until_async(lambda: pod.metric("slipway_replay_streams") == 0, 30)  # nobody else's window ends
         before, count = came_back(pod), pod.metric(expired)
         reader = await Reader.ask(one, **RETURNS)
         told = await reader.take(5)
         reader.leave()
-        await soon(lambda: pod.metric(expired) > count, 30)
-        await soon(lambda: pod.running() == 0, 30)
+        await until_async(lambda: pod.metric(expired) > count)
+        await until_async(lambda: pod.running() == 0)
         told += await (await Reader.ask(other, told[-1][0])).take()
         assert bare(told) == bare(whole)
         assert came_back(pod) == before | {"repeated": before.get("repeated", 0) + 1}
@@ -200,16 +200,16 @@ async def test_where_too_many_are_kept_the_oldest_goes(two: list[ServerProcess])
     evicted = 'slipway_replay_kept_total{end="evicted"}'
     async with gateway() as gate:
         gate.route(("rev", 100, [pod.url]))
-        await soon(lambda: pod.metric("slipway_replay_streams") == 0, 30)
+        await until_async(lambda: pod.metric("slipway_replay_streams") == 0)
         readers = [await Reader.ask(gate, **RETURNS) for _ in range(3)]
         for reader in readers:
             await reader.take(3)
         count = pod.metric(evicted)
         for reader in readers:
             reader.leave()
-        await soon(lambda: pod.metric(evicted) == count + 1, 30)
-        await soon(lambda: pod.metric("slipway_replay_streams") == 0, 30)
-        await soon(lambda: pod.running() == 0, 30)
+        await until_async(lambda: pod.metric(evicted) == count + 1)
+        await until_async(lambda: pod.metric("slipway_replay_streams") == 0)
+        await until_async(lambda: pod.running() == 0)
         assert pod.metric("slipway_replay_bytes") == 0
 
 

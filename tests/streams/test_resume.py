@@ -12,10 +12,10 @@ import openai
 import psutil
 import pytest
 
+from testkit.until import until, until_async
 from tests.gateway import test_process
 from tests.gateway.harness import Gateway, gateway
-from tests.gateway.harness import until as soon
-from tests.server.process import ServerProcess, get, until
+from tests.server.process import ServerProcess, get
 
 from .scissors import scissors
 
@@ -221,7 +221,7 @@ async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: 
             before = len(gate.said("routes file loaded"))
             test_process.routes(path, *urls)
             gate.process.send_signal(signal.SIGHUP)
-            await soon(lambda: len(gate.said("routes file loaded")) > before, 20)
+            await until_async(lambda: len(gate.said("routes file loaded")) > before)
 
         undisturbed = await chat(client, **long)
         answer = await client.completions.create(**whole, extra_body=body)
@@ -234,7 +234,7 @@ async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: 
             named = [whole | {"user": f"user {index}.{number}"} for number in range(2)]
             others = [asyncio.create_task(client.completions.create(**one, extra_body=body)) for one in named]
             engine = await asyncio.to_thread(stop_half_way, pods[index], 8, before)
-            await soon(lambda told=told: all(told), 30)
+            await until_async(lambda told=told: all(told))
             await route(pods[index].url, pods[-1].url)
             death(pods[index], engine)
             assert await asyncio.gather(*streams) == [undisturbed] * 6

@@ -16,12 +16,12 @@ import yaml
 from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import labels
-from slipway_operator.model import status as status_room
-from slipway_operator.model.hooks import HookAnswer, HookCall
-from slipway_operator.model.measuring import Answer, Question
-from slipway_operator.model.observed import Autoscaler, Snapshot
-from slipway_operator.model.plan import Plan
-from slipway_operator.model.spec import parse_inputs
+from slipway_operator.model.analysis.measure import Answer, Question
+from slipway_operator.model.cluster.observed import Autoscaler, Snapshot
+from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.model.deployment import status as status_room
+from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
+from slipway_operator.model.deployment.spec import parse_inputs
 from slipway_operator.planning.plan import PlanSettings, plan
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway

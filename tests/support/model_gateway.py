@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.model.cluster.observed import Gateway
+from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 from slipway_operator.model.labels import what_runs
-from slipway_operator.model.observed import Gateway
-from slipway_operator.model.samples import Pairs, Sample, Side
 
 if TYPE_CHECKING:
     from tests.support.model_world import World

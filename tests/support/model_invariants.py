@@ -6,11 +6,10 @@ from datetime import datetime
 from slipway_operator.api.v1alpha1.analysis_run import Counts
 from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.sleep import SleepState
-from slipway_operator.api.v1alpha1.status import Mode, State, Status
+from slipway_operator.api.v1alpha1.status import Mode, SleepState, State, Status
+from slipway_operator.model.deployment.strategy import parse_strategy
 from slipway_operator.model.labels import baseline_of, what_runs
-from slipway_operator.model.strategy import parse_strategy
-from slipway_operator.planning.canary import replicas_for
+from slipway_operator.planning.sizing.canary import replicas_for
 from tests.support.model_world import Pods, World
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from slipway_operator.api.v1alpha1.status import Mode, Status
-from slipway_operator.model import status as status_room
-from slipway_operator.model.hooks import HookAnswer, HookCall
+from slipway_operator.model.analysis.measure import Answer, Question
+from slipway_operator.model.analysis.template import Template, found
+from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.model.deployment import status as status_room
+from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.labels import what_runs
-from slipway_operator.model.measuring import Answer, Question
-from slipway_operator.model.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
-from slipway_operator.model.plan import Event
-from slipway_operator.model.template import Template, found
 from tests.support.model_gateway import START, ModelGateway
 
 

@@ -1,6 +1,6 @@
 """What `slipway analyze` shows: an analysis judged again, its evidence over time and its numbers; pure.
 
-The only module that calls the operator's judge, through `slipway_operator.planning.retrial`.
+The only module that calls the operator's judge, through `slipway_operator.planning.analysis.retrial`.
 """
 
 import math
@@ -11,7 +11,7 @@ from slipway_cli.api import Json
 from slipway_cli.objects.times import format_duration
 from slipway_cli.views import analysis, chart
 from slipway_cli.views.table import format_table
-from slipway_operator.planning import retrial
+from slipway_operator.planning.analysis import retrial
 
 ALL = "all metrics"
 LOWEST = -3  # evidence below a thousandth is all the same: nothing speaks against the revision

@@ -1,1 +1,5 @@
-"""Puts questions to webhooks and keeps their answers; knows no Kubernetes and decides nothing."""
+"""Webhooks of rollouts: sends the calls that a plan names and keeps their responses.
+
+`post.py` is one HTTP request with its retries, `runner.py` the calls in progress.
+It knows no Kubernetes and decides nothing; `planning/rollout/hooks.py` decides.
+"""

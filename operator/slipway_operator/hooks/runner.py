@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
 from slipway_operator.hooks.post import Poster, Reply
-from slipway_operator.model.hooks import HookAnswer, HookCall
+from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.wire import format_time
 
 Key = tuple[str, str]  # namespace and name of a ModelDeployment

@@ -1,1 +1,5 @@
-"""The judge: is the canary worse than stable? Pure mathematics on counts, for one canary or ten thousand at once."""
+"""The judge decides whether the canary is worse than stable.
+
+Pure mathematics on counts, for one canary or ten thousand at once.
+`verdict.py` is its entry; docs/judge.md explains the statistics.
+"""

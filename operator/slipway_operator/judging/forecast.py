@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging.evidence import FACTORS
-from slipway_operator.model.analysis import MetricSpec
+from slipway_operator.model.analysis.spec import MetricSpec
 
 MIXTURE_COST = math.log(len(FACTORS))  # what not knowing the size of a regression costs
 FROM_THE_START = 0.5  # part of a stake that bets on trouble from the first epoch on

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
-from slipway_operator.api.v1alpha1.measurements import Measurement, MetricRun, Phase
-from slipway_operator.model import expression
-from slipway_operator.model.analysis import Verdict
-from slipway_operator.model.measuring import MOST_KEPT, Answer, Measure
+from slipway_operator.api.v1alpha1.analysis_run import Measurement, MetricRun, Outcome, Phase, Reason
+from slipway_operator.model.analysis import expression
+from slipway_operator.model.analysis.measure import MOST_KEPT, Answer, Measure
+from slipway_operator.model.analysis.verdict import Verdict
 
 VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
 _LARGEST_SHOWN = 10**18

@@ -18,17 +18,9 @@ from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
-from slipway_operator.model.analysis import (
-    AnalysisSpec,
-    Finding,
-    Kind,
-    MetricSpec,
-    MetricVerdict,
-    Reading,
-    Verdict,
-    without_floor,
-)
-from slipway_operator.model.template import UNITS
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
+from slipway_operator.model.analysis.template import UNITS
+from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unav
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
 from slipway_operator.model import labels
-from slipway_operator.model.plan import Create, Delete, Evict, Plan, Scale
-from slipway_operator.model.status import render
+from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
+from slipway_operator.model.deployment.status import render
 
 Object = dict[str, Any]
 

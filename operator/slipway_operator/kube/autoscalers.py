@@ -11,7 +11,7 @@ from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.ownership import is_controlled, is_controlled_by
 from slipway_operator.kube.resources import AUTOSCALERS
 from slipway_operator.model import labels, wire
-from slipway_operator.model.observed import Autoscaler, ScalerCondition
+from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 
 Object = dict[str, Any]
 

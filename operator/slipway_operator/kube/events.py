@@ -11,7 +11,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists
 from slipway_operator.kube.resources import EVENTS
 from slipway_operator.model import labels
-from slipway_operator.model.plan import Event
+from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.wire import format_time
 
 Object = dict[str, Any]

@@ -13,7 +13,7 @@ import msgspec
 from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
-from slipway_operator.model.observed import Gateway, Service
+from slipway_operator.model.cluster.observed import Gateway, Service
 
 Object = dict[str, Any]
 

@@ -11,8 +11,8 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.resources import SECRETS
 from slipway_operator.manifests.tenant_key import namespace_secret, release_secret
-from slipway_operator.model import keys
-from slipway_operator.model.keys import Key
+from slipway_operator.model.cluster import keys
+from slipway_operator.model.cluster.keys import Key
 
 LOOK_S = 60.0  # at the release's Secret
 AGAIN_AFTER_S = 240.0  # below the resync: what was changed by hand in a namespace is mended

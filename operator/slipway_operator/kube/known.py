@@ -16,7 +16,8 @@ from slipway_operator.kube.resources import (
     SERVICES,
     Resource,
 )
-from slipway_operator.model import labels, weights
+from slipway_operator.model import labels
+from slipway_operator.model.cluster import weights
 
 Object = dict[str, Any]
 Key = tuple[str, str]

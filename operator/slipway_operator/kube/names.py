@@ -11,9 +11,10 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
-from slipway_operator.model import names
-from slipway_operator.model.names import Claim, Standing, Wish
-from slipway_operator.planning.names import CONDITION, UNCLAIMED, Rules, settle
+from slipway_operator.model.cluster import names
+from slipway_operator.model.cluster.names import Claim, Standing, Wish
+from slipway_operator.planning.claims import UNCLAIMED, Rules, settle
+from slipway_operator.planning.facts.conditions import NAME_CONFLICT
 
 Key = tuple[str, str]
 Object = dict[str, Any]
@@ -217,7 +218,9 @@ class Names:
     def _hears_of_conflict(self, key: Key) -> bool:
         """Whether its status tells one, or a reconcile may be about to."""
         status = (self._known.get(key) or {}).get("status") or {}
-        return "/".join(key) in self._warned or any(one["type"] == CONDITION for one in status.get("conditions") or ())
+        return "/".join(key) in self._warned or any(
+            one["type"] == NAME_CONFLICT for one in status.get("conditions") or ()
+        )
 
     def _fail(self, why: str) -> None:
         if why == self._trouble:

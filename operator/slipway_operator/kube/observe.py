@@ -19,13 +19,14 @@ from slipway_operator.kube.resources import (
     SERVICES,
     Resource,
 )
-from slipway_operator.model import labels, template, wire
-from slipway_operator.model.observed import Child, Observed, Pod, Snapshot, Workload
-from slipway_operator.model.spec import Invalid, parse, parse_inputs
-from slipway_operator.model.template import BUILT_IN, Template
-from slipway_operator.model.weights import ANNOTATION, Weights, reported
-from slipway_operator.model.weights import parse as parse_weights
-from slipway_operator.planning import weights
+from slipway_operator.model import labels, wire
+from slipway_operator.model.analysis import template
+from slipway_operator.model.analysis.template import BUILT_IN, Template
+from slipway_operator.model.cluster.observed import Child, Observed, Pod, Snapshot, Workload
+from slipway_operator.model.cluster.weights import ANNOTATION, Weights, reported
+from slipway_operator.model.cluster.weights import parse as parse_weights
+from slipway_operator.model.deployment.spec import Invalid, parse, parse_inputs
+from slipway_operator.planning.facts import weights
 
 Object = dict[str, Any]
 

@@ -1,10 +1,10 @@
-"""Why a pod is not ready, read from its status; pure. What it means is said in `planning/causes.py`."""
+"""Why a pod is not ready, read from its status; pure. What it means is said in `planning/facts/causes.py`."""
 
 import contextlib
 import json
 from typing import Any
 
-from slipway_operator.model.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
+from slipway_operator.model.cluster.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
 
 Json = dict[str, Any]
 Found = tuple[str, str, int | None]  # word, message, exit code

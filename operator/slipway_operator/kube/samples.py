@@ -6,7 +6,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from slipway_operator.model.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 
 # Above what our gateways send: four generations, six strata, some hundred buckets.
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 256, 16

@@ -4,8 +4,8 @@ from typing import Any
 
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
-from slipway_operator.model.autoscaling import OWN_NAMES, Autoscaling, Metric, MetricType, Rules
-from slipway_operator.model.spec import Json
+from slipway_operator.model.deployment.autoscaling import OWN_NAMES, Autoscaling, Metric, MetricType, Rules
+from slipway_operator.model.deployment.spec import Json
 
 API_VERSION, KIND = "autoscaling/v2", "HorizontalPodAutoscaler"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
@@ -35,7 +35,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
         },
         "spec": {
             "scaleTargetRef": target,
-            # The way to zero and back is the operator's: it tells the gateways first. See planning/sleep.py.
+            # The way to zero and back is the operator's: it tells the gateways first. See planning/scaling/sleep.py.
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
             "metrics": [_metric(metric, target, group) for metric in wanted.metrics],

@@ -9,8 +9,8 @@ from typing import Any
 from slipway_operator.manifests import tenant_key
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.weights import FILE
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.cluster.weights import FILE
 
 PIN_DIR = "/etc/slipway/weights"
 STORAGE = "64Gi"  # of a model that is downloaded, where the user says nothing

@@ -3,8 +3,8 @@
 from typing import Any
 
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import inputs_to_dict
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import inputs_to_dict
 
 
 def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
-from slipway_operator.model.measuring import JOB_KEPT_S, Job
+from slipway_operator.model.analysis.measure import JOB_KEPT_S, Job
 
 ANALYSIS = "analysis"  # value of the component label
 NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment still makes a Job's

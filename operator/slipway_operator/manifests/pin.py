@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slipway_operator.model.weights import FILE, Weights, render
+from slipway_operator.model.cluster.weights import FILE, Weights, render
 
 
 def config_map(name: str, record: dict[str, Any], weights: Weights) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slipway_operator.model import keys, labels
-from slipway_operator.model.keys import Key
+from slipway_operator.model import labels
+from slipway_operator.model.cluster import keys
+from slipway_operator.model.cluster.keys import Key
 
 NAME = "slipway-tenant-key"  # in each namespace with a ModelDeployment
 COMPONENT = "keys"

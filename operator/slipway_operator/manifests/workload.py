@@ -7,8 +7,8 @@ from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN
 from slipway_operator.manifests import bounds
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import KeyRef, Model, PodInputs
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import KeyRef, Model, PodInputs
 
 HTTP_PORT = 8000
 PROBE_PORT = 8001

@@ -8,15 +8,14 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from slipway_operator.api.v1alpha1.sleep import SleepState
-from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.api.v1alpha1.status import SleepState, Status
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import exposition
 from slipway_operator.metrics_api.exposition import Reading
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
-from slipway_operator.model.observed import Observed
+from slipway_operator.model.cluster.observed import Observed
 
 Key = tuple[str, str]
 

@@ -11,35 +11,22 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
-from slipway_operator.model.observed import Child, Observed, Snapshot
-from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
-from slipway_operator.model.spec import Invalid, Json, parse
-from slipway_operator.model.status import parse as parse_status
-from slipway_operator.planning import (
-    analysis,
-    argo,
-    baseline,
-    capacity,
-    conditions,
-    describe,
-    foreign,
-    hooks,
-    measuring,
-    names,
-    restart,
-    restore,
-    revision,
-    sleep,
-    unknown_fields,
-    wakeup,
-    weights,
-)
-from slipway_operator.planning.autoscale import scaling
-from slipway_operator.planning.news import news, troubles
-from slipway_operator.planning.replicas import desired_replicas, retired, scale_down_at
-from slipway_operator.planning.rollout import advance
-from slipway_operator.planning.situation import Course, Situation
-from slipway_operator.planning.traffic import next_traffic
+from slipway_operator.model.cluster.observed import Child, Observed, Snapshot
+from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.deployment.spec import Invalid, Json, parse
+from slipway_operator.model.deployment.status import parse as parse_status
+from slipway_operator.planning.analysis import measuring, runs
+from slipway_operator.planning.facts import conditions, restore, revision, weights
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.reporting import describe, foreign, model_name, requeue, unknown_fields
+from slipway_operator.planning.reporting.events import news, troubles
+from slipway_operator.planning.rollout import argo, hooks
+from slipway_operator.planning.rollout.table import advance
+from slipway_operator.planning.scaling import sleep
+from slipway_operator.planning.scaling.autoscale import scaling
+from slipway_operator.planning.sizing import baseline, capacity, restart
+from slipway_operator.planning.sizing.replicas import desired_replicas, retired, scale_down_at
+from slipway_operator.planning.sizing.traffic import next_traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +65,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     scaler = scaling(owner, at, obj)
     also = [*scaler.told, *unknown_fields.conditions(obj, now)]
     now_said = _conditions(course, at, traffic, also, generation)
-    said = (*names.news(status.conditions, now_said), *unknown_fields.news(status.conditions, now_said))
+    said = (*model_name.news(status.conditions, now_said), *unknown_fields.news(status.conditions, now_said))
     told_so = _status(course, at, traffic, desired, settings.endpoint, obj)
     reason = describe.reason(now_said, course.rollout)
     renewed = replace(told_so, ended=ended, conditions=now_said, reason=reason, lease=settings.lease or None)
@@ -101,8 +88,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
             *ignored,
         ),
         calls=hooks.calls(owner, course, ended, at),
-        questions=tuple(measuring.questions(owner, course, at, analysis.under_way(course, at))),
-        requeue_after_s=0.0 if course != before or at.sleep != status.sleep else wakeup.after_s(course, at, traffic),
+        questions=tuple(measuring.questions(owner, course, at, runs.under_way(course, at))),
+        requeue_after_s=0.0 if course != before or at.sleep != status.sleep else requeue.after_s(course, at, traffic),
     )
 
 
@@ -171,7 +158,7 @@ def _status(
         step=describe.step(course.rollout),
         weight=_shown_weight(course, at),
         ready=describe.ready_of_wanted(at, {name: desired[name] for name in live}),
-        model=names.model(at),
+        model=model_name.model(at),
         endpoint=endpoint,
         # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
@@ -196,7 +183,7 @@ def _conditions(
     course: Course, at: Situation, traffic: Traffic | None, also: list[Condition], generation: int
 ) -> tuple[Condition, ...]:
     fresh = describe.conditions(course, at, traffic)
-    named = names.condition(at.observed.standing, at.status.conditions, at.now)
+    named = model_name.condition(at.observed.standing, at.status.conditions, at.now)
     told = [*fresh, *also, *named, *foreign.condition(at.observed.foreign, at.now)]
     return conditions.carry_over(told, at.status.conditions, generation)
 

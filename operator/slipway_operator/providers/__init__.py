@@ -1,1 +1,5 @@
-"""Asks the providers of an analysis: Prometheus, a URL, a Job. Decides nothing; what an answer is worth is planned."""
+"""Providers of analyses: Prometheus, a URL, a Job.
+
+Takes the measurements that a plan names and returns their values.
+It decides nothing; `planning/analysis/measuring.py` plans the measurements.
+"""

@@ -6,7 +6,7 @@ Prometheus: the HTTP API's instant query, https://prometheus.io/docs/prometheus/
 import json
 from typing import Any
 
-from slipway_operator.model import json_path
+from slipway_operator.model.analysis import json_path
 
 # What an error of Prometheus can be called; anything else is not Prometheus speaking.
 _ERROR_TYPES = frozenset(

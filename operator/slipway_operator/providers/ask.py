@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from slipway_operator.kube.client import Client
-from slipway_operator.model.measuring import Answer, Prometheus, Question, Web
+from slipway_operator.model.analysis.measure import Answer, Prometheus, Question, Web
 from slipway_operator.outbound.dialer import Dialer, NoAnswer, Request
 from slipway_operator.providers import answers
 from slipway_operator.providers.answers import Unanswered

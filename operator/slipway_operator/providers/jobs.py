@@ -7,8 +7,8 @@ from typing import Any
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Unavailable
 from slipway_operator.kube.resources import JOBS, SECRETS
-from slipway_operator.model.closed_job import closed, secrets_of
-from slipway_operator.model.measuring import Answer
+from slipway_operator.model.analysis.closed_job import closed, secrets_of
+from slipway_operator.model.analysis.measure import Answer
 from slipway_operator.providers.answers import Unanswered
 
 POLL_S = 2.0

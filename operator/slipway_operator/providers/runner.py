@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from slipway_operator.model.measuring import Answer, Question
+from slipway_operator.model.analysis.measure import Answer, Question
 
 Key = tuple[str, str]  # namespace and name of a ModelDeployment
 Observe = Callable[[str, str, float], None]

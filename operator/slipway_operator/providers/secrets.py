@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.model.measuring import Header, SecretKey
+from slipway_operator.model.analysis.measure import Header, SecretKey
 from slipway_operator.providers.answers import Unanswered
 
 

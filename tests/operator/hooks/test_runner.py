@@ -11,7 +11,7 @@ from slipway_operator.api.v1alpha1.hook_state import HookType
 from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
-from slipway_operator.model.hooks import Hook, HookAnswer, HookCall
+from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
 from slipway_operator.outbound.addresses import Policy
 from slipway_operator.outbound.dialer import Dialer
 

@@ -20,9 +20,9 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     SERVICES,
 )
-from slipway_operator.model import status
-from slipway_operator.model.observed import Observed, PodTrouble
-from slipway_operator.model.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.cluster.observed import Observed, PodTrouble
+from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
+from slipway_operator.model.deployment import status
 from slipway_operator.planning.plan import PlanSettings, plan
 
 pytestmark = pytest.mark.integration

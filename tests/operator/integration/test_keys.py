@@ -10,7 +10,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, SECRETS
 from slipway_operator.manifests.tenant_key import NAME, namespace_secret
-from slipway_operator.model import keys
+from slipway_operator.model.cluster import keys
 from tests.support.processes import limited_kubeconfig, operator_rules, until
 
 from .conftest import MANIFEST

@@ -34,7 +34,7 @@ from slipway_operator.metrics_api.exposition import Reading
 from slipway_operator.metrics_api.sampler import Sampler
 from slipway_operator.metrics_api.series import Followed, PodTarget
 from slipway_operator.metrics_api.server import MetricsApi
-from slipway_operator.model.autoscaling import parse_autoscaling
+from slipway_operator.model.deployment.autoscaling import parse_autoscaling
 from tests.support.processes import free_port, until
 from tests.support.tools import kubectl
 

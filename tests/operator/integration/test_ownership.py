@@ -17,8 +17,8 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     SERVICES,
 )
-from slipway_operator.model import status
-from slipway_operator.model.observed import Observed
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.deployment import status
 from slipway_operator.planning.plan import PlanSettings, plan
 from tests.support.processes import MERGE
 

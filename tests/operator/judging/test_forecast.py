@@ -15,7 +15,7 @@ from slipway_operator.judging.forecast import (
     requests_until_fail,
     requests_until_pass,
 )
-from slipway_operator.model.analysis import MetricSpec
+from slipway_operator.model.analysis.spec import MetricSpec
 
 ALPHA, SHARE, BETA = 0.01, 1 / 8, 0.05
 TTFT, ITL = Shape(0.6), Shape(0.2)

@@ -10,7 +10,8 @@ import pytest
 from bench.judge_sim import kayenta
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis import AnalysisSpec, MetricSpec, Reading
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec
+from slipway_operator.model.analysis.verdict import Reading
 
 SPEC = AnalysisSpec(metrics=(MetricSpec("metric", share=1.0),))
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
-from slipway_operator.api.v1alpha1.measurements import Measurement, MetricRun, Phase
+from slipway_operator.api.v1alpha1.analysis_run import Measurement, MetricRun, Outcome, Phase, Reason
 from slipway_operator.judging.measurement import Measured, composed, measured, noted
-from slipway_operator.model.analysis import Verdict
-from slipway_operator.model.measuring import MOST_KEPT, Answer, Job, Measure, Web
+from slipway_operator.model.analysis.measure import MOST_KEPT, Answer, Job, Measure, Web
+from slipway_operator.model.analysis.verdict import Verdict
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 WEB = Web("http://q")

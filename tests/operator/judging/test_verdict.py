@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
 from slipway_operator.judging.verdict import Tally, judge, log_evidence, passes
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import (
-    AnalysisSpec,
-    Finding,
-    Kind,
-    MetricSpec,
-    MinSamples,
-    Reading,
-    Verdict,
-    Veto,
-    without_floor,
-)
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, Veto, without_floor
+from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.005)
 TTFT = MetricSpec("ttft", event="Slower(ttft, stable.p95)", share=0.3, tolerate_ratio=1.25, latency=True)

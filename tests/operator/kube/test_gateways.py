@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from slipway_operator.kube.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
-from slipway_operator.model.observed import Gateway
+from slipway_operator.model.cluster.observed import Gateway
 from tests.support.told import as_told
 
 ROUTES = {

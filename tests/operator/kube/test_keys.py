@@ -8,8 +8,8 @@ import pytest
 from slipway_operator.kube.errors import Exists, Fenced, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.keys import AGAIN_AFTER_S, Keys
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.model import keys as model
-from slipway_operator.model.keys import PROPAGATION_S
+from slipway_operator.model.cluster import keys as model
+from slipway_operator.model.cluster.keys import PROPAGATION_S
 
 pytestmark = pytest.mark.attack_class(9, 19)
 

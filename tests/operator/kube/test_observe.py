@@ -7,7 +7,7 @@ import pytest
 from slipway_operator.kube.errors import NotFound, Refused, Unavailable
 from slipway_operator.kube.observe import analysis_templates
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES
-from slipway_operator.model.template import BUILT_IN, LLM_DEFAULT
+from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT
 
 METRIC = {"name": "errors", "event": "FirstAttemptError", "share": 1.0}
 

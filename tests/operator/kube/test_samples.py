@@ -15,7 +15,7 @@ from slipway_operator.kube.samples import (
     bounds,
     samples,
 )
-from slipway_operator.model.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 from tests.support.told import as_told
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}

@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model.autoscaling import Autoscaling, parse_autoscaling
+from slipway_operator.model.deployment.autoscaling import Autoscaling, parse_autoscaling
 
 OWNER = Owner("chat", "default", "u1")
 TARGET = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", "name": "chat"}

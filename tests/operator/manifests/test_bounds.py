@@ -10,9 +10,9 @@ import pytest
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pin import config_map
 from slipway_operator.manifests.workload import replica_set
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Engine, Model, PodInputs, Resources
-from slipway_operator.model.weights import Weights, parse
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.cluster.weights import Weights, parse
+from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v2.json"
 OWNER = Owner("chat", "default", "u1")

@@ -10,8 +10,8 @@ from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import claim_of, replica_set, server_args
-from slipway_operator.model.observed import Snapshot
-from slipway_operator.model.spec import Engine, KeyRef, Model, PodInputs, Resources
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v1.json"
 OWNER = Owner("chat", "default", "u1")

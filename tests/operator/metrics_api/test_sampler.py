@@ -15,7 +15,7 @@ from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
 from slipway_operator.metrics_api.sampler import ASKED_S, Sampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
-from slipway_operator.model.observed import Autoscaler, Observed, Pod, Workload
+from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, Workload
 from tests.support.told import as_told
 
 CHAT = ("default", "chat")

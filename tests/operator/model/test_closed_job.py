@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_operator.model.closed_job import closed, secrets_of
+from slipway_operator.model.analysis.closed_job import closed, secrets_of
 
 pytestmark = pytest.mark.attack_class(2, 14)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from slipway_operator.model.expression import DEEPEST, LONGEST, NotANumber, Unclear, check, holds
+from slipway_operator.model.analysis.expression import DEEPEST, LONGEST, NotANumber, Unclear, check, holds
 
 NAN, INF = math.nan, math.inf
 

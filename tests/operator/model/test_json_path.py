@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.json_path import LONGEST, Missing, Unreadable, check, pick
+from slipway_operator.model.analysis.json_path import LONGEST, Missing, Unreadable, check, pick
 
 ANSWER = {"data": {"items": [{"ok": True, "the name": "a"}, {"ok": False}], "n": 3, "x-y": 1}}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_operator.model import keys
-from slipway_operator.model.keys import MIN_ROTATION_S, PROPAGATION_S, Key, Unreadable
+from slipway_operator.model.cluster import keys
+from slipway_operator.model.cluster.keys import MIN_ROTATION_S, PROPAGATION_S, Key, Unreadable
 
 pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from slipway_operator.model import wire
-from slipway_operator.model.analysis import AnalysisSpec
-from slipway_operator.model.measuring import Header, Measure, SecretKey, arguments_in, filled
-from slipway_operator.model.template import parse
+from slipway_operator.model.analysis.measure import Header, Measure, SecretKey, arguments_in, filled
+from slipway_operator.model.analysis.spec import AnalysisSpec
+from slipway_operator.model.analysis.template import parse
 
 QUERY = {"prometheus": {"address": "http://prometheus:9090", "query": "up"}}
 RATE: dict[str, Any] = {"name": "rate", "provider": QUERY, "successCondition": "result[0] >= 1"}

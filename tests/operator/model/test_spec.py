@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.hook_state import HookType
-from slipway_operator.model.hooks import GATES, Hook
-from slipway_operator.model.spec import Invalid, KeyRef, Spec, inputs_to_dict, parse, parse_inputs
-from slipway_operator.model.strategy import Pause, SetScale, SetWeight, parse_duration_s
+from slipway_operator.model.deployment.hooks import GATES, Hook
+from slipway_operator.model.deployment.spec import Invalid, KeyRef, Spec, inputs_to_dict, parse, parse_inputs
+from slipway_operator.model.deployment.strategy import Pause, SetScale, SetWeight, parse_duration_s
 
 
 def read(**spec: Any) -> Spec | Invalid:

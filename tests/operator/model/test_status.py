@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.status import Phase, Status
-from slipway_operator.model import status as status_room
+from slipway_operator.model.deployment import status as status_room
 from tests.support.model_cluster import healthy, model
 
 

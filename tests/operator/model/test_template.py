@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway_operator.model.template import BUILT_IN, LLM_DEFAULT, found
+from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT, found
 
 
 @pytest.mark.parametrize(("name", "golden"), [("llm-default", "5a5b6aa3d0"), ("llm-shadow-drift", "12b4015382")])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slipway_operator.model.weights import Weights, parse, render, reported
+from slipway_operator.model.cluster.weights import Weights, parse, render, reported
 
 DIGEST, COMMIT = "sha256:" + "0a" * 32, "c" * 40
 

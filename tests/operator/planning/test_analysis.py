@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.planning.analysis import MOST_CHANGES, READ_S
-from slipway_operator.planning.counting import MOST_GONE
+from slipway_operator.planning.analysis.counting import MOST_GONE
+from slipway_operator.planning.analysis.runs import MOST_CHANGES, READ_S
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, healthy, model
 
 # Decides in about a minute at twenty requests a second: what is tested here is not how well it judges.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from slipway_operator.model.spec import Invalid, Spec, parse
-from slipway_operator.planning import argo
+from slipway_operator.model.deployment.spec import Invalid, Spec, parse
+from slipway_operator.planning.rollout import argo
 from tests.support.model_cluster import ModelCluster, cluster, healthy, model
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.status import Condition
-from slipway_operator.model import status as status_room
-from slipway_operator.model.observed import Autoscaler, ScalerCondition
-from slipway_operator.model.plan import Plan
+from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
+from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.model.deployment import status as status_room
 from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import SETTINGS, START, ModelCluster, healthy, model
 

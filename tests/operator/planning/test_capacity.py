@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway_operator.planning.canary import replicas_for, weight_carried
+from slipway_operator.planning.sizing.canary import replicas_for, weight_carried
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 STEPS = [{"setWeight": 10}, {"pause": {"duration": "5s"}}, {"setWeight": 50}, {"pause": {"duration": "5s"}}]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from slipway_operator.kube.pod_trouble import is_unschedulable, of_pod, of_replica_set
-from slipway_operator.model.observed import PodTrouble, Workload
-from slipway_operator.model.spec import Resources
-from slipway_operator.planning import causes, scheduling
-from slipway_operator.planning.causes import Cause
+from slipway_operator.model.cluster.observed import PodTrouble, Workload
+from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.planning.facts import causes, scheduling
+from slipway_operator.planning.facts.causes import Cause
 from tests.support.api_server import ROOT
 from tests.support.model_cluster import healthy, model
 

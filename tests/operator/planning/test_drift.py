@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import Outcome
-from slipway_operator.model.template import SHADOW_DRIFT
-from slipway_operator.planning import retrial
+from slipway_operator.model.analysis.template import SHADOW_DRIFT
+from slipway_operator.planning.analysis import retrial
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 STEPS: list[dict[str, Any]] = [

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.api.v1alpha1.measurements import MetricRun, Phase
-from slipway_operator.model.measuring import Answer
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRun, Phase
+from slipway_operator.model.analysis.measure import Answer
 from tests.operator.planning.test_analysis import BAD, QUICK, analysis, reasons, rows, run_of, told
 from tests.support.model_cluster import Crashed, ModelCluster, healthy, model
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.routes import HeaderMatch
-from slipway_operator.model.strategy import SetMirrorRoute, parse_strategy
+from slipway_operator.model.deployment.strategy import SetMirrorRoute, parse_strategy
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 MATCH = [{"headerName": "X-Team", "headerValue": {"prefix": "qa-"}}]

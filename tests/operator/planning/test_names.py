@@ -8,10 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_operator.api.v1alpha1.status import Condition, Phase
-from slipway_operator.model.names import Claim, Grants, Standing, Wish, decode, encode, grants, is_name, size_bytes
-from slipway_operator.model.observed import Observed
-from slipway_operator.planning import names
-from slipway_operator.planning.names import Rules, settle
+from slipway_operator.model.cluster.names import (
+    Claim,
+    Grants,
+    Standing,
+    Wish,
+    decode,
+    encode,
+    grants,
+    is_name,
+    size_bytes,
+)
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.planning.claims import (
+    FULL,
+    GRANTED,
+    INVALID,
+    MAX_BYTES,
+    MAX_RELEASED,
+    RESERVED,
+    TAKEN,
+    UNCLAIMED,
+    Rules,
+    settle,
+)
+from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_operator.planning.reporting import model_name
 from tests.support.model_cluster import ModelCluster, healthy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,7 +61,7 @@ def test_the_oldest_gets_a_free_name_and_keeps_it() -> None:
     older = wish("0/oldest", age=999)
     assert settle(first.claims, [young, old, older], Rules(DAY), after(1)).claims == first.claims
     assert not first.standings["z/late"].lost
-    assert first.standings["a/early"].reason == names.TAKEN
+    assert first.standings["a/early"].reason == TAKEN
     assert "belongs to z/late" in first.standings["a/early"].message
 
 
@@ -48,7 +70,7 @@ def test_a_name_is_kept_for_its_namespace_until_the_retention_is_over() -> None:
     claims = {"chat": Claim("a/chat", START)}
     gone = settle(claims, [other], Rules(DAY), after(10))
     assert gone.claims == {"chat": Claim("a/chat", START, after(10))}
-    assert gone.standings["b/chat"].reason == names.RESERVED
+    assert gone.standings["b/chat"].reason == RESERVED
     assert "until 2026-01-02T00:00:10Z" in gone.standings["b/chat"].message
     back = settle(gone.claims, [other, wish("a/chat")], Rules(DAY), after(DAY))
     assert back.claims == claims
@@ -63,35 +85,35 @@ def test_a_grant_moves_a_name_and_reserves_it() -> None:
     claims, both = {"chat": Claim("a/chat", START)}, [wish("a/chat", age=9), wish("b/chat")]
     moved = settle(claims, both, Rules(DAY, given_to_b), after(1))
     assert moved.claims == {"chat": Claim("b/chat", after(1))}
-    assert moved.standings["a/chat"].reason == names.GRANTED
+    assert moved.standings["a/chat"].reason == GRANTED
     assert "granted to namespace b, and belongs to b/chat" in moved.standings["a/chat"].message
     nobody = settle(claims, both[:1], Rules(DAY, given_to_b), after(1))
-    assert nobody.claims == {} and nobody.standings["a/chat"].reason == names.GRANTED
+    assert nobody.claims == {} and nobody.standings["a/chat"].reason == GRANTED
 
 
 @pytest.mark.attack_class(22)
 @pytest.mark.parametrize("name", ["a/chat", "/chat", "chat/", "../chat", "", "x" * 129, "chat\n", " chat", "a\0b"])
 def test_a_name_that_could_be_anothers_path_is_nobodys(name: str) -> None:
     settled = settle({}, [wish("b/chat", name)], Rules(DAY), START)
-    assert settled.claims == {} and settled.standings["b/chat"].reason == names.INVALID
+    assert settled.claims == {} and settled.standings["b/chat"].reason == INVALID
 
 
 @pytest.mark.attack_class(22)
 def test_creating_and_deleting_fills_nothing() -> None:
     """A namespace keeps few names that nobody has, and can take half of the room at most."""
     claims: dict[str, Claim] = {}
-    for n in range(3 * names.MAX_RELEASED):
+    for n in range(3 * MAX_RELEASED):
         claims = settle(claims, [wish("b/x", f"squat-{n}")], Rules(DAY), after(n)).claims
     released = [name for name, claim in claims.items() if claim.released_at]
-    assert len(released) == names.MAX_RELEASED
-    assert f"squat-{3 * names.MAX_RELEASED - 2}" in released  # the last ones
+    assert len(released) == MAX_RELEASED
+    assert f"squat-{3 * MAX_RELEASED - 2}" in released  # the last ones
 
     many = [wish(f"b/chat-{n}", f"{n}-" + "x" * 120, age=1) for n in range(5000)]
     full = settle({}, [*many, wish("a/chat")], Rules(DAY), START)
-    assert sum(size_bytes(name, claim) for name, claim in full.claims.items()) <= names.MAX_BYTES
+    assert sum(size_bytes(name, claim) for name, claim in full.claims.items()) <= MAX_BYTES
     assert full.claims["chat"].owner == "a/chat"
-    assert {one.reason for one in full.standings.values()} == {"", names.FULL}
-    assert len(encode(full.claims).encode()) <= names.MAX_BYTES
+    assert {one.reason for one in full.standings.values()} == {"", FULL}
+    assert len(encode(full.claims).encode()) <= MAX_BYTES
 
 
 def test_the_grant_that_says_most_counts() -> None:
@@ -210,21 +232,21 @@ def test_no_name_has_a_slash(text: str) -> None:
 
 
 def test_the_condition_is_there_while_there_is_a_conflict() -> None:
-    lost = Standing("b/chat", "chat", names.TAKEN, "why")
-    (told,) = names.condition(lost, (), START)
-    assert (told.type, told.status, told.reason, told.message) == ("NameConflict", "True", names.TAKEN, "why")
-    assert names.condition(None, (told,), START) == [told]  # not settled yet: what was said before
-    assert names.condition(Standing("b/chat", "chat"), (told,), START) == []
-    (unclear,) = names.condition(Standing("b/chat", "chat", names.UNCLAIMED, "why", known=False), (), START)
+    lost = Standing("b/chat", "chat", TAKEN, "why")
+    (told,) = model_name.condition(lost, (), START)
+    assert (told.type, told.status, told.reason, told.message) == ("NameConflict", "True", TAKEN, "why")
+    assert model_name.condition(None, (told,), START) == [told]  # not settled yet: what was said before
+    assert model_name.condition(Standing("b/chat", "chat"), (told,), START) == []
+    (unclear,) = model_name.condition(Standing("b/chat", "chat", UNCLAIMED, "why", known=False), (), START)
     assert unclear.status == "Unknown"
 
 
 def test_each_change_of_a_conflict_is_one_event() -> None:
     def told(*found: Condition) -> list[tuple[str, str]]:
-        return [(event.type, event.reason) for event in names.news(before, found)]
+        return [(event.type, event.reason) for event in model_name.news(before, found)]
 
     def one(message: str) -> Condition:
-        return Condition(names.CONDITION, "True", names.TAKEN, message, START)
+        return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
 
     before: tuple[Condition, ...] = ()
     assert told() == [] and told(one("x")) == [("Warning", "NameConflict")]
@@ -235,7 +257,7 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
 
 # --- in the status of a ModelDeployment -------------------------------------------------------------------------------
 
-LOST = Standing("b/chat", "chat", names.TAKEN, "clients reach this model as b/chat only: it belongs to a/chat")
+LOST = Standing("b/chat", "chat", TAKEN, "clients reach this model as b/chat only: it belongs to a/chat")
 
 
 class Town(ModelCluster):
@@ -274,7 +296,7 @@ def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
     """S2: it said Healthy, and that requests are served."""
     world = settled(LOST)
     status = world.parsed()
-    assert (status.phase, status.reason, status.model) == (Phase.DEGRADED, names.TAKEN, "b/chat")
+    assert (status.phase, status.reason, status.model) == (Phase.DEGRADED, TAKEN, "b/chat")
     assert status.message.endswith(f"; {LOST.message}")
     assert ready(world) == "requests for b/chat are served"
     assert told(world) == ["NameConflict"]
@@ -284,15 +306,15 @@ def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
     assert status.traffic and world.parsed().traffic == status.traffic  # pods and weights are not concerned
     status = said(world, Standing("b/chat", "chat")).parsed()
     assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, None, "chat")
-    assert not [item for item in status.conditions if item.type == names.CONDITION]
+    assert not [item for item in status.conditions if item.type == NAME_CONFLICT]
     assert told(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
 
 
 def test_what_cannot_be_said_is_unknown_and_no_outage() -> None:
-    world = settled(Standing("b/chat", "chat", names.UNCLAIMED, "no right to", known=False))
+    world = settled(Standing("b/chat", "chat", UNCLAIMED, "no right to", known=False))
     status = world.parsed()
-    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, names.UNCLAIMED, "chat")
-    (shown,) = [item for item in status.conditions if item.type == names.CONDITION]
+    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, UNCLAIMED, "chat")
+    (shown,) = [item for item in status.conditions if item.type == NAME_CONFLICT]
     assert (shown.status, shown.message) == ("Unknown", "no right to")
 
 

@@ -1,6 +1,6 @@
 """Events about pods, weights and drains: once per change, and never a false one."""
 
-from slipway_operator.model.plan import Event
+from slipway_operator.model.cluster.plan import Event
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 CANARY = {"steps": [{"setWeight": 50}, {"pause": {}}], "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import Outcome
-from slipway_operator.model.analysis import Finding
-from slipway_operator.planning import retrial
+from slipway_operator.model.analysis.verdict import Finding
+from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing, run_of, step
 from tests.operator.planning.test_blue_green import analysed
 from tests.support.model_cluster import ModelCluster

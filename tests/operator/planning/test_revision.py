@@ -1,7 +1,7 @@
 """Identity of revisions: golden hashes that no release may change."""
 
-from slipway_operator.model.spec import Invalid, Spec, inputs_to_dict, parse, parse_inputs
-from slipway_operator.planning.revision import revision_hash
+from slipway_operator.model.deployment.spec import Invalid, Spec, inputs_to_dict, parse, parse_inputs
+from slipway_operator.planning.facts.revision import revision_hash
 
 
 def inputs_of(spec: dict[str, object]) -> Spec:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from slipway_operator.api.v1alpha1.status import State
-from slipway_operator.model.status import render
+from slipway_operator.model.deployment.status import render
 from slipway_operator.planning.plan import plan
-from slipway_operator.planning.rollout import TABLE
+from slipway_operator.planning.rollout.table import TABLE
 from tests.support.model_cluster import SETTINGS, ModelCluster, ModelGateway, cluster, healthy, model
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.observed import Gateway, Observed, Service
+from slipway_operator.model.cluster.observed import Gateway, Observed, Service
 from tests.support.model_cluster import ModelCluster, cluster, healthy
 
 
@@ -69,7 +69,21 @@ def test_what_is_no_reason_to_say_so(services: tuple[Service, ...]) -> None:
 
 def test_no_gateway_sees_a_pod_that_is_said_to_be_ready() -> None:
     world = measured(Service(unserved_s=5.5), Service(unserved_s=5.0))
+    world.pass_time(5)
+    world.reconcile()
     assert ready(world) == ("Degraded", "False", "NoEndpoints")
+
+
+def test_gateways_have_a_moment_to_learn_of_the_first_pod() -> None:
+    """They count from the route on: for as long as the first pod loaded its model, nothing was wrong."""
+    world = measured(Service(unserved_s=60.0), Service(unserved_s=60.0))
+    assert ready(world) == ("Healthy", "True", "Serving")
+    world.pass_time(6)
+    world.reconcile()
+    assert ready(world) == ("Degraded", "False", "NoEndpoints")
+    world.measures = (WELL, WELL)
+    world.reconcile()
+    assert ready(world) == ("Healthy", "True", "Serving")
 
 
 def test_until_then_it_is_looked_at_again() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.sleep import Sleep, SleepState
+from slipway_operator.api.v1alpha1.status import Sleep, SleepState
 from tests.support.model_cluster import START, ModelCluster, ModelGateway, healthy, model
 
 IDLE_S = 8

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Moment
-from slipway_operator.planning.trace import MOST_MOMENTS, MOST_READINGS, counts_at, noted, readings
+from slipway_operator.planning.analysis.trace import MOST_MOMENTS, MOST_READINGS, counts_at, noted, readings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("errors", "ttft")

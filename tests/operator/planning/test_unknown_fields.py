@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_operator.model import last_applied
-from slipway_operator.model import status as status_room
-from slipway_operator.model.spec_fields import FIELDS
-from slipway_operator.planning import unknown_fields
+from slipway_operator.model.deployment import last_applied
+from slipway_operator.model.deployment import status as status_room
+from slipway_operator.model.deployment.spec_fields import FIELDS
 from slipway_operator.planning.plan import plan
+from slipway_operator.planning.reporting import unknown_fields
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy
 
 pytestmark = pytest.mark.finding("S15")

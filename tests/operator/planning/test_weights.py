@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slipway_operator.model.observed import Observed, Pod, Snapshot, Workload
-from slipway_operator.model.plan import Evict, Pin
-from slipway_operator.model.spec import Model, PodInputs, Resources
-from slipway_operator.model.weights import Weights
-from slipway_operator.planning import causes, weights
-from slipway_operator.planning.revision import same_weights
+from slipway_operator.model.cluster.observed import Observed, Pod, Snapshot, Workload
+from slipway_operator.model.cluster.plan import Evict, Pin
+from slipway_operator.model.cluster.weights import Weights
+from slipway_operator.model.deployment.spec import Model, PodInputs, Resources
+from slipway_operator.planning.facts import causes, weights
+from slipway_operator.planning.facts.revision import same_weights
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 FIRST, SECOND = Weights("sha256:" + "1" * 64, "a" * 40), Weights("sha256:" + "2" * 64, "b" * 40)

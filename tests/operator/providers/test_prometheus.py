@@ -6,7 +6,7 @@ import math
 import pytest
 from aiohttp import web
 
-from slipway_operator.model.measuring import Measure, Prometheus, Question
+from slipway_operator.model.analysis.measure import Measure, Prometheus, Question
 from slipway_operator.outbound.addresses import Policy
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.providers.ask import BODY_LIMIT_BYTES, Providers

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipway_operator.model.measuring import Answer, Job, Measure, Question, Web
+from slipway_operator.model.analysis.measure import Answer, Job, Measure, Question, Web
 from slipway_operator.providers import runner as runner_room
 from slipway_operator.providers.runner import MeasurementRunner
 

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.errors import Refused, Unavailable
-from slipway_operator.model.measuring import Header, Measure, Question, SecretKey, Web
+from slipway_operator.model.analysis.measure import Header, Measure, Question, SecretKey, Web
 
 TOKEN = Header("Authorization", secret=SecretKey("token", "bearer"))
 

@@ -14,7 +14,9 @@ import openai
 import pytest
 from openai.types import Completion
 
-from ..process import ServerProcess, get, post, until
+from testkit.until import until
+
+from ..process import ServerProcess, get, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -201,8 +203,8 @@ def test_clients_that_leave_free_their_slots(server: ServerProcess) -> None:
         until(lambda: server.running() == 12, "twelve running requests")
         for connection in connections:
             connection.close()
-        until(lambda: server.running() == 0, "free slots", 10)
-        until(lambda before=before: server.metric(cancelled) == before + 12, "twelve cancelled requests", 10)
+        until(lambda: server.running() == 0, "free slots")
+        until(lambda before=before: server.metric(cancelled) == before + 12, "twelve cancelled requests")
     assert server.metric("vllm:kv_cache_usage_perc") == 0
     assert post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 2})[0] == 200
 

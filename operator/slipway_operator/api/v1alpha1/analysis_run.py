@@ -8,7 +8,72 @@ from pydantic import Field
 
 from slipway_operator.api.markers import AnyText, AtMost, SchemaOf
 from slipway_operator.api.types import Int32, Int64, Time, strict
-from slipway_operator.api.v1alpha1.measurements import MetricRun
+
+
+class Phase(StrEnum):
+    """What became of a measurement, and of a metric."""
+
+    RUNNING = "Running"
+    SUCCESSFUL = "Successful"
+    FAILED = "Failed"
+    INCONCLUSIVE = "Inconclusive"
+    ERROR = "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement.
+
+    One measurement that was taken.
+    """
+
+    at: Time
+    """When its answer was written down."""
+    phase: Annotated[Phase, AnyText()]
+    """Successful, Failed, Inconclusive or Error."""
+    value: str = ""
+    """What was answered."""
+    message: str = ""
+    """Why it is not good."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRun:
+    """One metric.
+
+    All that an analysis remembers of a metric with a provider.
+    """
+
+    name: str
+    """Its name."""
+    phase: Annotated[Phase, AnyText()] = Phase.RUNNING
+    """Running, Successful, Failed, Inconclusive or Error."""
+    successful: Int64 = 0
+    """Good measurements."""
+    failed: Int64 = 0
+    """Failed ones."""
+    inconclusive: Int64 = 0
+    """Inconclusive ones."""
+    error: Int64 = 0
+    """Errors."""
+    consecutive_success: Int64 = 0
+    """Good ones since the last that was not."""
+    consecutive_error: Int64 = 0
+    """Errors since the last that was none."""
+    measurements: Annotated[tuple[Measurement, ...], AtMost(10)] = ()
+    """The last ones, newest last."""
+    message: str = ""
+    """Why it ended as it did."""
+
+    @property
+    def count(self) -> int:
+        """Measurements that were no errors."""
+        return self.successful + self.failed + self.inconclusive
+
+    @property
+    def taken(self) -> int:
+        """All measurements."""
+        return self.count + self.error
 
 
 class Outcome(StrEnum):
@@ -152,7 +217,7 @@ class Threshold:
 class Moment:
     """One epoch as it was counted at one reading.
 
-    What an epoch had counted at one reading, four for each metric as in `Seen`; see planning/trace.py.
+    What an epoch had counted at one reading, four for each metric as in `Seen`; see planning/analysis/trace.py.
     """
 
     seconds: Int64

@@ -1,6 +1,6 @@
 """The status of a ModelDeployment: the complete memory of the operator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,43 @@ from slipway_operator.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookState
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.sleep import Sleep
+
+MAX_WAKES = 5
+
+
+class SleepState(StrEnum):
+    """Whether a deployment that may sleep has pods."""
+
+    AWAKE = "Awake"
+    FALLING_ASLEEP = "FallingAsleep"  # gateways are told to hold what comes; the pods are still there
+    ASLEEP = "Asleep"  # every gateway holds, and none has a request; no pods
+    WAKING = "Waking"  # pods come up for a request that waits
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Of a deployment that may go without pods.
+
+    Where it is, since when, and how long the last wakes took.
+    """
+
+    state: SleepState
+    """FallingAsleep: gateways are told to hold what comes, and the pods are still there. Asleep: no pods. Waking:
+    pods come up."""
+    since: Time
+    """When that began."""
+    wake_seconds: Annotated[tuple[Annotated[Int32, Field(description="Of one wake.")], ...], AtMost(5)] = ()
+    """How long the last wakes took, from the request to the first ready pod, the newest last."""
+
+    def to(self, state: SleepState, now: datetime) -> "Sleep":
+        """The next state; a wake that ends is remembered."""
+        took = (max(1, round((now - self.since).total_seconds())),) if self.state is SleepState.WAKING else ()
+        return replace(self, state=state, since=now, wake_seconds=(*self.wake_seconds, *took)[-MAX_WAKES:])
+
+    @property
+    def expected_s(self) -> int | None:
+        """How long a wake takes: the median of the last ones; None before the first."""
+        return sorted(self.wake_seconds)[len(self.wake_seconds) // 2] if self.wake_seconds else None
 
 
 class State(StrEnum):
@@ -41,7 +77,7 @@ class Phase(StrEnum):
 
 
 class Mode(StrEnum):
-    """Within how many pods a rollout goes on; see planning/capacity.py."""
+    """Within how many pods a rollout goes on; see planning/sizing/capacity.py."""
 
     SURGE = "Surge"
     REPLACE = "Replace"
@@ -295,7 +331,7 @@ class Status:
 class PatchedStatus(Status):
     """What the operator observed and decided. Written by the operator alone.
 
-    But for two patches, which `planning.argo` reads: the operator itself never writes them.
+    But for two patches, which `planning.rollout.argo` reads: the operator itself never writes them.
     """
 
     abort: bool | None = None

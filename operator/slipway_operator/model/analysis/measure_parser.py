@@ -1,0 +1,136 @@
+"""From a metric with a provider, as a user wrote it, to a Measure; what makes no sense is said in a sentence."""
+
+from collections.abc import Iterable
+
+from slipway_operator.api.v1alpha1 import provider
+from slipway_operator.api.v1alpha1.analysis_template import Metric
+from slipway_operator.api.v1alpha1.provider import Provider
+from slipway_operator.model.analysis import expression, json_path
+from slipway_operator.model.analysis.closed_job import closed
+from slipway_operator.model.analysis.measure import (
+    DEFAULT_ERROR_LIMIT,
+    LEAST_INTERVAL_S,
+    Argument,
+    Header,
+    Job,
+    Measure,
+    Prometheus,
+    SecretKey,
+    Web,
+    arguments_in,
+)
+from slipway_operator.model.deployment.strategy import parse_duration_s
+
+PROVIDERS = ("prometheus", "web", "job")
+
+
+def measure(metric: Metric, asked: Provider) -> Measure:
+    """A metric that has a provider.
+
+    Raises:
+        ValueError: when it makes no sense; in words for the author of the template.
+    """
+    who = f"metric {metric.name!r}:"
+    given = [*(name for name in PROVIDERS if getattr(asked, name)), *(asked.model_extra or ())]
+    if len(given) != 1 or given[0] not in PROVIDERS:
+        raise ValueError(f"{who} provider is exactly one of {', '.join(PROVIDERS)}, not {', '.join(given) or 'none'}")
+    made = Measure(
+        name=metric.name,
+        prometheus=_prometheus(asked.prometheus) if asked.prometheus else None,
+        web=_web(asked.web) if asked.web else None,
+        job=_job(asked.job, who) if asked.job else None,
+        success=metric.success_condition or "",
+        failure=metric.failure_condition or "",
+        interval_s=None if metric.interval is None else parse_duration_s(metric.interval),
+        initial_delay_s=0 if metric.initial_delay is None else parse_duration_s(metric.initial_delay),
+        asked_count=metric.count,
+        failure_limit=metric.failure_limit or 0,
+        inconclusive_limit=metric.inconclusive_limit or 0,
+        error_limit=DEFAULT_ERROR_LIMIT if metric.consecutive_error_limit is None else metric.consecutive_error_limit,
+        success_limit=metric.consecutive_success_limit or 0,
+        dry_run=bool(metric.dry_run),
+    )
+    _check(made, who)
+    return made
+
+
+def check_arguments(metrics: Iterable[Measure], arguments: Iterable[Argument]) -> None:
+    """Every `{{args.NAME}}` names one of them.
+
+    Raises:
+        ValueError: when one does not.
+    """
+    known = {argument.name for argument in arguments}
+    for metric in metrics:
+        for name in arguments_in(metric):
+            if name not in known:
+                raise ValueError(f"metric {metric.name!r}: {{{{args.{name}}}}} is not among spec.args: add it there")
+
+
+def _check(metric: Measure, who: str) -> None:
+    conditions = [text for text in (metric.success, metric.failure) if text]
+    if metric.job and conditions:
+        raise ValueError(f"{who} a job succeeds or fails by itself: remove successCondition and failureCondition")
+    if not metric.job and not conditions:
+        raise ValueError(f"{who} nothing says what is good: write successCondition, failureCondition or both")
+    if metric.interval_s is not None and metric.interval_s < LEAST_INTERVAL_S:
+        raise ValueError(f"{who} interval is {metric.interval_s} s; it must be {LEAST_INTERVAL_S} s or longer")
+    if metric.interval_s is None and (metric.asked_count or 1) > 1:
+        raise ValueError(f"{who} count is {metric.asked_count} and there is no interval: write how long is between two")
+    if metric.count is not None and metric.count <= max(metric.failure_limit, metric.inconclusive_limit):
+        raise ValueError(f"{who} count is {metric.count}, which failureLimit or inconclusiveLimit can never exceed")
+    try:
+        for text in conditions:
+            # With arguments in it, it is read when they are known.
+            if not any(arguments_in(text)):
+                expression.check(text)
+        if metric.web:
+            json_path.check(metric.web.json_path)
+    except ValueError as error:
+        raise ValueError(f"{who} {error}") from error
+
+
+def _job(asked: provider.JobProvider, who: str) -> Job:
+    try:
+        return Job(closed(asked.spec))
+    except ValueError as error:
+        raise ValueError(f"{who} {error}") from error
+
+
+def _prometheus(asked: provider.Prometheus) -> Prometheus:
+    return Prometheus(asked.address, asked.query, tuple(map(_header, asked.headers)), asked.timeout)
+
+
+def _web(asked: provider.Web) -> Web:
+    return Web(
+        url=asked.url,
+        method=asked.method,
+        headers=tuple(map(_header, asked.headers)),
+        body=asked.body or "",
+        json_path=asked.json_path or "",
+        timeout_s=asked.timeout_seconds,
+        insecure=bool(asked.insecure),
+    )
+
+
+def _header(header: provider.Header) -> Header:
+    if header.value_from:
+        reference = header.value_from.secret_key_ref
+        return Header(header.key, secret=SecretKey(reference.name, reference.key))
+    return Header(header.key, header.value or "")
+
+
+def argument(given: provider.Argument) -> Argument:
+    """An argument with its value, or with where that comes from.
+
+    Raises:
+        ValueError: when it has neither.
+    """
+    source = given.value_from
+    field = source.field_ref.field_path if source and source.field_ref else None
+    found = (source.pod_template_hash_value if source else None) or field
+    if given.value is None and found is None:
+        raise ValueError(
+            f"argument {given.name!r} has no value: write value, or valueFrom with podTemplateHashValue or fieldRef"
+        )
+    return Argument(given.name, given.value, found or "")

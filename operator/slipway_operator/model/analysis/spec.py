@@ -1,0 +1,127 @@
+"""An AnalysisTemplate in its decided form: error rates, compared metrics, vetoes, metrics with a provider."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from slipway_operator.model.analysis.measure import Argument, Measure
+
+
+class OnInconclusive(StrEnum):
+    """What a rollout does when the time for a verdict is over."""
+
+    PAUSE = "Pause"
+    CONTINUE = "Continue"
+    ABORT = "Abort"
+
+
+class Kind(StrEnum):
+    """How a metric's events come about."""
+
+    BAD_EVENT = "BadEvent"  # of requests that were split at random
+    PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts that canary and a second stable pod answered too
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric of an AnalysisTemplate.
+
+    Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up nor while canary's
+    pods have more to do than stable's, and pass nobody who has. `dry_run` metrics are shown and decide nothing.
+
+    Raises:
+        ValueError: in words for the author of the template.
+    """
+
+    name: str
+    event: str = ""
+    kind: Kind = Kind.BAD_EVENT
+    share: float = 0.0
+    tolerate_ratio: float = 1.0
+    max_ratio: float = 2.0
+    ok_below: float | None = None
+    latency: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        who = f"metric {self.name!r}:"
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"{who} share is {self.share:g}; it is a part of falseRollbackRate, between 0 and 1")
+        if not self.dry_run and self.share == 0:
+            raise ValueError(f"{who} share is missing; give it a part of falseRollbackRate, or set dryRun: true")
+        if not 0 < self.tolerate_ratio < self.max_ratio:
+            raise ValueError(
+                f"{who} tolerateRatio is {self.tolerate_ratio:g} and maxRatio {self.max_ratio:g}; "
+                "tolerateRatio must be above 0 and below maxRatio"
+            )
+        if self.ok_below is not None and not 0 < self.ok_below < 1:
+            raise ValueError(f"{who} okBelow is {self.ok_below:g}; it is a rate of bad events, between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """A symptom that rejects a canary at once, when the canary shows `limit` of it and stable does not."""
+
+    name: str
+    limit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MinSamples:
+    """What a canary must have seen before it can pass. None of it delays a rejection."""
+
+    canary_requests: int = 300
+    warmup_seconds: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisSpec:
+    """An AnalysisTemplate: error rates that are promised for the whole rollout, and the metrics.
+
+    Raises:
+        ValueError: in words for the author of the template.
+    """
+
+    metrics: tuple[MetricSpec, ...]
+    false_rollback_rate: float = 0.01
+    false_promote_rate: float = 0.05
+    on_inconclusive: OnInconclusive = OnInconclusive.PAUSE
+    min_samples: MinSamples = field(default_factory=MinSamples)
+    vetoes: tuple[Veto, ...] = ()
+    stale_seconds: int = 60
+    max_load_difference: float = 0.25
+    measured: tuple[Measure, ...] = ()  # metrics with a provider: thresholds, which no error rate covers
+    arguments: tuple[Argument, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, rate in (
+            ("falseRollbackRate", self.false_rollback_rate),
+            ("falsePromoteRate", self.false_promote_rate),
+        ):
+            if not 0 < rate < 1:
+                raise ValueError(f"{name} is {rate:g}; it must be above 0 and below 1, such as 0.01")
+        names = [*(metric.name for metric in self.metrics), *(metric.name for metric in self.measured)]
+        if len(set(names)) < len(names):
+            raise ValueError("two metrics have the same name; name each once")
+        if not self.gating and all(metric.dry_run for metric in self.measured):
+            raise ValueError("no metric decides anything; give at least one a share and no dryRun")
+        shares = sum(metric.share for metric in self.gating)
+        # 0.1 ten times is not 1 in binary.
+        if shares > 1 + 1e-9:
+            raise ValueError(f"the shares of the metrics add up to {shares:g}; they must not exceed 1")
+
+    @property
+    def gating(self) -> tuple[MetricSpec, ...]:
+        """Compared metrics that decide."""
+        return tuple(metric for metric in self.metrics if not metric.dry_run)
+
+    @property
+    def compares_mirrored(self) -> bool:
+        """Whether a metric compares mirrored prompts, which are counted at any weight."""
+        return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
+
+
+def without_floor(metric: str) -> str:
+    """The name under which a metric's mirrored prompts are counted that no second stable pod answered."""
+    return f"{metric}/no-floor"

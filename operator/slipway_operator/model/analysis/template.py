@@ -1,0 +1,189 @@
+"""AnalysisTemplates: from what a user wrote to an AnalysisSpec, and the one that needs no object."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1 import analysis_template as api
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, Metric
+from slipway_operator.model import wire
+from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
+
+Json = Mapping[str, Any]
+
+# Events that a gateway counts on first attempts, by the name that it counts them under.
+BAD_EVENTS = {
+    "FirstAttemptError": "errors",
+    "EmptyAnswer": "empty",
+    "TruncatedAnswer": "truncated",
+    "RepetitiveAnswer": "repetition",
+    "NonFiniteLogits": "non_finite",
+    "InvalidJSON": "invalid_json",
+    "HungAnswer": "hung",
+}
+# What is compared of mirrored requests, by the name that gateways count it under: kind PairedDrift.
+DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
+# What a run remembers is of this kind: another number begins every run anew, as another template does.
+COUNTED = 3
+KEPT = 256  # parsed templates
+_SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
+POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
+# What each veto counts, for people.
+UNITS = {
+    POD_CRASH_LOOP: "restarts",
+    CANARY_CUT_OFF: "gateways that send it nothing more",
+    CANARY_UNAVAILABLE: "minutes without a ready pod",
+}
+VETOES = tuple(UNITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """That a latency of this kind is above a quantile of stable's."""
+
+    kind: str  # ttft | itl | e2e
+    quantile: float
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template as it was found: what it asks for, or why it cannot be used."""
+
+    spec: AnalysisSpec | None = None
+    problem: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        """Identity of what it says, and of what the counts mean; an analysis asks for it in every reconcile."""
+        return hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
+
+
+def slower(event: str) -> Slower | None:
+    """The latency that an event is about; None for an event that is counted as such."""
+    match = _SLOWER.fullmatch(event)
+    return Slower(match[1], int(match[2]) / 100) if match else None
+
+
+def parse(name: str, spec: Json) -> Template:
+    """Read the spec of an AnalysisTemplate; one that makes no sense becomes its problem, never an exception."""
+    try:
+        return Template(_parsed(encoded(spec)))
+    except ValueError as error:
+        return Template(problem=f"AnalysisTemplate {name!r}: {error}")
+
+
+@lru_cache(KEPT)
+def _parsed(written: bytes) -> AnalysisSpec:
+    """By what is written: many analyses name the same few, in each reconcile."""
+    return _analysis(read(AnalysisTemplateSpec, written, "spec"))
+
+
+def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
+    measured = tuple(measure(metric, metric.provider) for metric in spec.metrics if metric.provider)
+    arguments = tuple(map(argument, spec.args))
+    for metric in spec.metrics:
+        _check_kind(metric)
+    check_arguments(measured, arguments)
+    return AnalysisSpec(
+        metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
+        false_rollback_rate=spec.false_rollback_rate,
+        false_promote_rate=spec.false_promote_rate,
+        on_inconclusive=OnInconclusive(spec.on_inconclusive),
+        min_samples=MinSamples(spec.min_samples.canary_requests, spec.min_samples.warmup_seconds),
+        vetoes=tuple(map(_veto, spec.vetoes)),
+        stale_seconds=spec.stale_seconds,
+        max_load_difference=spec.max_load_difference,
+        measured=measured,
+        arguments=arguments,
+    )
+
+
+def _check_kind(metric: Metric) -> None:
+    if metric.provider and metric.event is not None:
+        raise ValueError(f"metric {metric.name!r}: it has an event and a provider; remove one of them")
+    if metric.kind is not None and (metric.kind == "Threshold") != bool(metric.provider):
+        raise ValueError(f"metric {metric.name!r}: kind Threshold goes with a provider, any other with an event")
+
+
+def _metric(metric: Metric) -> MetricSpec:
+    event = metric.event or ""
+    kind = _kind(metric, event)
+    if kind is Kind.BAD_EVENT and event not in BAD_EVENTS and slower(event) is None:
+        known = ", ".join(BAD_EVENTS)
+        raise ValueError(
+            f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
+        )
+    return MetricSpec(
+        name=metric.name,
+        event=event,
+        kind=kind,
+        share=metric.share or 0.0,
+        tolerate_ratio=metric.tolerate_ratio,
+        max_ratio=metric.max_ratio,
+        ok_below=metric.ok_below,
+        latency=slower(event) is not None,
+        dry_run=bool(metric.dry_run),
+    )
+
+
+def _kind(metric: Metric, event: str) -> Kind:
+    """How a metric without a provider decides: known from its event, and as written where kind is written."""
+    kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
+    if kind not in (None, *Kind):
+        raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
+    if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts:
+        raise ValueError(f"metric {metric.name!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
+    return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
+
+
+def _veto(veto: api.Veto) -> Veto:
+    if veto.name not in VETOES:
+        raise ValueError(f"veto {veto.name!r} is not available; write one of {', '.join(VETOES)}")
+    return Veto(veto.name, float(veto.limit))
+
+
+# What LLM servers are judged by when nobody says otherwise. How long an answer takes depends on how long it is, so e2e
+# is shown and decides nothing.
+LLM_DEFAULT: Json = {
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.3, "okBelow": 0.005},
+        {"name": "ttft", "event": "Slower(ttft, stable.p95)", "share": 0.15, "tolerateRatio": 1.25, "maxRatio": 2.0},
+        {"name": "itl", "event": "Slower(itl, stable.p95)", "share": 0.15, "tolerateRatio": 1.25, "maxRatio": 2.0},
+        {"name": "e2e", "event": "Slower(e2e, stable.p95)", "tolerateRatio": 1.25, "maxRatio": 2.0, "dryRun": True},
+        {"name": "empty", "event": "EmptyAnswer", "share": 0.1, "okBelow": 0.005},
+        {"name": "truncated", "event": "TruncatedAnswer", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
+        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.05, "tolerateRatio": 1.25, "okBelow": 0.01},
+        {"name": "non-finite", "event": "NonFiniteLogits", "share": 0.05, "okBelow": 0.005},
+        {"name": "invalid-json", "event": "InvalidJSON", "share": 0.1, "tolerateRatio": 1.25, "okBelow": 0.01},
+    ],
+    "vetoes": [
+        {"name": POD_CRASH_LOOP, "limit": 3},
+        {"name": CANARY_CUT_OFF, "limit": 1},
+        {"name": CANARY_UNAVAILABLE, "limit": 5},
+    ],
+}
+# For mirrored requests at any weight, 0 too. Not each one can be scored: TokensFlip is shown and decides nothing.
+SHADOW_DRIFT: Json = {
+    "minSamples": {"canaryRequests": 100, "warmupSeconds": 0},
+    "metrics": [
+        {"name": "drift", "kind": "PairedDrift", "event": "AnswerDiffers", "share": 1.0, "okBelow": 0.05},
+        {"name": "flips", "kind": "PairedDrift", "event": "TokensFlip", "dryRun": True},
+    ],
+    "vetoes": [{"name": POD_CRASH_LOOP, "limit": 3}, {"name": CANARY_CUT_OFF, "limit": 1}],
+}
+_BUILT_IN = {"llm-default": LLM_DEFAULT, "llm-shadow-drift": SHADOW_DRIFT}
+BUILT_IN: Mapping[str, Template] = {name: parse(name, spec) for name, spec in _BUILT_IN.items()}
+
+
+def found(name: str, spec: Json | None) -> Template:
+    """The template of this name: `spec` of the object, else the built-in one, else the problem."""
+    if spec is not None:
+        return parse(name, spec)
+    missing = f"AnalysisTemplate {name!r} does not exist in this namespace: create it, or write llm-default"
+    return BUILT_IN.get(name) or Template(problem=missing)

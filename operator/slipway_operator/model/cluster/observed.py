@@ -1,0 +1,178 @@
+"""What the cluster looked like when a reconcile began."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from slipway_operator.model.analysis.measure import Answer
+from slipway_operator.model.analysis.template import Template
+from slipway_operator.model.cluster.names import Standing
+from slipway_operator.model.cluster.samples import Sample
+from slipway_operator.model.cluster.weights import Weights
+from slipway_operator.model.deployment.hooks import HookAnswer
+from slipway_operator.model.deployment.spec import PodInputs
+
+# Words of PodTrouble.reason that decisions know; the others are whatever Kubernetes says.
+CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
+WEIGHTS_DIFFER = "WeightsDiffer"
+
+
+@dataclass(frozen=True, slots=True)
+class PodTrouble:
+    """Why a pod is not ready, or could not be made, in Kubernetes' own words."""
+
+    pod: str  # its name; of its ReplicaSet where there is no pod
+    reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, FailedCreate, ...
+    message: str
+    exit_code: int | None = None  # of the container that ended
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The immutable record of a revision: a ControllerRevision."""
+
+    revision: str
+    ordinal: int  # grows with each new revision of the ModelDeployment
+    inputs: PodInputs
+    image: str  # the server image in force when the revision was made; operator upgrades do not change it
+    drain_timeout_s: int
+    template_version: int  # which rendering of the pod the revision was made with
+    weights: Weights | None = None  # what its first pod loaded, and every other one must
+    name: str = ""  # of the ControllerRevision
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of a revision."""
+
+    name: str
+    created_at: datetime
+    ready: bool
+    restarts: int = 0  # of its containers
+    address: str = ""  # its IP, once it has one
+    weights: Weights | None = None  # what it says that it loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A revision's ReplicaSet."""
+
+    revision: str
+    desired: int  # its spec.replicas
+    replicas: int  # pods that exist
+    ready: int  # pods that are ready
+    troubles: tuple[PodTrouble, ...] = ()
+    unschedulable: int = 0  # pods that no node takes
+    pods: tuple[Pod, ...] = ()  # those that live, oldest first
+    stuck_deleting: bool = False  # it has a deletionTimestamp
+    name: str = ""  # of the ReplicaSet
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An object with the labels of a revision of ours."""
+
+    api_version: str
+    kind: str
+    name: str
+    revision: str
+    controller: str = ""  # kind and name of somebody else that controls it; empty where it is ours
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What became of requests for one ModelDeployment at one gateway in the last 10 to 20 seconds."""
+
+    answered: int = 0  # a server began an answer below 500
+    refused: int = 0  # clients got a 5xx
+    last: str = ""  # outcome of the last one that was refused
+    unserved_s: float | None = None  # for how long no listed revision has had an endpoint there; None: one has
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway pod as it answered `/internal/routes`."""
+
+    name: str
+    ready: bool  # its endpoint is ready: new requests may reach it
+    reachable: bool  # it answered
+    generation: int | None = None  # of this ModelDeployment's route; None when it has none
+    inflight: dict[str, int] = field(default_factory=dict)  # requests in progress, by revision
+    incarnation: str = ""  # another one after each start of its process; empty when it does not say
+    cut_off: str = ""  # the revision that this gateway alone sends nothing to, for it fails hard
+    bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
+    samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
+    gone: bool = False  # its last words, repeated for a while
+    held: int = 0  # requests that wait there for an endpoint
+    known_s: float | None = None  # for how long it has known the route; None from a gateway that does not say
+    last_request_s: float | None = None  # since it last had a request in hand; None: never
+    digest: str = ""  # of the table that it routes by; empty without one, and from a gateway that does not say
+    weights: dict[str, int] = field(default_factory=dict)  # by that table, in percent by revision
+    service: Service = field(default_factory=Service)
+
+    @property
+    def idle_s(self) -> float | None:
+        """Seconds for which it surely had no request; None when it does not say."""
+        if self.known_s is None or self.last_request_s is None:
+            return self.known_s
+        return min(self.known_s, self.last_request_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerCondition:
+    """What the HorizontalPodAutoscaler's controller says of it."""
+
+    type: str  # AbleToScale | ScalingActive | ScalingLimited
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaler:
+    """A HorizontalPodAutoscaler that scales the ModelDeployment, or has the name that ours would have."""
+
+    name: str
+    ours: bool  # by its owner reference
+    aims_here: bool  # its target is the ModelDeployment
+    created_at: datetime
+    spec: dict[str, Any] = field(default_factory=dict)
+    conditions: tuple[ScalerCondition, ...] = ()
+    orphan: bool = False  # it has name and labels of ours, and nobody controls it
+    scaled_object: str = ""  # KEDA's, that it was made for
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything a plan may look at besides spec and status."""
+
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
+    workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
+    services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
+    spare: tuple[Child, ...] = ()  # ours, and their revision has another one
+    foreign: tuple[Child, ...] = ()  # controlled by somebody else
+    gateways: tuple[Gateway, ...] = ()
+    refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
+    hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
+    measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
+    templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
+    autoscalers: tuple[Autoscaler, ...] = ()
+    standing: Standing | None = None  # about its model name; None: not settled yet
+    metrics_providers: dict[str, str] = field(default_factory=dict)  # who serves a metrics API group; "" is we do
+
+    def ready(self, revision: str | None) -> int:
+        """Ready pods of a revision; 0 when it has none."""
+        workload = self.workloads.get(revision or "")
+        return workload.ready if workload else 0
+
+    def restarts(self, revision: str | None) -> int:
+        """How often containers of a revision's living pods were started again."""
+        workload = self.workloads.get(revision or "")
+        return sum(pod.restarts for pod in workload.pods) if workload else 0
+
+    def inflight(self, revision: str) -> int | None:
+        """Requests in progress at a revision over all gateways; None when a gateway did not answer."""
+        if not all(gateway.reachable for gateway in self.gateways):
+            return None
+        return sum(gateway.inflight.get(revision, 0) for gateway in self.gateways)

@@ -1,0 +1,83 @@
+"""What a reconcile is to do: the hands in `kube/apply.py` follow it to the letter."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.model.analysis.measure import Question
+from slipway_operator.model.cluster.weights import Weights
+from slipway_operator.model.deployment.hooks import HookCall
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create or complete an object by server-side apply.
+
+    `uid`: of the one that was there; where it still is, only without our labels or owner, it gets them again.
+    """
+
+    manifest: dict[str, Any]
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep what a revision's weights are in its record, a ControllerRevision, and tell its pods by a ConfigMap."""
+
+    record: str
+    config_map: str
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Set the replicas of an existing ReplicaSet; its template is never touched."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object that carries our label and our owner reference."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Ask for a pod to leave; its ReplicaSet makes another."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event about a transition."""
+
+    type: str  # Normal | Warning
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Pins, then actions in order, then one status write, then deletions, evictions, events and questions to hooks."""
+
+    status: Status
+    pins: tuple[Pin, ...] = ()
+    create: tuple[Create, ...] = ()
+    scale: tuple[Scale, ...] = ()
+    delete: tuple[Delete, ...] = ()
+    evict: tuple[Evict, ...] = ()
+    events: tuple[Event, ...] = ()
+    calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
+    questions: tuple[Question, ...] = ()  # measurements that are due, likewise
+    requeue_after_s: float | None = None
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether something might be lost by it: pods, or what remembers them."""
+        return bool(self.scale or self.delete or self.evict)

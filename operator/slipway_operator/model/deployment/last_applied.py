@@ -1,0 +1,25 @@
+"""The manifest that `kubectl apply` keeps in an annotation, with all that the API server has dropped or defaulted.
+
+Anybody may write the annotation: what cannot be read counts as none.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway_operator.model.deployment.spec import Json
+
+ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+LONGEST = 65_536  # characters; the API server allows 256 KiB, and it is read in each reconcile
+
+
+def manifest(obj: Json) -> dict[str, Any]:
+    """The manifest; empty where nobody applied one."""
+    text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION)
+    if not text or len(text) > LONGEST:
+        return {}
+    try:
+        applied = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return applied if isinstance(applied, dict) else {}

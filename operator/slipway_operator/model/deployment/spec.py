@@ -1,0 +1,349 @@
+"""A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Any
+
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import ApiType
+from slipway_operator.api.v1alpha1 import pod_inputs
+from slipway_operator.api.v1alpha1 import strategy as strategies
+from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
+from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN, InputsRecord
+from slipway_operator.model import quantity
+from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
+from slipway_operator.model.deployment.hooks import Hook, hook_of
+from slipway_operator.model.deployment.strategy import Strategy, strategy_of
+from slipway_operator.model.wire import camel
+
+Json = Mapping[str, Any]
+
+KEPT = 1024  # parsed specs
+LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A spec that the schema let through but that makes no sense."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """One value of a Secret or a ConfigMap in the namespace of the ModelDeployment: by name, never the value itself."""
+
+    name: str
+    key: str
+    kind: str = "secretKeyRef"  # or configMapKeyRef
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Where the weights are and how they are served."""
+
+    uri: str
+    name: str
+    revision: str | None = None
+    version: str | None = None
+    task: str = "auto"
+    dtype: str = "auto"
+    quantization: str = "none"
+    max_model_len_tokens: int | None = None
+    secret: KeyRef | None = None  # the hub's token, for the fetcher
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The server that runs the model; `image` None is the operator's default."""
+
+    image: str | None = None
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one pod gets; quantities as Kubernetes writes them."""
+
+    cpu: str | None = None
+    memory: str | None = None
+    accelerator: tuple[str, int] | None = None
+    storage: str | None = None  # room for the files of a model that is downloaded
+
+
+@dataclass(frozen=True)
+class PodInputs:
+    """All that a user writes and a pod depends on: the identity of a revision."""
+
+    model: Model
+    engine: Engine = Engine()
+    resources: Resources = Resources()
+
+    @cached_property
+    def canonical(self) -> str:
+        """The one text that says this: each reconcile looks for it among those of the revisions."""
+        return json.dumps(inputs_to_dict(self), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    """The user's decisions about a rollout, each naming what it is about."""
+
+    promote: str | None = None
+    promote_full: str | None = None
+    abort: str | None = None
+    retry: str | None = None
+    rollback_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed spec."""
+
+    inputs: PodInputs
+    replicas: int = 1
+    strategy: Strategy = field(default_factory=Strategy)
+    drain_timeout_s: int = 600
+    paused: bool = False
+    progress_deadline_s: int = 600
+    revision_history_limit: int = 5
+    rollback_window: int = 0  # former revisions to which a rollout goes without steps
+    restart_at: datetime | None = None  # pods made before this moment are replaced
+    intents: Intents = field(default_factory=Intents)
+    hooks: tuple[Hook, ...] = ()
+    autoscaling: Autoscaling | None = None
+    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
+
+
+def parse(obj: Json) -> Spec | Invalid:
+    """Read a ModelDeployment object."""
+    try:
+        written = encoded(obj.get("spec"))
+    except ValueError as error:
+        return _invalid(error)
+    return _parsed(obj["metadata"]["name"], written)
+
+
+@lru_cache(KEPT)
+def _parsed(name: str, written: bytes) -> Spec | Invalid:
+    """By what is written: a spec is read in each reconcile, and seldom another one than before."""
+    try:
+        return _spec_of(read(ModelDeploymentSpec, written, "spec"), name)
+    except ValueError as error:
+        return _invalid(error)
+
+
+def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
+    return Spec(
+        inputs=_one_device(_inputs_of(spec, name)),
+        replicas=spec.replicas,
+        strategy=strategy_of(spec.strategy or strategies.Strategy()),
+        drain_timeout_s=(spec.drain or Drain()).timeout_seconds,
+        paused=spec.paused,
+        progress_deadline_s=spec.progress_deadline_seconds,
+        revision_history_limit=spec.revision_history_limit,
+        rollback_window=spec.rollback_window.revisions if spec.rollback_window else 0,
+        restart_at=spec.restart_at,
+        intents=_intents(spec.rollout or RolloutIntents()),
+        hooks=tuple(map(hook_of, spec.strategy.hooks)) if spec.strategy else (),
+        autoscaling=autoscaling_of(spec.autoscaling),
+        forward_headers=spec.traffic.forward_headers if spec.traffic else (),
+    )
+
+
+def _invalid(error: Exception) -> Invalid:
+    return Invalid(f"the spec cannot be read: {error}"[:LONGEST_MESSAGE])
+
+
+class _Hooks(ApiType):
+    hooks: tuple[strategies.Hook, ...] = ()
+
+
+class _Hooked(ApiType):
+    """A spec of which nothing but the hooks is read."""
+
+    strategy: _Hooks | None = None
+
+
+def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
+    """The webhooks of a ModelDeployment object: also of one whose spec makes no sense, which they may be told."""
+    spec = parse(obj)
+    if isinstance(spec, Spec):
+        return spec.hooks
+    try:
+        alone = read(_Hooked, encoded(obj.get("spec")), "spec")
+    except ValueError:
+        return ()
+    return tuple(map(hook_of, alone.strategy.hooks)) if alone.strategy else ()
+
+
+def _one_device(inputs: PodInputs) -> PodInputs:
+    """Refused in what is written now, never in the record of a revision that is there already."""
+    accelerator = inputs.resources.accelerator
+    if accelerator and accelerator[1] != 1:
+        raise ValueError(
+            f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
+        )
+    return inputs
+
+
+def parse_inputs(record: Json, default_name: str) -> PodInputs:
+    """Read the pod inputs from the snapshot that `inputs_to_dict` made of some.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    return _recorded(encoded(record), default_name)
+
+
+@lru_cache(KEPT)
+def _recorded(written: bytes, default_name: str) -> PodInputs:
+    return _inputs_of(read(InputsRecord, written, "inputs"), default_name)
+
+
+def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
+    return PodInputs(
+        _model(written.model, default_name),
+        _engine(written.engine or pod_inputs.Engine()),
+        _resources(written.resources or pod_inputs.Resources()),
+    )
+
+
+def _model(model: pod_inputs.Model, default_name: str) -> Model:
+    return Model(
+        uri=model.uri,
+        name=model.name or default_name,
+        revision=model.revision,
+        version=model.version,
+        task=model.task,
+        dtype=model.dtype,
+        quantization=model.quantization,
+        max_model_len_tokens=model.max_model_len,
+        secret=KeyRef(model.secret_ref.name, model.secret_ref.key) if model.secret_ref else None,
+    )
+
+
+def _engine(engine: pod_inputs.Engine) -> Engine:
+    return Engine(
+        image=engine.image,
+        args=engine.args,
+        env=tuple((variable.name, _value(variable)) for variable in engine.env if not variable.value_from),
+        env_from=tuple(
+            (variable.name, _key_ref(variable.value_from)) for variable in engine.env if variable.value_from
+        ),
+    )
+
+
+def _value(variable: pod_inputs.EnvVar) -> str:
+    if variable.value is None:
+        raise ValueError(f"spec.engine.env: {variable.name} has neither value nor valueFrom: write one of them")
+    return variable.value
+
+
+def _resources(resources: pod_inputs.Resources) -> Resources:
+    accelerator = resources.accelerator
+    return Resources(
+        cpu=_quantity("cpu", resources.cpu),
+        memory=_quantity("memory", resources.memory),
+        accelerator=(accelerator.resource, accelerator.count) if accelerator else None,
+        storage=_quantity("storage", resources.storage),
+    )
+
+
+def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
+    if source.secret_key_ref:
+        return KeyRef(source.secret_key_ref.name, source.secret_key_ref.key)
+    if source.config_map_key_ref:
+        return KeyRef(source.config_map_key_ref.name, source.config_map_key_ref.key, "configMapKeyRef")
+    raise ValueError("spec.engine.env: valueFrom has neither secretKeyRef nor configMapKeyRef: write one of them")
+
+
+def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
+    """The canonical form of pod inputs, in the words of the CRD.
+
+    Whatever equals its default is left out: a default that the API server fills in, or that a later release adds,
+    changes no identity.
+    """
+    model, engine, resources = inputs.model, inputs.engine, inputs.resources
+    accelerator = resources.accelerator
+    canonical: dict[str, Any] = _without_empty(
+        {
+            "model": {
+                "uri": model.uri,
+                "name": model.name,
+                "revision": model.revision,
+                "version": model.version,
+                "task": None if model.task == "auto" else model.task,
+                "dtype": None if model.dtype == "auto" else model.dtype,
+                "quantization": None if model.quantization == "none" else model.quantization,
+                "maxModelLen": model.max_model_len_tokens,
+                "secretRef": _hub_token_to_dict(model.secret),
+            },
+            "engine": {
+                "image": engine.image,
+                "args": list(engine.args),
+                "env": [
+                    *({"name": name, "value": value} for name, value in engine.env),
+                    *(
+                        {"name": name, "valueFrom": {ref.kind: {"name": ref.name, "key": ref.key}}}
+                        for name, ref in engine.env_from
+                    ),
+                ],
+            },
+            "resources": {
+                "cpu": resources.cpu,
+                "memory": resources.memory,
+                "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
+                "storage": resources.storage,
+            },
+        }
+    )
+    return canonical
+
+
+def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
+    return {"name": secret.name, "key": None if secret.key == HUB_TOKEN else secret.key} if secret else None
+
+
+_REVISION, _NUMBER = "[a-z2-7]{10}", "[0-9]{1,9}"
+_TOKENS = {
+    "promote": re.compile(f"{_REVISION}/{_NUMBER}/{_NUMBER}"),
+    "promote_full": re.compile(_REVISION),
+    "abort": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "retry": re.compile(f"{_REVISION}/{_NUMBER}"),
+    "rollback_to": re.compile(f"{_REVISION}/{_REVISION}"),
+}
+
+
+def _intents(written: RolloutIntents) -> Intents:
+    """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
+    tokens: dict[str, str | None] = {name: getattr(written, name) for name in _TOKENS}
+    for name, pattern in _TOKENS.items():
+        token = tokens[name]
+        if token is not None and not pattern.fullmatch(token):
+            raise ValueError(f"spec.rollout.{camel(name)} {token!r} is no token of a rollout: see status.rollout.token")
+    return Intents(**tokens)
+
+
+def _quantity(name: str, value: object) -> str | None:
+    """As it is written, once it is known to be one."""
+    if value is None:
+        return None
+    try:
+        quantity.parse(str(value))
+    except ValueError as error:
+        raise ValueError(f"spec.resources.{name}: {error}") from None
+    return str(value)
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+    return value

@@ -1,0 +1,269 @@
+"""How a new revision goes out: canary, blue-green and steering by hand, all as one list of steps."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1 import steps
+from slipway_operator.api.v1alpha1 import strategy as api
+from slipway_operator.api.v1alpha1.routes import HeaderMatch
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+PREVIEW = "preview"  # name of blue-green's header route
+MIRROR = "mirror"  # name of a mirror that has none
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """Give the canary this share of new requests, in percent."""
+
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetScale:
+    """Bring the canary to so many pods, or to this share of the replicas, in percent; neither: as its weight needs."""
+
+    percent: int | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetHeaderRoute:
+    """Send requests with all of these headers to the canary, whatever its weight; without any: no more."""
+
+    name: str
+    match: tuple[HeaderMatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetMirrorRoute:
+    """Send copies of this share of stable's requests, in percent, to the canary; None: no more.
+
+    `match`: only of requests with all of these headers.
+    """
+
+    name: str
+    percentage: int | None = None
+    match: tuple[HeaderMatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait; None waits for a promotion."""
+
+    duration_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Wait for the verdict of an AnalysisTemplate: until it is there, or for the whole time; no longer than that."""
+
+    template: str
+    until_verdict: bool = True
+    max_duration_s: int = 1800
+
+
+Step = SetWeight | SetScale | SetHeaderRoute | SetMirrorRoute | Pause | Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """An AnalysisTemplate that may reject the revision at any moment from a step on, counted from 0."""
+
+    template: str
+    starting_step: int = 0
+
+
+class Policy(StrEnum):
+    """What to do when no node takes the pods of a new revision."""
+
+    PREFER_SURGE = "PreferSurge"  # after a while go on within the pods there are
+    REQUIRE_SURGE = "RequireSurge"  # wait
+    ALLOW_RECREATE = "AllowRecreate"  # as PreferSurge; and the only pod may leave before the new one comes
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Pods that a rollout may add, and what happens when there are none to add."""
+
+    policy: Policy = Policy.PREFER_SURGE
+    max_surge: int = 100
+    in_percent: bool = True  # of `max_surge`
+    surge_timeout_s: int = 300
+    deadline_s: int = 1800
+    hold_s: int = 30
+
+    def surge(self, replicas: int) -> int:
+        """Pods above `replicas` that all revisions together may have."""
+        return -(-self.max_surge * replicas // 100) if self.in_percent else self.max_surge
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Ready pods that are enough to go on, of those that a step needs (Argo's replicaProgressThreshold)."""
+
+    value: int = 100
+    in_percent: bool = True
+
+    def of(self, needed: int) -> int:
+        """So many of `needed` pods."""
+        return -(-self.value * needed // 100) if self.in_percent else min(self.value, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The steps of a rollout. `by_hand`: they come from trafficPercent, which moves both ways."""
+
+    steps: tuple[Step, ...] = ()
+    by_hand: bool = False
+    blue_green: bool = False
+    scale_down_delay_s: int = 30
+    abort_scale_down_delay_s: int = 30
+    progress_threshold: Threshold = Threshold()
+    capacity: Capacity = Capacity()
+    background: Background | None = None
+    baseline_pod: bool = False  # compare with fresh pods of stable, see planning/sizing/baseline.py
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Names of the AnalysisTemplates that its analyses use, one for each analysis."""
+        inline = tuple(step.template for step in self.steps if isinstance(step, Analysis))
+        return (*inline, *((self.background.template,) if self.background else ()))
+
+
+def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
+    """Read `spec.strategy`.
+
+    Raises:
+        ValueError: when it makes no sense.
+    """
+    return strategy_of(read(api.Strategy, encoded(strategy), "spec.strategy"))
+
+
+def strategy_of(written: api.Strategy) -> Strategy:
+    """What `spec.strategy` asks for.
+
+    Raises:
+        ValueError: when it makes no sense.
+    """
+    if written.canary and written.blue_green:
+        raise ValueError("spec.strategy takes canary or blueGreen, not both")
+    if written.blue_green:
+        return Strategy(steps=_blue_green_steps(written.blue_green), blue_green=True, **_common(written))
+    canary = written.canary or api.Canary()
+    percent = canary.traffic_percent
+    return Strategy(
+        steps=tuple(map(_step, canary.steps)) if percent is None else _by_hand_steps(percent),
+        by_hand=percent is not None,
+        background=_background(canary.analysis),
+        baseline_pod=bool(canary.baseline_pod),
+        **_common(written),
+    )
+
+
+def _common(written: api.Strategy) -> dict[str, Any]:
+    """Of both ways."""
+    chosen = written.blue_green or written.canary or api.Canary()
+    threshold = chosen.replica_progress_threshold
+    return {
+        "scale_down_delay_s": chosen.scale_down_delay_seconds,
+        "abort_scale_down_delay_s": chosen.abort_scale_down_delay_seconds,
+        "progress_threshold": Threshold(threshold.value, threshold.type == "Percent") if threshold else Threshold(),
+        "capacity": _capacity(written.capacity or api.Capacity()),
+    }
+
+
+def parse_duration_s(text: str) -> int:
+    """Seconds of `1h30m`, `10m` or `30s`.
+
+    Raises:
+        ValueError: when it is written in another way.
+    """
+    match = _DURATION.fullmatch(text)
+    if not match or not text:
+        raise ValueError(f"'{text}' is not a duration like 30s, 10m or 1h30m")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _blue_green_steps(chosen: api.BlueGreen) -> tuple[Step, ...]:
+    """Preview pods and their route, an analysis of them, the gate, full size, all requests, an analysis of those.
+
+    Stable keeps its pods until the last one has passed, so that the way back is a switch.
+    """
+    full, preview = SetScale(percent=100), chosen.preview_replica_count
+    first = full if preview is None else SetScale(replicas=preview)
+    route = (SetHeaderRoute(PREVIEW, _matches(chosen.preview_route.match)),) if chosen.preview_route else ()
+    resized = () if preview is None else (full,)
+    before, after = (
+        (_analysis(analysis),) if analysis else ()
+        for analysis in (chosen.pre_promotion_analysis, chosen.post_promotion_analysis)
+    )
+    return (first, *route, *before, *_blue_green_gate(chosen), *resized, SetWeight(100), *after)
+
+
+def _blue_green_gate(chosen: api.BlueGreen) -> tuple[Step, ...]:
+    if not chosen.auto_promotion_enabled:
+        return (Pause(),)
+    return (Pause(chosen.auto_promotion_seconds),) if chosen.auto_promotion_seconds else ()
+
+
+def _by_hand_steps(percent: int) -> tuple[Step, ...]:
+    return (SetWeight(100),) if percent == 100 else (SetWeight(percent), Pause())
+
+
+def _step(step: steps.CanaryStep) -> Step:
+    if step.set_weight is not None:
+        return SetWeight(step.set_weight)
+    if scale := step.set_canary_scale:
+        return SetScale(percent=scale.weight) if scale.replicas is None else SetScale(replicas=scale.replicas)
+    if step.set_header_route:
+        return SetHeaderRoute(step.set_header_route.name, _matches(step.set_header_route.match))
+    if step.set_mirror_route:
+        return _mirror(step.set_mirror_route)
+    if step.analysis:
+        return _analysis(step.analysis)
+    if step.pause:
+        return Pause(None if step.pause.duration is None else parse_duration_s(step.pause.duration))
+    raise ValueError("spec.strategy.canary.steps: a step is empty; write setWeight, pause or another one")
+
+
+def _analysis(analysis: steps.WaitingAnalysis) -> Analysis:
+    return Analysis(_only_template(analysis), analysis.until_verdict, parse_duration_s(analysis.max_duration))
+
+
+def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:
+    return Background(_only_template(analysis), analysis.starting_step) if analysis else None
+
+
+def _only_template(analysis: steps.Analysis) -> str:
+    count = len(analysis.templates)
+    if count != 1:
+        raise ValueError(f"an analysis takes one template, not {count}: name the metrics of all in one")
+    return analysis.templates[0].template_name
+
+
+def _mirror(route: steps.SetMirrorRoute) -> SetMirrorRoute:
+    """Argo Rollouts' step: all requests where only headers are named, and an end where only the name is."""
+    percentage = 100 if route.percentage is None and route.match else route.percentage
+    return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
+
+
+def _matches(match: Iterable[steps.HeaderMatch]) -> tuple[HeaderMatch, ...]:
+    return tuple(HeaderMatch(one.header_name.lower(), one.header_value.exact, one.header_value.prefix) for one in match)
+
+
+def _capacity(capacity: api.Capacity) -> Capacity:
+    surge = capacity.max_surge
+    return Capacity(
+        policy=Policy(capacity.policy),
+        max_surge=int(str(surge).removesuffix("%")),
+        in_percent=isinstance(surge, str),
+        surge_timeout_s=capacity.surge_timeout_seconds,
+        deadline_s=capacity.deadline_seconds,
+        hold_s=capacity.hold_seconds,
+    )

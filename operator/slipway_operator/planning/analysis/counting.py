@@ -1,0 +1,274 @@
+"""From gateways' counters to the counts of an analysis: what each gateway process counted since it was last added.
+
+Counters are remembered for each process and generation, so one that starts again begins from zero beside what was added
+already, and an operator that starts again adds nothing twice. The weight of a generation says which epoch a count
+belongs to: what is added is what happened to requests that were assigned by that weight, whenever they ended.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Seen, Threshold
+from slipway_operator.judging.epochs import clock_epoch
+from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, frozen
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
+from slipway_operator.model.analysis.template import BAD_EVENTS, DRIFT_EVENTS, slower
+from slipway_operator.model.cluster.observed import Gateway
+from slipway_operator.model.cluster.samples import Pairs, Sample, Side
+from slipway_operator.model.labels import baseline_of
+
+MOST_THRESHOLDS = 512
+MOST_EPOCHS = 64  # then those of a weight that was before grow
+MOST_SEEN = 1024  # counters remembered in all: what the status takes
+MOST_GONE = 32  # counters of processes that do not answer any more, kept in case one comes back
+
+Thresholds = tuple[Threshold, ...]
+Totals = tuple[int, ...]
+Sides = tuple[Side, ...]  # canary's, and that of whom it is compared with
+SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
+PER_METRIC = 4
+HALF = 50  # weight of a canary beside a baseline with the same one
+PAIRED = 50  # and of what canary and a second stable pod both answer
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What four counters count. `floor` False: mirrored prompts that no second stable pod answered."""
+
+    name: str
+    metric: MetricSpec
+    floor: bool = True
+
+    @property
+    def drift(self) -> bool:
+        return self.metric.kind is Kind.PAIRED_DRIFT
+
+
+def columns(spec: AnalysisSpec) -> tuple[Column, ...]:
+    """Every metric in the order of the template, then again those of mirrored prompts."""
+    metrics = tuple(Column(metric.name, metric) for metric in spec.metrics)
+    return (*metrics, *(Column(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
+
+
+def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
+    """The run at its start: `pair` (canary, stable) counts from here on."""
+    known = tuple(gateways)
+    seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, run.thresholds))
+    return replace(run, seen=seen, timed=timed(run, known, pair))
+
+
+def add(
+    run: AnalysisRun,
+    spec: AnalysisSpec,
+    gateways: Iterable[Gateway],
+    pair: tuple[str, str],
+    *,
+    comparable: bool,
+    seconds: float,
+) -> AnalysisRun:
+    """The run with what was counted since it was last written down, `seconds` after its start.
+
+    Latencies that are not `comparable`, of a canary that is cold or has more to do, are left out.
+    """
+    known = tuple(gateways)
+    listed = columns(spec)
+    former = {(item.incarnation, item.generation): item.totals for item in run.seen}
+    added: dict[int, list[int]] = {}
+    for key, weight, totals in _totals(spec, known, pair, run.thresholds):
+        before = former.get(key) or (0,) * len(totals)
+        for place, (now, then) in enumerate(zip(totals, before, strict=True)):
+            column = None if place < SPLIT else listed[(place - SPLIT) // PER_METRIC]
+            epoch = PAIRED if column and column.drift else weight
+            left_out = not comparable and column is not None and column.metric.latency
+            sums = added.setdefault(epoch, [0] * len(totals))
+            sums[place] += 0 if left_out else max(0, now - then)
+    run = replace(run, timed=timed(run, known, pair))
+    for weight, sums in sorted(added.items()):
+        if any(sums):
+            run = _summed(run, spec, weight, clock_epoch(seconds), sums)
+    # Frozen now, so what they compare is counted from the next reading on.
+    thresholds = _thresholds(run, spec, known, pair) if run.warm else run.thresholds
+    present = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
+    alive = {gateway.incarnation for gateway in known}
+    gone = tuple(item for item in run.seen if item.incarnation not in alive)[-MOST_GONE:]
+    return replace(run, thresholds=thresholds, seen=(*gone, *present)[-MOST_SEEN:])
+
+
+def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
+    """Whether canary was given any request that was split between the two, or answered one that was mirrored."""
+    return any(
+        (weight and sides[0].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
+        for _, sample, sides, weight in _splits(gateways, pair)
+    )
+
+
+def _compared(pairs: Pairs) -> int:
+    return pairs.pairs + pairs.no_floor
+
+
+def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
+    """Kinds of latency that any answer of either revision had, now or before: who never streams has no itl."""
+    sides = (
+        sample.revisions[name]
+        for gateway in gateways
+        for sample in gateway.samples
+        for name in pair
+        if name in sample.revisions
+    )
+    found = {kind for side in sides for kind, strata in side.slow.items() if any(map(any, strata.values()))}
+    return tuple(sorted(found | set(run.timed)))
+
+
+def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
+    """The template without latencies that this traffic has not: known after enough requests, and never for all metrics.
+
+    What stable has and canary has not stays: that is no data, and no data is no pass.
+    """
+    plain = {column.name for column in columns(spec) if not (column.metric.latency or column.drift)}
+    asked = max((sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0)
+    kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
+    decides = any(not metric.dry_run for metric in kept)
+    return replace(spec, metrics=kept) if asked >= spec.min_samples.canary_requests and decides else spec
+
+
+def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
+    latency = slower(metric.event)
+    return latency is None or latency.kind in run.timed
+
+
+def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums: list[int]) -> AnalysisRun:
+    """More counts, `sums` by metric, in the epoch of this weight and hour; a new one comes last, with all metrics.
+
+    The judge bets on each epoch as the beginning of a regression, so their order stays as it is and what begins one is
+    the weight and the clock alone, never how many were bad.
+    """
+    names = [column.name for column in columns(spec)]
+    epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
+    split = run.assigned
+    weights = [epoch.w for epoch in split]
+    places = [place for place, known in enumerate(weights) if known == weight]
+    at = next((place for place in places if run.clocks[place] == clock), None)
+    if at is None and places and len(weights) >= MOST_EPOCHS:
+        at = places[-1]
+    if at is None:
+        run, at = replace(run, clocks=(*run.clocks, clock)), len(weights)
+        epochs = {name: (*epochs[name], Epoch(weight)) for name in names}
+        split = (*split, Epoch(weight))
+    counts = []
+    for index, name in enumerate(names):
+        begin = SPLIT + index * PER_METRIC
+        counts.append(Counts(name, _with(epochs[name], at, sums[begin : begin + PER_METRIC])))
+    return replace(run, counts=tuple(counts), assigned=_with(split, at, [*sums[:SPLIT], 0, 0]))
+
+
+def _with(epochs: tuple[Epoch, ...], at: int, more: list[int]) -> tuple[Epoch, ...]:
+    return (*epochs[:at], _epoch(epochs[at], more), *epochs[at + 1 :])
+
+
+def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
+    nc, ns, kc, ks = (old + new for old, new in zip((epoch.nc, epoch.ns, epoch.kc, epoch.ks), more, strict=True))
+    # A process may count a failure a moment before the end of its request.
+    return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
+
+
+def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
+    """Generations that split requests between canary and stable, or its baseline where there was one: both sides, and
+    canary's percent of their requests; mirroring generations with 0."""
+    canary, stable = pair
+    for gateway in gateways:
+        for sample in gateway.samples if gateway.incarnation else ():
+            control, weight = _control(sample.weights, pair)
+            if weight or (canary in sample.shadow and stable in sample.weights):
+                sides = tuple(sample.revisions.get(name, Side()) for name in (canary, control))
+                yield gateway, sample, sides, weight
+
+
+def _control(weights: Mapping[str, int], pair: tuple[str, str]) -> tuple[str, int]:
+    """Whom canary is compared with under these weights, and its percent of the requests of both; 0: with nobody."""
+    canary, stable = pair
+    baseline, weight = baseline_of(stable), weights.get(canary, 0)
+    if baseline in weights:
+        return baseline, HALF if 0 < weight == weights[baseline] else 0
+    return stable, weight if 0 < weight < 100 and weights.get(stable) == 100 - weight else 0
+
+
+def _totals(
+    spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str], thresholds: Thresholds
+) -> Iterator[tuple[tuple[str, int], int, Totals]]:
+    """(incarnation, generation), weight, and the counters as `Seen` has them."""
+    listed = columns(spec)
+    for gateway, sample, sides, weight in _splits(gateways, pair):
+        totals = [side.assigned if weight else 0 for side in sides]
+        for column in listed:
+            if column.drift:
+                totals += _drift(column, sample.shadow.get(pair[0], {}))
+            elif not weight:
+                totals += [0] * PER_METRIC
+            else:
+                found = [_bad(column.metric, side, gateway, thresholds) for side in sides]
+                totals += [requests for requests, _ in found] + [bad for _, bad in found]
+        yield (gateway.incarnation, sample.generation), weight, tuple(totals)
+
+
+def _drift(column: Column, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
+    """Mirrored prompts twice, as canary and a second stable pod answered them, and where each alone differs."""
+    pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
+    if column.floor:
+        return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
+    return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
+
+
+def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
+    """Units that the metric compares, and bad ones among them: sessions, each counted once.
+
+    One that has not ended is bad as soon as it takes longer than its limit, and none of both before: each request
+    counts when it is known on which side of the limit it is.
+    """
+    latency = slower(metric.event)
+    if latency is None:
+        return side.units, side.events.get(BAD_EVENTS[metric.event], 0)
+    bounds, kind = gateway.bounds.get(latency.kind, ()), latency.kind
+    known = bad = 0
+    for limit in (item for item in thresholds if item.metric == metric.name):
+        above = bisect_right(bounds, limit.seconds)
+        ended = side.slow.get(kind, {}).get(limit.stratum, ())
+        late = sum(side.late.get(kind, {}).get(limit.stratum, ())[above:])
+        known, bad = known + sum(ended) + late, bad + sum(ended[above:]) + late
+    return known, bad
+
+
+def _thresholds(
+    run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], pair: tuple[str, str]
+) -> Thresholds:
+    """What is slow, for each metric and stratum: frozen as soon as stable has enough requests, and then for good."""
+    known = {(item.metric, item.stratum) for item in run.thresholds}
+    fresh = (
+        Threshold(metric.name, stratum, seconds)
+        for metric in spec.metrics
+        if (latency := slower(metric.event))
+        for stratum, seconds in frozen(_histograms(gateways, pair, latency.kind), latency.quantile).items()
+    )
+    return (*run.thresholds, *(item for item in fresh if (item.metric, item.stratum) not in known))[:MOST_THRESHOLDS]
+
+
+def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str) -> dict[str, Histogram]:
+    """Latencies by stratum of whom canary is compared with: since they share the requests, if these are enough to say
+    what is slow, for what was before had another load and hour; else all that gateways still know of stable."""
+    split = ((gateway, sides[1]) for gateway, _, sides, weight in _splits(gateways, pair) if weight)
+    ever = ((gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples)
+    enough = {name: found for name, found in _summed_times(split, kind).items() if found.samples >= LEAST_SAMPLES}
+    return _summed_times(ever, kind) | enough
+
+
+def _summed_times(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histogram]:
+    """Over gateways and generations, by stratum; only of gateways that share their buckets with the first."""
+    bounds: tuple[float, ...] = ()
+    sums: dict[str, list[int]] = {}
+    for gateway, side in sides:
+        bounds = bounds or gateway.bounds.get(kind, ())
+        if not bounds or gateway.bounds.get(kind) != bounds:
+            continue
+        for stratum, counts in side.slow.get(kind, {}).items():
+            sums[stratum] = [a + b for a, b in zip(sums.get(stratum, [0] * len(counts)), counts, strict=True)]
+    return {stratum: Histogram(bounds, tuple(counts)) for stratum, counts in sorted(sums.items())}

@@ -1,0 +1,75 @@
+"""Verdicts as the status shows them: odds and percentages in place of logarithms, and sentences."""
+
+import math
+from dataclasses import replace
+from datetime import datetime
+
+from slipway_operator.api.v1alpha1.analysis_run import MetricRow, Reason, RunVerdict
+from slipway_operator.model.analysis.verdict import MetricVerdict, Verdict
+
+
+def told(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerdict:
+    """A verdict for the status; `since` is kept while outcome and reason are the same."""
+    same = former is not None and (former.outcome, former.reason) == (verdict.outcome, verdict.reason)
+    return RunVerdict(
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        message=verdict.message,
+        since=former.since if former and same else now,
+        evidence=odds(verdict.log_evidence),
+        threshold=odds(verdict.log_threshold),
+        metric=verdict.metric or None,
+        samples=verdict.samples,
+        needed=verdict.samples_needed,
+        seconds_left=verdict.seconds_left,
+        metrics=tuple(_row(row) for row in verdict.metrics),
+    )
+
+
+def without_split(verdict: Verdict, weight: int) -> Verdict:
+    """The verdict, saying why there is no data where one side has all requests, as around a blue-green switch."""
+    if verdict.reason not in (Reason.NO_DATA, Reason.WARM_UP) or 0 < weight < 100:
+        return verdict
+    text = f"no request is split between the two while the weight is {weight}; give the metrics a provider"
+    return replace(verdict, reason=Reason.NO_DATA, message=text)
+
+
+def odds(log: float) -> str:
+    """e to the power of a logarithm, in three digits; as a power of ten where it is beyond imagination."""
+    if abs(log) > 100:
+        return f"10^{log / math.log(10):.0f}"
+    return f"{math.exp(log):.3g}"
+
+
+def sentence(verdict: RunVerdict | None) -> str:
+    """What is known now, and how long it is expected to take."""
+    if verdict is None:
+        return "counting"
+    left = f"; about {_duration(verdict.seconds_left)} left" if verdict.seconds_left is not None else ""
+    return f"{verdict.outcome}, {verdict.reason}: {verdict.message}{left}"
+
+
+def _row(row: MetricVerdict) -> MetricRow:
+    return MetricRow(
+        name=row.name,
+        finding=str(row.finding),
+        canary_samples=row.nc,
+        stable_samples=row.ns,
+        canary_bad=row.kc,
+        stable_bad=row.ks,
+        evidence=odds(row.log_evidence),
+        threshold=odds(row.log_threshold),
+        canary_rate=_percent(row.canary_rate),
+        stable_rate=_percent(row.stable_rate),
+        needed=row.samples_needed,
+    )
+
+
+def _percent(rate: float | None) -> str | None:
+    return None if rate is None else f"{rate:.2%}"
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -1,0 +1,99 @@
+"""When metrics with a provider are measured, and what is written down of it.
+
+Nothing is written when a question is put: how many measurements stand in the status is the number of the next one, so
+an operator that died puts the same question under the same key, and never one more than the limits allow.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRun, Phase
+from slipway_operator.judging.measurement import Measured, measured, noted
+from slipway_operator.manifests.job import analysis_job
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import wire
+from slipway_operator.model.analysis.measure import ERROR_RETRY_S, Argument, Measure, Question, filled
+from slipway_operator.model.analysis.spec import AnalysisSpec
+from slipway_operator.planning.facts.situation import Course, Situation
+
+
+def with_answers(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> tuple[MetricRun, ...]:
+    """The metrics with a provider, with every answer that came since it was last written down."""
+    known = [_of(run, metric) for metric in spec.measured]
+    return tuple(_with_answer(at, run, metric, one) for metric, one in zip(spec.measured, known, strict=True))
+
+
+def state(run: AnalysisRun, spec: AnalysisSpec) -> tuple[Measured, ...]:
+    """Each metric with a provider, and what is known of it."""
+    return tuple(Measured(metric, _of(run, metric)) for metric in spec.measured)
+
+
+def is_endless(spec: AnalysisSpec | None) -> bool:
+    """Whether something is measured for as long as the analysis lasts."""
+    return spec is not None and any(metric.endless and not metric.dry_run for metric in spec.measured)
+
+
+def questions(
+    owner: Owner, course: Course, at: Situation, runs: Iterable[tuple[AnalysisRun, AnalysisSpec]]
+) -> Iterator[Question]:
+    """Every measurement whose answer is wanted now. The one who asks knows which are on their way already.
+
+    While it is scaled to zero there is nobody whose fault a bad one could be.
+    """
+    if at.replicas == 0:
+        return
+    for run, spec in runs:
+        values = dict(_values(owner, course, spec.arguments))
+        for metric in spec.measured:
+            one = _of(run, metric)
+            if _is_due(at, run, metric, one):
+                asked, key = filled(metric, values), _key(at, run, metric, one)
+                yield Question(key, asked, analysis_job(owner, key, asked.job) if asked.job else None)
+
+
+def moments(run: AnalysisRun, spec: AnalysisSpec) -> Iterator[datetime]:
+    """When something is measured next."""
+    for metric in spec.measured:
+        one = _of(run, metric)
+        if one.phase is Phase.RUNNING:
+            yield _due_at(run, metric, one)
+
+
+def _with_answer(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> MetricRun:
+    answer = at.observed.measured.get(_key(at, run, metric, one))
+    if answer is None or one.phase is not Phase.RUNNING:
+        return one
+    return noted(metric, one, measured(metric, answer, at.now))
+
+
+def _of(run: AnalysisRun, metric: Measure) -> MetricRun:
+    return next((one for one in run.measured if one.name == metric.name), None) or MetricRun(metric.name)
+
+
+def _is_due(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> bool:
+    return one.phase is Phase.RUNNING and at.now >= _due_at(run, metric, one)
+
+
+def _due_at(run: AnalysisRun, metric: Measure, one: MetricRun) -> datetime:
+    """An interval after the last one; an error without an interval is tried again soon, as in Argo."""
+    if not one.measurements:
+        return run.started_at + timedelta(seconds=metric.initial_delay_s)
+    return one.measurements[-1].at + timedelta(seconds=metric.interval_s or ERROR_RETRY_S)
+
+
+def _key(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> str:
+    """UID/RUN/START/TEMPLATE/METRIC/NUMBER: a revision may go out again one day, as attempt 1 again."""
+    begun = f"{wire.format_time(run.started_at)}/{run.template_hash}"
+    return f"{at.uid}/{run.id}/{begun}/{metric.name}/{one.taken + 1}"
+
+
+def _values(owner: Owner, course: Course, arguments: Iterable[Argument]) -> Iterator[tuple[str, str]]:
+    """Names and values of the arguments."""
+    sources = {
+        "Stable": course.stable or "",
+        "Latest": course.target or "",
+        "metadata.name": owner.name,
+        "metadata.namespace": owner.namespace,
+    }
+    for argument in arguments:
+        yield argument.name, sources[argument.source] if argument.value is None else argument.value

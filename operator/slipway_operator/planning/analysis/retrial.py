@@ -1,0 +1,124 @@
+"""Judging an analysis again, from a ModelDeployment as it was saved: by the same judge, at each reading that is known.
+
+The command line calls it (`slipway analyze`): the judge is written once, and this is its only door.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
+from slipway_operator.model import wire
+from slipway_operator.model.analysis.spec import AnalysisSpec
+from slipway_operator.model.analysis.template import Template, found
+from slipway_operator.model.analysis.verdict import Verdict
+from slipway_operator.model.deployment.strategy import Strategy, parse_strategy
+from slipway_operator.planning.analysis import findings, trace
+from slipway_operator.planning.analysis.runs import concluded, its_part, ruled
+
+Json = Mapping[str, Any]
+
+FIELDS = ("analysis", "background")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the judge says of everything that was counted until so many seconds after the run's start."""
+
+    seconds: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Retrial:
+    """A run and the verdict on it over time; `said` is the last one as the status would hold it, with thresholds.
+
+    Looks are the judge's alone; the last one is at the run's last reading.
+    Of earlier readings only the counts are known: they are judged as if pods had been equally busy and no veto shown.
+    `notes`: what makes this another verdict than the one that the status holds.
+    """
+
+    run: AnalysisRun
+    looks: tuple[Look, ...]
+    said: Json
+    notes: tuple[str, ...] = ()
+    measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
+
+
+def runs(obj: Json) -> dict[str, AnalysisRun]:
+    """The analyses that a ModelDeployment's status holds, by field: of a step, in the background.
+
+    Raises:
+        ValueError: when the status is not one of this release, in words for people.
+    """
+    rollout = (obj.get("status") or {}).get("rollout") or {}
+    try:
+        return {
+            field: read(AnalysisRun, encoded(rollout[field]), f"status.rollout.{field}")
+            for field in FIELDS
+            if rollout.get(field)
+        }
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"status.rollout cannot be read as one of this release: {error}") from error
+
+
+def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
+    """Judge a run of this ModelDeployment again.
+
+    Args:
+        obj: as the API server gave it, for its strategy: analyses share the error rate.
+        run: one of `runs(obj)`.
+        template: `spec` of the AnalysisTemplate that the run names; None where there is no object of that name.
+
+    Raises:
+        ValueError: when there is no usable template, or the object makes no sense; in words for people.
+    """
+    chosen = found(run.template, template)
+    if chosen.spec is None:
+        raise ValueError(chosen.problem)
+    spec = its_part(_strategy(obj), chosen.spec)
+    looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
+    said = findings.told(concluded(run, spec), run.verdict, run.read_at)
+    notes, measured = _notes(run, chosen, said), wire.to_json(run.measured)
+    return Retrial(run, looks, wire.to_json(said), tuple(notes), tuple(measured))
+
+
+def _strategy(obj: Json) -> Strategy:
+    try:
+        return parse_strategy((obj.get("spec") or {}).get("strategy") or {})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"spec.strategy cannot be read: {error}") from error
+
+
+def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
+    """Verdicts at the readings before the last one."""
+    plain = replace(
+        AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at),
+        timed=run.timed,
+        weights_differ=run.weights_differ,
+    )
+    looks = []
+    for seconds in trace.readings(run):
+        at = run.started_at + timedelta(seconds=seconds)
+        if at < run.read_at:
+            first = run.first_request_at if run.first_request_at and run.first_request_at <= at else None
+            past = replace(plain, read_at=at, first_request_at=first, counts=trace.counts_at(run, seconds))
+            looks.append(Look(seconds, ruled(past, spec)))
+    return looks
+
+
+def _seconds(run: AnalysisRun) -> int:
+    return int((run.read_at - run.started_at).total_seconds())
+
+
+def _notes(run: AnalysisRun, chosen: Template, said: RunVerdict) -> list[str]:
+    notes = []
+    if run.template_hash != chosen.hash:
+        notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one says")
+    if not run.trace and any(item.epochs for item in run.counts):
+        notes.append("the status holds no history of the counts: only the end is shown")
+    if run.verdict and said != run.verdict and not notes:
+        notes.append(f"the operator wrote down something else: {run.verdict.outcome}, {run.verdict.reason}")
+    return notes

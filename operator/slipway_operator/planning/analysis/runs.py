@@ -1,0 +1,327 @@
+"""Analyses of a rollout: which run now, what they counted, and what the judge says of it.
+
+A run begins and is read in rows of the rollout's table, so a verdict is written down before anything is done because of
+it. Everything it needs is in the status: the same status and the same counters give the same verdict, in any process.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from slipway_operator.api.v1alpha1.analysis_run import (
+    AnalysisRun,
+    Load,
+    Outcome,
+    Reason,
+    RunVerdict,
+    Symptom,
+    VerdictChange,
+)
+from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.judging.measurement import composed
+from slipway_operator.judging.verdict import judge
+from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
+from slipway_operator.model.analysis.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
+from slipway_operator.model.analysis.verdict import Reading, Verdict
+from slipway_operator.model.deployment.strategy import Analysis, Strategy
+from slipway_operator.planning.analysis import counting, findings, measuring, trace
+from slipway_operator.planning.facts.revision import same_weights
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.sizing import baseline
+
+READ_S = 5  # between two readings; each one that tells something new is a write of the status
+MOST_CHANGES = 10
+THOUSANDTHS = 1000
+BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
+MINUTE_S = 60
+
+Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
+
+
+@dataclass(frozen=True, slots=True)
+class Ongoing:
+    """An analysis that belongs to where the rollout is. `run` is None before it began."""
+
+    field: str  # of Rollout: analysis | background
+    id: str
+    template: str
+    run: AnalysisRun | None
+
+
+def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
+    """That of the present step, and that in the background."""
+    rollout = course.rollout
+    if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
+        return
+    if rollout.state is State.ANALYZING and (step := step_of(rollout, at)):
+        yield Ongoing("analysis", rollout.step_token, step.template, _own(rollout.analysis, rollout.step_token))
+    background = at.spec.strategy.background
+    if background and rollout.step_index >= background.starting_step:
+        id = f"{rollout.attempt_token}/background"
+        yield Ongoing("background", id, background.template, _own(rollout.background, id))
+
+
+def step_of(rollout: Rollout, at: Situation) -> Analysis | None:
+    """The present step, where it is an analysis."""
+    steps = at.spec.strategy.steps
+    step = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    return step if isinstance(step, Analysis) else None
+
+
+def template(at: Situation, name: str) -> Template:
+    """The template of this name, or why there is none."""
+    return at.observed.templates.get(name) or found(name, None)
+
+
+def problem(course: Course, at: Situation) -> str | None:
+    """Why an analysis cannot begin; None when all can."""
+    return next((why for one in ongoing(course, at) if (why := template(at, one.template).problem)), None)
+
+
+def holds(course: Course, at: Situation) -> str | None:
+    """Why the rollout waits for its background analysis: without a template it would go on unwatched, and a metric
+    that ended without a verdict will say no more. None when it does not wait."""
+    for one in ongoing(course, at):
+        if one.field == "background":
+            return template(at, one.template).problem or _undecided(at, one, OnInconclusive.PAUSE)
+    return None
+
+
+def is_undecided(course: Course, at: Situation) -> bool:
+    """Whether a metric of the background analysis ended without a verdict, and the rollout pauses for that."""
+    background = (one for one in ongoing(course, at) if one.field == "background")
+    return any(_undecided(at, one, OnInconclusive.PAUSE) for one in background)
+
+
+def _undecided(at: Situation, one: Ongoing, choice: OnInconclusive) -> str | None:
+    """What is inconclusive for good in an analysis whose template makes this choice for that."""
+    said, spec = one.run.verdict if one.run else None, template(at, one.template).spec
+    ended = said is not None and said.reason is Reason.METRIC_INCONCLUSIVE
+    return said.message if said and ended and spec and spec.on_inconclusive is choice else None
+
+
+def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
+    """Analyses with a verdict, as it was written down."""
+    return ((one, one.run.verdict) for one in ongoing(course, at) if one.run and one.run.verdict)
+
+
+def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
+    """The analysis that rejects the revision: it failed, or ended undecided in the background and says Abort then."""
+    return next((pair for pair in ruling(course, at) if _rejects(at, *pair)), None)
+
+
+def _rejects(at: Situation, one: Ongoing, said: RunVerdict) -> bool:
+    undecided = one.field == "background" and _undecided(at, one, OnInconclusive.ABORT) is not None
+    return said.outcome is Outcome.FAIL or undecided
+
+
+def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
+    """What is said about the present step; None before anything is."""
+    return next((said for one, said in ruling(course, at) if one.field == "analysis"), None)
+
+
+def lasts(course: Course, at: Situation, step: Analysis) -> bool:
+    """Whether a step is watched for its whole time, though it may pass before."""
+    return not step.until_verdict or measuring.is_endless(template(at, step.template).spec)
+
+
+def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
+    """Analyses that began, with what their template asks for now."""
+    for one in ongoing(course, at):
+        asked = template(at, one.template)
+        if one.run and asked.spec and _is_of(one.run, asked):
+            yield one.run, asked.spec
+
+
+# --- beginning and reading --------------------------------------------------------------------------------------------
+
+
+def next_beginning(course: Course, at: Situation) -> Ongoing | None:
+    """The analysis that is to begin now: every ready gateway answers, so each has its counters as they are now."""
+    if not at.traffic_synced:
+        return None
+    asked = ((one, template(at, one.template)) for one in ongoing(course, at))
+    return next((one for one, found in asked if found.spec and not _is_of(one.run, found)), None)
+
+
+def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
+    """That analysis at its start."""
+    asked, pair = template(at, one.template), _pair(course)
+    spec = asked.spec
+    assert spec, "only what has a template begins"
+    restarts = tuple(at.observed.restarts(revision) for revision in pair)
+    run = AnalysisRun(one.id, one.template, asked.hash, at.now, at.now, restarts=restarts)
+    return counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
+
+
+def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
+    """An analysis whose turn it is and of which something is new, with what was counted."""
+    for one in ongoing(course, at):
+        asked = template(at, one.template)
+        if one.run is None or asked.spec is None or not _is_of(one.run, asked):
+            continue
+        due = at.elapsed_s(one.run.read_at) >= READ_S
+        if due and ((read := _read(course, at, one.run, asked.spec)) != one.run or read.verdict is None):
+            return one, read
+    return None
+
+
+def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> AnalysisRun:
+    """What was read, with the verdict on it."""
+    spec = _spec(at, one)
+    assert spec, "only what has a template is read"
+    load = _loaded(course, at, read.load)
+    before = one.run.counts if one.run else ()
+    traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
+    read = replace(read, read_at=at.now, load=load, trace=traced)
+    said = findings.told(concluded(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
+    changes = read.decisions
+    if read.verdict is None or said.since != read.verdict.since:
+        changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
+    return replace(read, verdict=said, decisions=changes)
+
+
+def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+    """What the judge and all that is measured beside it say together; by what the status holds, as below."""
+    verdict = ruled(run, spec)
+    if run.weight is not None and not spec.compares_mirrored:
+        verdict = findings.without_split(verdict, run.weight)
+    return composed(verdict, measuring.state(run, spec))
+
+
+def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+    """What the judge says of a run as it was at its last reading: by what the status holds, and nothing else."""
+
+    def elapsed_s(since: datetime) -> float:
+        return (run.read_at - since).total_seconds()
+
+    reading = Reading(
+        counts=run.counts,
+        # Without a request there is nothing to warm up: it is no data that the judge is to speak of.
+        seconds=elapsed_s(run.first_request_at) if run.first_request_at else spec.min_samples.warmup_seconds,
+        age_seconds=elapsed_s(run.missing_since or run.read_at),
+        canary_load=_load_ratio(run.load),
+        symptoms=run.symptoms,
+        assigned=run.assigned,
+        weights_differ=run.weights_differ,
+    )
+    return judge(counting.applicable(run, spec), reading)
+
+
+def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> AnalysisRun:
+    """The run with what is new; equal to `run` where nothing is that could change a verdict."""
+    pair, gateways = _pair(course), at.observed.gateways
+    ready = [gateway for gateway in gateways if gateway.ready]
+    complete = bool(ready) and all(gateway.reachable for gateway in ready)
+    first = run.first_request_at or (at.now if counting.has_requests(gateways, pair) else None)
+    missing = None if complete else run.missing_since or at.now
+    away = _away(at, run, pair)
+    facts = replace(
+        run,
+        weight=at.weight(course.target),
+        first_request_at=first,
+        missing_since=missing,
+        stale=missing is not None and at.elapsed_s(missing) > spec.stale_seconds,
+        warm=first is not None and at.elapsed_s(first) >= spec.min_samples.warmup_seconds,
+        canary_away_since=away[0],
+        stable_away_since=away[1],
+        symptoms=tuple(_symptoms(at, run, spec, pair, away)),
+        weights_differ=spec.compares_mirrored and _weights_differ(course, at),
+    )
+    facts = replace(facts, measured=measuring.with_answers(at, run, spec))
+    if not spec.metrics:
+        return facts
+    # By the warm-up as it was at the last reading: what was counted since then came after it.
+    comparable = run.warm and not _has_more_to_do(course, at, run, spec)
+    return counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
+
+
+def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
+    """Since when canary and stable have no ready pod; None where they have."""
+    canary, stable = pair
+    return (
+        (run.canary_away_since or at.now) if _has_failed(at, run, canary) else None,
+        (run.stable_away_since or at.now) if at.ready(stable) == 0 else None,
+    )
+
+
+def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
+    """Whether no pod is ready for a fault of the revision's own: one was started again, or was up when the run began.
+
+    Pods that wait for a node, and fresh ones in the place of those that a node lost, have done nothing wrong yet.
+    """
+    workload = at.workload(revision)
+    if workload is None or workload.ready or workload.unschedulable:
+        return False
+    return any(pod.restarts or pod.created_at <= run.started_at for pod in workload.pods)
+
+
+def _symptoms(
+    at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str], away: Away
+) -> Iterator[Symptom]:
+    """What the operator itself sees of the template's vetoes, where canary shows any of it."""
+    restarts = [max(0, at.observed.restarts(name) - before) for name, before in zip(pair, run.restarts, strict=True)]
+    cut = [sum(gateway.cut_off == name for gateway in at.observed.gateways if gateway.ready) for name in pair]
+    minutes = [int(at.elapsed_s(since or at.now)) // MINUTE_S for since in away]
+    shown = {POD_CRASH_LOOP: restarts, CANARY_CUT_OFF: cut, CANARY_UNAVAILABLE: minutes}
+    for veto in spec.vetoes:
+        on_canary, on_stable = shown.get(veto.name, (0, 0))
+        if on_canary:
+            yield Symptom(veto.name, float(on_canary), float(on_stable))
+
+
+def _loaded(course: Course, at: Situation, load: Load) -> Load:
+    """One more look at what the pods of both sides are given; none where a side has no ready pod or no weight."""
+    pair = rollout_of(course).revision, baseline.compared(course, at)
+    pods, weights = [at.ready(name) for name in pair], [at.weight(name) for name in pair]
+    inflight = at.observed.inflight(pair[1])
+    if inflight is None or not all((*pods, *weights)):
+        return load
+    canary, stable = (THOUSANDTHS * weight // count for weight, count in zip(weights, pods, strict=True))
+    busy = THOUSANDTHS * inflight // pods[1]
+    return Load(load.readings + 1, load.canary + canary, load.stable + stable, load.busy + busy)
+
+
+def _load_ratio(load: Load) -> float:
+    """Load of a pod of canary over one of stable; 1 while those of stable have little to do."""
+    return load.canary / load.stable if _is_busy(load) else 1.0
+
+
+def _is_busy(load: Load) -> bool:
+    return load.busy > BUSY * load.readings
+
+
+def _has_more_to_do(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
+    """Whether a pod of canary is given so much more than one of stable that its latencies say nothing."""
+    now = _loaded(course, at, Load())
+    differs = now.canary > (1 + spec.max_load_difference) * now.stable
+    return differs and _is_busy(_loaded(course, at, run.load))
+
+
+def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
+    """What the template asks for."""
+    return template(at, one.template).spec
+
+
+def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
+    """Analyses of one strategy share the error rate of the template: the promise is one per rollout."""
+    return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(strategy.templates)))
+
+
+def _weights_differ(course: Course, at: Situation) -> bool:
+    """Whether canary computes with other numbers than stable. Where nobody knows, nobody is blamed for drift."""
+    one, other = (at.observed.snapshots.get(name) for name in _pair(course))
+    return one is None or other is None or not same_weights(one, other)
+
+
+def _pair(course: Course) -> tuple[str, str]:
+    assert course.rollout and course.stable, "an analysis compares two revisions"
+    return course.rollout.revision, course.stable
+
+
+def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
+    return run if run and run.id == id else None
+
+
+def _is_of(run: AnalysisRun | None, asked: Template) -> bool:
+    return run is not None and run.template_hash == asked.hash

@@ -1,0 +1,152 @@
+"""Who owns which model name: who claimed it first, through delete and recreate, unless an admin grants it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from slipway_operator.model import wire
+from slipway_operator.model.cluster import names
+from slipway_operator.model.cluster.names import Claim, Grants, Standing, Wish
+
+TAKEN, RESERVED, GRANTED = "ModelNameTaken", "ModelNameReserved", "ModelNameGranted"
+INVALID, FULL, UNCLAIMED = "ModelNameInvalid", "ModelNamesFull", "ModelNameNotClaimed"
+
+# All claims are one object, which the API server limits to 1 MiB. No namespace may take more than half of it.
+MAX_BYTES = 900_000
+MAX_NAMESPACE_BYTES = MAX_BYTES // 2
+# Names of deleted ModelDeployments that one namespace keeps: creating and deleting must not fill the object.
+MAX_RELEASED = 64
+_SHOWN = 3  # namespaces that a message lists
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Claims as they are to be written, and how each ModelDeployment stands then."""
+
+    claims: dict[str, Claim]
+    standings: dict[str, Standing]  # by namespace/name
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the installation says about names."""
+
+    retention_s: float
+    grants: Grants = field(default_factory=Grants)
+
+
+def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: Rules, now: datetime) -> Settled:
+    """One step of the history of all names. Pure; done twice it changes nothing more.
+
+    A name has one owner at most. It loses it when an admin grants the name to other namespaces, or when the owner has
+    been gone for the retention; within it only the owner's namespace gets the name. A free name goes to the oldest
+    ModelDeployment that asks for it.
+    """
+    now = now.replace(microsecond=0)
+    asked: dict[str, list[Wish]] = {}
+    for wish in sorted(wishes, key=lambda one: (one.created, one.owner)):
+        asked.setdefault(wish.name, []).append(wish)
+    kept = _kept(claims, asked, rules, now)
+    given, full = _given(kept, asked, rules, now)
+    made = {**kept, **given}
+    standings = {
+        wish.owner: _standing(wish, made.get(name), rules, full) for name, found in asked.items() for wish in found
+    }
+    return Settled(made, standings)
+
+
+def _kept(
+    claims: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: Rules, now: datetime
+) -> dict[str, Claim]:
+    kept: dict[str, Claim] = {}
+    for name, claim in claims.items():
+        if rules.grants.allow(name, claim.namespace) and (next_one := _next(claim, asked.get(name, ()), rules, now)):
+            kept[name] = next_one
+    for name in _beyond(kept):
+        del kept[name]
+    return kept
+
+
+def _next(claim: Claim, asked: Collection[Wish], rules: Rules, now: datetime) -> Claim | None:
+    """What becomes of a claim; None when it is over."""
+    if any(wish.owner == claim.owner for wish in asked):
+        return replace(claim, released_at=None)
+    heir = next((wish for wish in asked if wish.namespace == claim.namespace), None)
+    if heir:
+        return Claim(heir.owner, now)
+    released_at = claim.released_at or now
+    over = now - released_at >= timedelta(seconds=rules.retention_s)
+    return None if over else replace(claim, released_at=released_at)
+
+
+def _beyond(kept: Mapping[str, Claim]) -> list[str]:
+    """Names without an owner that are more than their namespace may keep: those that were released first."""
+    released: dict[str, list[tuple[datetime, str]]] = {}
+    for name, claim in kept.items():
+        if claim.released_at:
+            released.setdefault(claim.namespace, []).append((claim.released_at, name))
+    return [name for found in released.values() for _, name in sorted(found)[: max(0, len(found) - MAX_RELEASED)]]
+
+
+def _given(
+    kept: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: Rules, now: datetime
+) -> tuple[dict[str, Claim], set[str]]:
+    """Free names and to whom they go, the longest wait first; and those for which there is no room."""
+    given: dict[str, Claim] = {}
+    full: set[str] = set()
+    used, of_namespace = _used(kept)
+    free = [(wish, name) for name, found in asked.items() if name not in kept for wish in found if names.is_name(name)]
+    for wish, name in sorted(free, key=lambda one: (one[0].created, one[0].owner)):
+        if name in given or not rules.grants.allow(name, wish.namespace):
+            continue
+        claim = Claim(wish.owner, now)
+        size = names.size_bytes(name, claim)
+        mine = of_namespace.get(wish.namespace, 0)
+        if used + size > MAX_BYTES or mine + size > MAX_NAMESPACE_BYTES:
+            full.add(wish.owner)
+            continue
+        given[name] = claim
+        used, of_namespace[wish.namespace] = used + size, mine + size
+    return given, full
+
+
+def _used(kept: Mapping[str, Claim]) -> tuple[int, dict[str, int]]:
+    of_namespace: dict[str, int] = {}
+    for name, claim in kept.items():
+        of_namespace[claim.namespace] = of_namespace.get(claim.namespace, 0) + names.size_bytes(name, claim)
+    return sum(of_namespace.values()), of_namespace
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _standing(wish: Wish, claim: Claim | None, rules: Rules, full: Collection[str]) -> Standing:
+    if claim and claim.owner == wish.owner:
+        return Standing(wish.owner, wish.name)
+    reason, why = _why(wish, claim, rules, full)
+    return Standing(wish.owner, wish.name, reason, f"clients reach this model as {wish.owner} only: {why}")
+
+
+def _why(wish: Wish, claim: Claim | None, rules: Rules, full: Collection[str]) -> tuple[str, str]:
+    name, other = f'the model name "{wish.name}"', "create it again with another spec.model.name"
+    if not names.is_name(wish.name):
+        return INVALID, f"{name} is not one that a model can have; {other}, of letters, digits and ._:- and without /"
+    holders = rules.grants.holders(wish.name)
+    if holders is not None and wish.namespace not in holders:
+        has = f", and belongs to {claim.owner}" if claim else ""
+        return GRANTED, f"{name} is granted to {_listed(holders)}{has}; {other}"
+    grant = f"ask a cluster administrator to grant it: annotation {names.ANNOTATION} of Namespace {wish.namespace}"
+    if claim and claim.released_at:
+        ends = wire.format_time(claim.released_at + timedelta(seconds=rules.retention_s))
+        return RESERVED, f"{name} belonged to {claim.owner}, which is gone, and is kept for it until {ends}; {other}"
+    if claim:
+        return TAKEN, f"{name} belongs to {claim.owner}; {other}, or {grant}"
+    if wish.owner in full:
+        return FULL, f"there is no room for {name} among the names of the cluster or of this namespace; see the docs"
+    return TAKEN, f"{name} is not free; {other}, or {grant}"
+
+
+def _listed(namespaces: Collection[str]) -> str:
+    shown = sorted(namespaces)[:_SHOWN]
+    more = f" and {len(namespaces) - _SHOWN} more" if len(namespaces) > _SHOWN else ""
+    return f"namespace{'s' if len(namespaces) > 1 else ''} {', '.join(shown)}{more}"

@@ -1,0 +1,218 @@
+"""What is wrong with the pods of a revision: one word, where and what, and what to do. The only list of causes; pure.
+
+`docs/status.yaml` has a meaning for each word and `docs/troubleshooting.md` a section: tests hold them to this table.
+"""
+
+import re
+from dataclasses import dataclass
+
+from slipway_operator.model.cluster.observed import (
+    CREATE_FAILED,
+    NOT_READY,
+    UNSCHEDULABLE,
+    WEIGHTS_DIFFER,
+    PodTrouble,
+    Workload,
+)
+from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.planning.facts import scheduling
+
+PLAIN = "PodsNotReady"  # no cause: pods come up, or nothing says why they do not
+OTHER = "PodFailed"  # a cause that none of the rules knows
+CLAIM_NOT_FOUND, CLAIM_NOT_BOUND = "ClaimNotFound", "ClaimNotBound"
+
+# Exit codes of the fetcher and the server; see docs/contracts.md.
+USAGE, DATA_ERROR, NO_INPUT = 2, 65, 66
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a revision lacks pods."""
+
+    reason: str  # one word in CamelCase: the reason of a condition
+    message: str  # which pod, Kubernetes' own word and sentence, and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A cause, and how it is known; all that is given must hold."""
+
+    reason: str
+    advice: str
+    words: frozenset[str] = frozenset()  # Kubernetes' own; empty is any
+    says: str = ""  # found in the message, as a regular expression
+    exit_code: int | None = None
+
+    def applies(self, word: str, trouble: PodTrouble) -> bool:
+        """Whether the trouble, called by this word, is of this cause."""
+        called = not self.words or word in self.words
+        code = self.exit_code is None or trouble.exit_code == self.exit_code
+        return called and code and re.search(self.says, trouble.message) is not None
+
+
+_CREATE = frozenset({CREATE_FAILED})
+_IMAGE = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_CONFIG = frozenset({"CreateContainerConfigError"})
+_START = frozenset({"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"})
+_CRASH = frozenset({"CrashLoopBackOff", "Error", "Restarted", "ContainerStatusUnknown"})
+
+# The first rule that applies names the cause: exact ones come before those that take the rest.
+RULES = (
+    # No pod can be made: the ReplicaSet has the API server's words.
+    Rule(
+        "QuotaExceeded",
+        "raise that ResourceQuota, or lower spec.resources or spec.replicas",
+        _CREATE,
+        r"(exceeded|failed|insufficient) quota",
+    ),
+    Rule(
+        "LimitRangeExceeded",
+        "bring spec.resources within the LimitRange of the namespace",
+        _CREATE,
+        r"(maximum|minimum|max) .+ (per|ratio per) (Container|Pod)\b",
+    ),
+    Rule(
+        "PodSecurityViolated",
+        "model pods pass the level restricted as they are made: find the webhook or policy that adds this to them",
+        _CREATE,
+        r"violates PodSecurity",
+    ),
+    Rule(
+        "ServiceAccountNotFound",
+        "create that ServiceAccount in the namespace",
+        _CREATE,
+        r"service ?account",
+    ),
+    Rule(
+        "PriorityClassNotFound",
+        "create that PriorityClass, or take its name out of what adds it to pods",
+        _CREATE,
+        r"no PriorityClass",
+    ),
+    Rule(
+        "AdmissionDenied",
+        "meet that policy, or exempt the namespace from it",
+        _CREATE,
+        r"denied (the )?request",
+    ),
+    Rule(
+        "WebhookUnavailable",
+        "bring that webhook back, or delete its configuration",
+        _CREATE,
+        r"failed calling webhook",
+    ),
+    Rule("CreateFailed", "allow it, or change the spec", _CREATE),
+    # No node takes the pod: `scheduling` has the word for it.
+    Rule(
+        CLAIM_NOT_FOUND,
+        "create that PersistentVolumeClaim, or name another in spec.model.uri",
+        frozenset({scheduling.UNKNOWN}),
+        r'persistentvolumeclaim "[^"]*" (not found|is being deleted|bound to non-existent)',
+    ),
+    Rule(
+        CLAIM_NOT_BOUND,
+        "see `kubectl describe pvc`: its StorageClass has to provision a volume, or one that fits has to be there",
+        frozenset({scheduling.UNKNOWN, scheduling.NO_MATCH}),
+        r"unbound immediate PersistentVolumeClaims|find available persistent volumes",
+    ),
+    Rule(
+        scheduling.ON_NO_NODE,
+        "add nodes that have it (of a GPU: see that its device plugin runs), or ask for less in spec.resources",
+        frozenset({scheduling.ON_NO_NODE}),
+    ),
+    Rule(
+        scheduling.TOO_LITTLE_FREE,
+        "free some or add nodes, or ask for less in spec.resources",
+        frozenset({scheduling.TOO_LITTLE_FREE}),
+    ),
+    Rule(
+        scheduling.NO_MATCH,
+        "label, untaint or uncordon a node, or correct the selector, toleration or volume that keeps the pod from it",
+        frozenset({scheduling.NO_MATCH}),
+    ),
+    Rule(scheduling.UNKNOWN, "see `kubectl describe pod`", frozenset({scheduling.UNKNOWN})),
+    Rule("SchedulingGated", "see who holds the pod back: `kubectl get pod -o yaml`", frozenset({"SchedulingGated"})),
+    # A node has it, and a container cannot begin.
+    Rule("ImagePullFailed", "name an image in spec.engine.image that the nodes have or may pull", _IMAGE),
+    Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG, r"(?i)\bsecret\b"),
+    Rule("ConfigMapNotFound", "create that ConfigMap or key in the namespace", _CONFIG, r"(?i)\bconfigmap\b"),
+    Rule("ContainerConfigInvalid", "see `kubectl describe pod`", _CONFIG),
+    Rule(
+        "ContainerStartFailed",
+        "spec.engine.image must have slipway-fetcher and slipway-server, for the processor of the nodes",
+        _START,
+    ),
+    # A container began and ended.
+    Rule("OOMKilled", "raise spec.resources.memory, or serve a smaller or quantized model", frozenset({"OOMKilled"})),
+    Rule(
+        WEIGHTS_DIFFER,
+        "publish again what it is pinned to; or change spec.model, which makes a new revision of what is there now",
+        _CRASH | {WEIGHTS_DIFFER},
+        r"; the revision is pinned to sha256:",
+    ),
+    Rule(
+        "StorageTooSmall",
+        "raise spec.resources.storage, or serve a smaller model",
+        _CRASH,
+        r"^container fetch: (There is no room for the model|.* has \d+ bytes; the limit is )",
+    ),
+    Rule(
+        "ModelNotFetched",
+        "correct spec.model.uri, or see that the pod can reach what it names",
+        _CRASH,
+        r"^container fetch\b",
+        NO_INPUT,
+    ),
+    Rule("ModelNotLoaded", "correct the files of the model, or serve another", _CRASH, "", DATA_ERROR),
+    Rule("InvalidArguments", "correct spec.engine.args and spec.engine.env", _CRASH, "", USAGE),
+    Rule("ContainerCrashed", "see `kubectl logs --previous`", _CRASH),
+    Rule("Evicted", "see what the node ran short of; set spec.resources to what the pod needs", frozenset({"Evicted"})),
+    Rule(PLAIN, "", frozenset({NOT_READY})),
+    Rule(OTHER, "see `kubectl describe pod`"),
+)
+REASONS = tuple(rule.reason for rule in RULES if rule.reason != PLAIN)
+# Those of pods without a node, and among them those that no further or emptier node would help.
+UNPLACED = frozenset(
+    {
+        CLAIM_NOT_FOUND,
+        CLAIM_NOT_BOUND,
+        scheduling.ON_NO_NODE,
+        scheduling.TOO_LITTLE_FREE,
+        scheduling.NO_MATCH,
+        scheduling.UNKNOWN,
+    }
+)
+UNBOUND = frozenset({CLAIM_NOT_FOUND, CLAIM_NOT_BOUND})
+
+
+def of_workload(workload: Workload, resources: Resources) -> Cause | None:
+    """The cause that matters most among the troubles of a revision's pods; `resources` are what each pod asks for."""
+    if not workload.troubles:
+        return None
+    first = workload.troubles[0]
+    if first.reason == UNSCHEDULABLE:
+        return _told(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
+    where = "ReplicaSet" if first.reason == CREATE_FAILED else "pod"
+    words = f"{first.reason}: {first.message}" if first.message else first.reason
+    return _told(first, f"{where} {first.pod}: {words}")
+
+
+def of_refusal(said: str) -> Cause:
+    """Of a child that the API server did not let us create."""
+    return _told(PodTrouble("", CREATE_FAILED, said), said)
+
+
+def _told(trouble: PodTrouble, said: str) -> Cause:
+    word = scheduling.read(trouble.message).reason if trouble.reason == UNSCHEDULABLE else trouble.reason
+    rule = next(rule for rule in RULES if rule.applies(word, trouble))
+    return Cause(rule.reason, f"{said}; {rule.advice}" if rule.advice else said)

@@ -1,0 +1,117 @@
+"""A status that was lost, restored by hand or edited by somebody, made one that can be gone on from.
+
+The status is the operator's memory, and others may write it: a backup, `kubectl edit`, a tool. What cannot be true is
+dropped here, before anything is decided, so that a reconcile goes on from it as from any other state. What could be
+true is believed: who may write the status may also write the spec.
+"""
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, State, Status
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.model.deployment.spec import Spec
+from slipway_operator.model.wire import camel
+
+MAX_GENERATION = 1 << 53
+MAX_ATTEMPT = 1 << 31
+MAX_COLLISIONS = 9999  # as many digits have room in a name
+_ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
+SKEW = timedelta(seconds=30)  # between the clocks of two operators
+
+
+def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: datetime) -> Status:
+    """The status without what cannot be true; the same one where all may be."""
+    rollout = _rollout(status, spec, observed, wanted, now)
+    stable = status.stable_revision if _is_known(status.stable_revision, observed) else None
+    if stable is None and (rollout is None or rollout.state is not State.INITIALIZING):
+        stable, rollout = _served(observed, wanted), None
+    sleep = replace(status.sleep, since=_past(status.sleep.since, now)) if status.sleep else None
+    kept = replace(
+        status,
+        stable_revision=stable,
+        rollout=rollout,
+        traffic=status.traffic if status.traffic and _is_table(status.traffic) else None,
+        sleep=sleep,
+        revisions=_revisions(status.revisions, spec, now),
+        aborted_revisions=tuple(token for token in status.aborted_revisions if _ATTEMPT.fullmatch(token)),
+        collision_count=_count(status.collision_count),
+    )
+    return status if kept == status else kept
+
+
+def lost(before: Status, kept: Status) -> tuple[Event, ...]:
+    """That parts of a status were dropped, by name."""
+    if before is kept:
+        return ()
+    names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions", "collision_count")
+    parts = ", ".join(f"status.{camel(name)}" for name in names if getattr(before, name) != getattr(kept, name))
+    return (Event("Warning", "StatusRestored", f"{parts} had impossible values and was computed again"),)
+
+
+def _count(collisions: int | None) -> int | None:
+    return collisions if collisions and 0 < collisions <= MAX_COLLISIONS else None
+
+
+def _past(moment: datetime, now: datetime) -> datetime:
+    """A time that is not in the future, but for clocks that differ."""
+    return moment if moment <= now + SKEW else now
+
+
+def _is_known(revision: str | None, observed: Observed) -> bool:
+    return revision is not None and (revision in observed.snapshots or revision in observed.workloads)
+
+
+def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: datetime) -> Rollout | None:
+    rollout = status.rollout
+    if rollout is None or not 1 <= rollout.attempt <= MAX_ATTEMPT:
+        return None
+    known = rollout.revision == wanted or _is_known(rollout.revision, observed)
+    first = rollout.state is State.INITIALIZING
+    if not known or rollout.revision == status.stable_revision or (first and status.stable_revision):
+        return None
+    last = len(spec.strategy.steps)
+    return replace(
+        rollout,
+        step_index=min(max(rollout.step_index, 0), max(last, rollout.steps, 0)),
+        steps=max(rollout.steps, 0),
+        started_at=_past(rollout.started_at, now),
+        step_started_at=_past(rollout.step_started_at, now),
+        progress_at=_past(rollout.progress_at, now),
+        capacity_since=_past(rollout.capacity_since, now) if rollout.capacity_since else None,
+    )
+
+
+def _served(observed: Observed, wanted: str) -> str | None:
+    """The stable revision by what gateways route by, where the status has lost it.
+
+    A rollout that was under way begins anew: the revision under test is not taken for the stable one. None where
+    nothing but the wanted revision serves, or nothing at all: it comes up as a first one does.
+    """
+    weights: dict[str, int] = {}
+    for gateway in observed.gateways:
+        for revision, weight in gateway.weights.items() if not gateway.gone else ():
+            weights[revision] = weights.get(revision, 0) + weight
+    serving = {name: weight for name, weight in weights.items() if weight and observed.ready(name)}
+    found = max(serving, key=lambda name: (name != wanted, serving[name]), default=None)
+    return found if found != wanted and _is_known(found, observed) else None
+
+
+def _is_table(table: Traffic) -> bool:
+    names = [item.revision for item in table.backends]
+    sound = len(set(names)) == len(names) and all(0 <= item.weight <= 100 for item in table.backends)
+    total = sum(item.weight for item in table.backends)
+    sound = sound and all(route.match for route in table.header_routes)
+    return sound and total == 100 and 1 <= table.generation < MAX_GENERATION
+
+
+def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:
+    """Nothing waits longer to leave than the spec says that it may."""
+    delay_s = max(spec.strategy.scale_down_delay_s, spec.strategy.abort_scale_down_delay_s)
+    latest = now + timedelta(seconds=delay_s)
+    return tuple(
+        replace(item, scale_down_at=min(item.scale_down_at, latest)) if item.scale_down_at else item for item in listed
+    )

@@ -1,0 +1,76 @@
+"""Which revision a spec describes: identity, history and rollback."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import Model, PodInputs, Spec
+from slipway_operator.model.deployment.strategy import Step
+from slipway_operator.planning.facts import weights
+
+HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
+TEMPLATE_VERSION = 2  # how new revisions are rendered; see manifests/workload.py
+HASH_LENGTH = 10
+KEPT = 1024  # hashes of step lists
+
+
+def revision_hash(inputs: PodInputs) -> str:
+    """Identity of a revision: what the user wrote and a pod depends on, and nothing else.
+
+    Defaults, the operator's version and its rendering stay out, so an operator upgrade restarts no pod.
+    """
+    return _digest(f"{HASH_VERSION}|{inputs.canonical}")
+
+
+@lru_cache(KEPT)
+def steps_hash(steps: tuple[Step, ...]) -> str:
+    """Identity of a step list; a rollout asks for it in every reconcile."""
+    return _digest(repr(steps))
+
+
+def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str, str]:
+    """(the revision to run, the revision that the spec describes): they differ while a rollback is asked for."""
+    current = described_revision(spec.inputs, snapshots)
+    source, _, target = (spec.intents.rollback_to or "").partition("/")
+    return (target if source == current and target in snapshots else current), current
+
+
+def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> str:
+    """A known revision with the same inputs, else a new hash: content first, so a new algorithm changes nothing."""
+    same = (item.revision for item in snapshots.values() if item.inputs.canonical == inputs.canonical)
+    return next(same, None) or revision_hash(inputs)
+
+
+def same_weights(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two revisions compute with the same numbers, so that only image or arguments can change what they say."""
+    return _numbers(one.inputs.model) == _numbers(other.inputs.model) and not weights.differ(one, other)
+
+
+def next_ordinal(snapshots: Mapping[str, Snapshot]) -> int:
+    """Number of the next revision, counted from 1."""
+    return max((snapshot.ordinal for snapshot in snapshots.values()), default=0) + 1
+
+
+def in_window(snapshots: Mapping[str, Snapshot], stable: str | None, wanted: str, revisions: int) -> bool:
+    """Whether a former revision is among the last ones before stable (Argo's rollbackWindow)."""
+    if stable is None or wanted not in snapshots or stable not in snapshots:
+        return False
+    ordinal, newest = snapshots[wanted].ordinal, snapshots[stable].ordinal
+    return ordinal < newest and sum(ordinal <= item.ordinal < newest for item in snapshots.values()) <= revisions
+
+
+def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], limit: int) -> list[str]:
+    """Revisions beyond the history limit, oldest first; `keep` are in use and do not count."""
+    kept = set(keep)
+    former = sorted((item for item in snapshots.values() if item.revision not in kept), key=lambda item: item.ordinal)
+    return [item.revision for item in former[: max(0, len(former) - limit)]]
+
+
+def _numbers(model: Model) -> tuple[str | None, ...]:
+    return model.uri, model.revision, model.quantization, model.dtype
+
+
+def _digest(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:HASH_LENGTH]

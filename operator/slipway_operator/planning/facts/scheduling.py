@@ -1,0 +1,82 @@
+"""Why the scheduler finds no node, out of its own sentence; pure.
+
+Its counts are by node: `1 node(s) had untolerated taint(s)` leaves that node out, `2 Insufficient nvidia.com/gpu` says
+that too little is free on two, and what it adds about preemption tells the nodes where that could ever be enough from
+those where it could not. So no node has to be read, and no permission for nodes is asked for.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from slipway_operator.model.deployment.spec import Resources
+
+_NODES = re.compile(r"\d+/(\d+) nodes")
+_SHORT = re.compile(r"(\d+) (?:Insufficient|Too many) ([\w./-]*\w)")
+_LEFT_OUT = re.compile(r"(\d+) node\(s\) (.+?)(?=, \d+ |\.(?: |$)|$)")
+_PLAIN = re.compile(r"nodes are available: (.+?)\.(?: |$)")  # of what holds for all nodes
+_HOPELESS = re.compile(r"(\d+) Preemption is not helpful")
+
+TOO_LITTLE_FREE = "InsufficientCapacity"
+ON_NO_NODE = "NoNodeOffersResource"
+NO_MATCH = "NoMatchingNode"
+UNKNOWN = "Unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the scheduler counted. `hopeless`: nodes that would not take the pod if others left; None: not said."""
+
+    nodes: int = 0
+    short: dict[str, int] = field(default_factory=dict)  # nodes where too little is free, by resource
+    left_out: dict[str, int] = field(default_factory=dict)  # nodes that are no choice, by why
+    hopeless: int | None = None
+
+    @property
+    def reason(self) -> str:
+        """The word for it."""
+        if not self.short and not self.left_out:
+            return UNKNOWN
+        if self.hopeless is None:
+            return TOO_LITTLE_FREE if self.short else NO_MATCH
+        if self.hopeless < self.nodes:
+            return TOO_LITTLE_FREE
+        return ON_NO_NODE if self.short else NO_MATCH
+
+
+def read(said: str) -> Placement:
+    """Read the message of a pod's condition PodScheduled."""
+    nodes = _NODES.search(said)
+    filters, _, preemption = said.partition("preemption:")
+    hopeless = _HOPELESS.search(preemption)
+    return Placement(
+        nodes=int(nodes[1]) if nodes else 0,
+        short={resource: int(count) for count, resource in _SHORT.findall(filters)},
+        left_out={why: int(count) for count, why in _LEFT_OUT.findall(filters)},
+        hopeless=int(hopeless[1]) if hopeless else 0 if preemption else None,
+    )
+
+
+def sentence(said: str, pods: int, resources: Resources) -> str:
+    """How much of what is missing on how many nodes, for people."""
+    counted = "1 pod finds no node" if pods == 1 else f"{pods} pods find no node"
+    found = read(said)
+    left_out = [f"{count} of {found.nodes} nodes {why}" for why, count in found.left_out.items()]
+    parts = [*_short(found, pods, resources), *left_out]
+    plain = _PLAIN.search(said)
+    return f"{counted}: {'; '.join(parts) or (plain[1] if plain else said) or 'the scheduler gives no reason'}"
+
+
+def _short(found: Placement, pods: int, resources: Resources) -> list[str]:
+    amounts = {"cpu": resources.cpu, "memory": resources.memory}
+    if resources.accelerator:
+        amounts[resources.accelerator[0]] = str(resources.accelerator[1])
+    return [_missing(found, pods, resource, amounts.get(resource)) for resource in found.short]
+
+
+def _missing(found: Placement, pods: int, resource: str, amount: str | None) -> str:
+    asked = f"{amount} {resource}" if amount else resource
+    if found.reason == ON_NO_NODE:
+        return f"0 of {found.nodes} nodes have {asked}, even when empty"
+    each = f"{pods} x {asked}" if amount else asked
+    short = found.short[resource]
+    return f"{each} missing, too little is free on {short} of {found.nodes or short} nodes"

@@ -1,0 +1,79 @@
+"""Whether requests get answers, by what gateways measure: what pods and ReplicaSets say of themselves is not enough."""
+
+from slipway_operator.api.v1alpha1.status import SleepState
+from slipway_operator.model.cluster.observed import Gateway, Service
+from slipway_operator.planning.facts.situation import Course, Situation
+
+# So many requests got no answer, and they are nearly all of the last 10 to 20 seconds.
+LEAST, SHARE = 3, 0.9
+# Gateways hear of a pod in about a second; so long they may lack what others call ready.
+NO_ENDPOINT_S = 5.0
+POLL_S = 2.0
+NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS = "NoGateway", "RequestsFailing", "NoEndpoints"
+SERVING = "Serving"  # of the condition Ready
+REASONS = (NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS)
+
+
+def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
+    """Why a deployment that has ready pods does not serve, as reason and sentence; None while nothing says so."""
+    if not _is_to_serve(course, at):
+        return None
+    if not any(item.ready for item in _present(at)):
+        return NO_GATEWAY, "no gateway is ready, so no request gets in"
+    heard = _heard(at)
+    if failing := _failing([item.service for item in heard]):
+        return REQUESTS_FAILING, failing
+    if _served_before(at) and _unserved([item.service for item in heard]):
+        return NO_ENDPOINTS, f"no gateway has an endpoint for it, for {NO_ENDPOINT_S:.0f} s or longer"
+    return None
+
+
+def sentence(course: Course, at: Situation) -> str:
+    """The same at the end of a message; that there is no gateway is said by what waits for one."""
+    found = trouble(course, at)
+    return f"; {found[1]}" if found and found[0] != NO_GATEWAY else ""
+
+
+def look_again_s(course: Course, at: Situation) -> float | None:
+    """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
+    unserved = any(item.service.unserved_s is not None for item in _heard(at)) and _is_to_serve(course, at)
+    found = trouble(course, at)
+    return POLL_S if unserved or (found and found[0] != NO_GATEWAY) else None
+
+
+def _is_to_serve(course: Course, at: Situation) -> bool:
+    """Whether it is to have pods and has ready ones: the lack of these is said elsewhere, with its cause."""
+    serving = course.stable or course.target
+    awake = at.sleep is None or at.sleep.state is SleepState.AWAKE
+    return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None
+
+
+def _unserved(services: list[Service]) -> bool:
+    since = [item.unserved_s for item in services]
+    return bool(since) and all(seconds is not None and seconds >= NO_ENDPOINT_S for seconds in since)
+
+
+def _served_before(at: Situation) -> bool:
+    """Whether pods were ready for a while: gateways count from the route on, which is older than its first pod."""
+    ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
+    if ready is None or ready.status != "True":
+        return ready is not None and ready.reason in REASONS
+    return ready.reason == SERVING and not 0 <= at.elapsed_s(ready.last_transition_time) < NO_ENDPOINT_S
+
+
+def _present(at: Situation) -> list[Gateway]:
+    return [item for item in at.observed.gateways if not item.gone]
+
+
+def _heard(at: Situation) -> list[Gateway]:
+    """Gateways that take requests and know the route; of the others nothing is known."""
+    return [item for item in _present(at) if item.ready and item.reachable and item.generation is not None]
+
+
+def _failing(services: list[Service]) -> str:
+    refused = sum(item.refused for item in services)
+    ended = refused + sum(item.answered for item in services)
+    if refused < LEAST or refused < SHARE * ended:
+        return ""
+    how = sorted({item.last for item in services if item.last})
+    return f"{refused} of the last {ended} requests got no answer" + (f" ({', '.join(how)})" if how else "")

@@ -1,0 +1,122 @@
+"""One reconcile's view: what is asked, remembered and observed, and the questions that the decisions put to it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from slipway_operator.api.v1alpha1.status import Decision, Rollout, Sleep, SleepState, State, Status
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Observed, Workload
+from slipway_operator.model.deployment.spec import Resources, Spec
+from slipway_operator.planning.facts import causes
+from slipway_operator.planning.facts.causes import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is decided and remembered from one reconcile to the next."""
+
+    rollout: Rollout | None = None
+    stable: str | None = None
+    previous: str | None = None
+    aborted: tuple[str, ...] = ()  # REVISION/ATTEMPT, newest last
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def state(self) -> State | None:
+        """Where the rollout is; None is idle."""
+        return self.rollout.state if self.rollout else None
+
+    @property
+    def target(self) -> str | None:
+        """The revision under test: one that may hold weight beside stable."""
+        return self.rollout.revision if self.rollout and self.rollout.state is not State.ABORTED else None
+
+
+def rollout_of(course: Course) -> Rollout:
+    """The rollout, where there must be one."""
+    assert course.rollout is not None, "only the rows and sentences of idle states do without a rollout"
+    return course.rollout
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a decision may look at. What many of them ask is found out once."""
+
+    spec: Spec
+    wanted: str  # the revision to run
+    current: str  # the revision that the spec describes
+    status: Status
+    observed: Observed
+    now: datetime
+    uid: str = ""  # of the ModelDeployment
+    sleep: Sleep | None = None  # as decided now
+
+    @cached_property
+    def asleep(self) -> bool:
+        """Whether it goes without pods: decided now, and written down before."""
+        written, decided = self.status.sleep, self.sleep
+        return bool(written and decided and written.state is decided.state is SleepState.ASLEEP)
+
+    @cached_property
+    def replicas(self) -> int:
+        """Pods that serve all traffic."""
+        return 0 if self.asleep else self.spec.replicas
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether the user asked for a former revision."""
+        return self.wanted != self.current
+
+    @cached_property
+    def acknowledged(self) -> tuple[int, int]:
+        """(ready gateways that route by the table in the status, ready gateways).
+
+        By its digest: a number says nothing of a table that was lost, restored or written by somebody else.
+        """
+        digest = self.status.traffic.digest if self.status.traffic else ""
+        ready = [gateway for gateway in self.observed.gateways if gateway.ready]
+        return sum(gateway.digest == digest for gateway in ready), len(ready)
+
+    @cached_property
+    def traffic_synced(self) -> bool:
+        """Whether requests are routed by the table in the status, everywhere."""
+        acked, ready = self.acknowledged
+        # Without a table there is nothing to wait for, unless gateways still route by one that was lost.
+        return ready == acked and (ready > 0 or self.status.traffic is None)
+
+    def weight(self, revision: str | None) -> int:
+        """Weight in percent in the table that the gateways were last told."""
+        return self.status.traffic.weight(revision) if self.status.traffic else 0
+
+    def share(self, revision: str | None) -> int:
+        """The same of all pods that run it: with that of its baseline, which it carries when that leaves."""
+        return self.weight(revision) + self.weight(labels.baseline_of(revision or ""))
+
+    def ready(self, revision: str | None) -> int:
+        """Ready pods of a revision."""
+        return self.observed.ready(revision)
+
+    def workload(self, revision: str) -> Workload | None:
+        """The revision's ReplicaSet."""
+        return self.observed.workloads.get(revision)
+
+    def resources(self, revision: str) -> Resources:
+        """What each pod of a revision asks for, as far as that is known."""
+        snapshot = self.observed.snapshots.get(revision)
+        return snapshot.inputs.resources if snapshot else Resources()
+
+    def cause(self, revision: str | None) -> Cause | None:
+        """Why pods of a revision are not ready; None when nothing says so."""
+        workload, refusal = self.workload(revision or ""), self.observed.refusal
+        found = causes.of_workload(workload, self.resources(workload.revision)) if workload else None
+        return found or (causes.of_refusal(refusal) if refusal else None)
+
+    def trouble(self, revision: str | None) -> str:
+        """The same as a sentence; empty when nothing says so."""
+        found = self.cause(revision)
+        return found.message if found else ""
+
+    def elapsed_s(self, since: datetime) -> float:
+        """Seconds from a moment to now."""
+        return (self.now - since).total_seconds()

@@ -1,0 +1,77 @@
+"""Every pod of a revision serves the same bytes: those that its first pod reported.
+
+What that pod loaded is kept with the revision's record and given to later pods as a ConfigMap, so their fetchers ask
+for that very commit and refuse other bytes. Only pods that began before it was there can have others: such a pod counts
+as not ready, and makes way for one that reads the ConfigMap.
+"""
+
+from dataclasses import replace
+
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import WEIGHTS_DIFFER, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.cluster.plan import Evict, Pin
+from slipway_operator.model.cluster.weights import Weights
+
+FIRST_TEMPLATE = 2  # pods of the former one read no ConfigMap
+
+
+def of(snapshot: Snapshot | None, workload: Workload) -> Weights | None:
+    """What pods of a revision are held to: what is kept, else what the oldest pod that says it has loaded."""
+    if snapshot is None or snapshot.template_version < FIRST_TEMPLATE:
+        return None
+    if snapshot.weights:
+        return snapshot.weights
+    said = [(pod.created_at, pod.name, pod.weights) for pod in workload.pods if pod.weights]
+    return min(said)[2] if said else None
+
+
+def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
+    """The workload without the readiness of pods that loaded other bytes, and with the reason."""
+    wanted = of(snapshot, workload)
+    others = _others(workload, wanted)
+    if not others or wanted is None:
+        return workload
+    troubles = tuple(PodTrouble(pod.name, WEIGHTS_DIFFER, _sentence(pod, wanted)) for pod in others)
+    ready = max(0, workload.ready - sum(pod.ready for pod in others))
+    return replace(workload, ready=ready, troubles=(*troubles, *workload.troubles))
+
+
+def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
+    """What is to be kept with revisions and told to their pods; a baseline has the pin of what it runs."""
+    found: dict[str, Weights] = {}
+    for revision, workload in sorted(observed.workloads.items()):
+        runs = labels.what_runs(revision)
+        weights = of(observed.snapshots.get(runs), workload)
+        if weights and (runs == revision or runs not in found):
+            found[runs] = weights
+    return tuple(
+        Pin(observed.snapshots[revision].name, labels.child_name(name, revision), weights)
+        for revision, weights in sorted(found.items())
+    )
+
+
+def evictions(observed: Observed) -> tuple[Evict, ...]:
+    """The next pod with other bytes: one at a time, those that are not ready first, once there is a pin to read."""
+    others: list[Pod] = []
+    for revision, workload in sorted(observed.workloads.items()):
+        snapshot = observed.snapshots.get(labels.what_runs(revision))
+        if snapshot and snapshot.weights:
+            others += _others(workload, of(snapshot, workload))
+    return tuple(Evict(pod.name) for pod in sorted(others, key=lambda pod: (pod.ready, pod.created_at, pod.name))[:1])
+
+
+def _others(workload: Workload, wanted: Weights | None) -> list[Pod]:
+    if wanted is None:
+        return []
+    return [pod for pod in workload.pods if pod.weights and pod.weights.digest != wanted.digest]
+
+
+def _sentence(pod: Pod, wanted: Weights) -> str:
+    assert pod.weights, "only of pods that said what they loaded"
+    at = f" at commit {pod.weights.commit}" if pod.weights.commit else ""
+    return f"it loaded {pod.weights.digest}{at}; the revision is pinned to {wanted.digest}"
+
+
+def differ(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two revisions are known to have loaded other bytes."""
+    return bool(one.weights and other.weights and one.weights.digest != other.weights.digest)

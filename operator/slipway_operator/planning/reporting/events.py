@@ -1,0 +1,106 @@
+"""Events that no row of the rollout's table tells: pods and weights that move, drains, a stable revision in trouble.
+
+Each is told from the difference between the status before and what is decided now, so once per change. They are no
+decisions: a crash between the status and the Event may swallow one, and what it would have told is in the status.
+"""
+
+from collections.abc import Sequence
+
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, SleepState, State
+from slipway_operator.model import wire
+from slipway_operator.model.cluster.plan import Event, Evict
+from slipway_operator.planning.facts import causes, serving
+from slipway_operator.planning.facts.situation import Course, Situation
+
+
+def news(
+    course: Course,
+    at: Situation,
+    desired: dict[str, int],
+    traffic: Traffic | None,
+    revisions: tuple[RevisionStatus, ...],
+    evicted: tuple[Evict, ...],
+) -> tuple[Event, ...]:
+    """All of them, in the order in which they happen. `revisions` are those of the status to be written."""
+    return (
+        *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted),
+        *_movements(at, desired, traffic),
+        *_drains(at, desired, revisions),
+        *_stable_lost(course, at),
+        *_abort_blocked(course, at),
+    )
+
+
+def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
+    """What keeps pods from being ready, or ready pods from serving, told when it is another cause than before."""
+    former = {item.type: item.reason for item in before}
+    changed = [item for item in now if former.get(item.type) != item.reason]
+    unserved = [item for item in changed if item.type == "Ready" and item.reason in serving.REASONS]
+    ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
+    told = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
+    return (*told, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
+
+
+def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
+    """Scalings and weight changes."""
+    scaled = tuple(
+        Event("Normal", "ScalingReplicaSet", f"revision {name} goes from {workload.desired} to {desired[name]} pods")
+        for name, workload in sorted(at.observed.workloads.items())
+        if workload.desired != desired[name]
+    )
+    before = at.status.traffic
+    if traffic is None or (before and before.generation == traffic.generation):
+        return scaled
+    shares = ", ".join(f"{backend.revision} {backend.weight}%" for backend in traffic.backends)
+    return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
+
+
+def _drains(at: Situation, desired: dict[str, int], revisions: tuple[RevisionStatus, ...]) -> tuple[Event, ...]:
+    """From the last new request of a retired revision to its last pod."""
+    events = []
+    for item in revisions:
+        name, workload = item.revision, at.observed.workloads.get(item.revision)
+        if item.scale_down_at and at.status.scale_down_at(name) is None:
+            text = f"revision {name} gets no new requests; its pods leave after {wire.format_time(item.scale_down_at)}"
+            events.append(Event("Normal", "DrainStarted", text))
+        if item.role == "old" and workload and workload.desired > 0 and desired[name] == 0:
+            events.append(_drained(name, at.observed.inflight(name)))
+    return tuple(events)
+
+
+def _drained(name: str, inflight: int | None) -> Event:
+    if inflight == 0:
+        return Event("Normal", "DrainCompleted", f"revision {name} has answered every request; its pods leave")
+    left = "an unknown number of" if inflight is None else inflight
+    return Event("Warning", "DrainTimedOut", f"the pods of revision {name} leave with {left} requests in progress")
+
+
+def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
+    """The last ready pod of stable is gone while requests are meant for it."""
+    stable, sleep = course.stable, at.sleep
+    if sleep and sleep.state in (SleepState.ASLEEP, SleepState.WAKING):
+        return ()
+    before = next((item.ready for item in at.status.revisions if item.revision == stable), 0)
+    if not before or at.ready(stable) or not at.weight(stable):
+        return ()
+    why = at.trouble(stable) or "its pods give no reason"
+    return (Event("Warning", "StableUnavailable", f"no pod of stable revision {stable} is ready: {why}"),)
+
+
+def _abort_blocked(course: Course, at: Situation) -> tuple[Event, ...]:
+    """A rejected revision keeps its weight while stable has no pod to take it: an answer is better than none."""
+    rollout, told = course.rollout, _was_blocked(at.status.rollout, at)
+    if rollout is None or rollout.state is not State.ABORTING or told:
+        return ()
+    weight = at.weight(rollout.revision)
+    if not weight or at.ready(course.stable) or at.replicas == 0:
+        return ()
+    text = f"revision {rollout.revision} keeps weight {weight} until a pod of stable {course.stable} is ready"
+    return (Event("Warning", "AbortBlocked", text),)
+
+
+def _was_blocked(before: Rollout | None, at: Situation) -> bool:
+    stable = next((item for item in at.status.revisions if item.role == "stable"), None)
+    aborting = before is not None and before.state is State.ABORTING
+    return aborting and stable is not None and stable.ready == 0

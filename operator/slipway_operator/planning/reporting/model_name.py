@@ -1,0 +1,52 @@
+"""The model name in the status: its condition, the name that clients send, and Events when its owner changes."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from slipway_operator.api.v1alpha1.status import Condition
+from slipway_operator.model.cluster.names import Standing
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_operator.planning.facts.situation import Situation
+
+
+def condition(standing: Standing | None, before: Iterable[Condition], now: datetime) -> list[Condition]:
+    """NameConflict where there is one. Not known yet: what was said before."""
+    if standing is None:
+        return [item for item in before if item.type == NAME_CONFLICT]
+    if not standing.lost:
+        return []
+    return [Condition(NAME_CONFLICT, "True" if standing.known else "Unknown", standing.reason, standing.message, now)]
+
+
+def model(at: Situation) -> str:
+    """What clients send as "model" to come here: the name itself, or namespace/name while it is another's."""
+    standing = at.observed.standing
+    if standing is None:
+        return at.status.model or at.spec.inputs.model.name
+    return standing.owner if standing.lost and standing.known else standing.name
+
+
+def is_elsewhere(at: Situation) -> bool:
+    """Whether requests for its model name surely do not come here."""
+    return any(item.status == "True" for item in _told(at))
+
+
+def sentence(at: Situation) -> str:
+    """Why it is not reached by its own name, or may not be; empty when it is."""
+    return "".join(f"; {item.message}" for item in _told(at))
+
+
+def _told(at: Situation) -> list[Condition]:
+    return condition(at.observed.standing, at.status.conditions, at.now)
+
+
+def news(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
+    """A conflict that begins, has another reason or another winner, or ends."""
+    former = next((item for item in before if item.type == NAME_CONFLICT), None)
+    present = next((item for item in now if item.type == NAME_CONFLICT), None)
+    if present and (former is None or former.message != present.message):
+        return (Event("Warning", "NameConflict", f"{present.reason}: {present.message}"),)
+    if former and present is None:
+        return (Event("Normal", "NameClaimed", "clients reach this model by its own name"),)
+    return ()

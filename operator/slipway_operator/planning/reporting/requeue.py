@@ -1,0 +1,79 @@
+"""When a ModelDeployment is to be looked at again without an event: time passes, and gateways do not call us."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.model.deployment.strategy import Pause
+from slipway_operator.planning.analysis import measuring, runs
+from slipway_operator.planning.facts import serving, weights
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.rollout import hooks
+from slipway_operator.planning.rollout.guards import IN_FLIGHT, analysis_ends, pause_ends
+from slipway_operator.planning.scaling import autoscale, sleep
+from slipway_operator.planning.sizing import baseline, restart
+from slipway_operator.planning.sizing.replicas import leaves_at_latest, retired
+
+GATEWAY_POLL_S = 0.5
+NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for one then, and it comes up in its own time
+DRAIN_POLL_S = 2.0
+RESTART_POLL_S = 5.0  # a disruption budget gives no sign when it opens
+
+
+def after_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
+    """Seconds until the next look; None when only an event can change anything."""
+    ahead = (moment for moment in _moments(course, at) if moment > at.now)
+    delays = [*_polls(course, at, traffic), *((moment - at.now).total_seconds() for moment in ahead)]
+    return min(delays, default=None)
+
+
+def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[float]:
+    if traffic and (not at.traffic_synced or traffic != at.status.traffic):
+        yield GATEWAY_POLL_S if at.acknowledged[1] else NO_GATEWAY_POLL_S
+    if any(at.observed.workloads[name].replicas for name in retired(course, at)):
+        yield DRAIN_POLL_S
+    if restart.extra_pods(course, at, course.stable or ""):
+        yield RESTART_POLL_S
+    if weights.evictions(at.observed):
+        yield RESTART_POLL_S
+    if any(runs.ongoing(course, at)):
+        yield runs.READ_S
+    if (unserved_s := serving.look_again_s(course, at)) is not None:
+        yield unserved_s
+    if (delay_s := sleep.look_again_s(course, at)) is not None:
+        yield delay_s
+
+
+def _moments(course: Course, at: Situation) -> Iterator[datetime]:
+    """Ends of pauses, deadlines and delays; those that are past had their effect in this plan."""
+    rollout = course.rollout
+    if at.spec.restart_at:
+        yield at.spec.restart_at
+    if rollout and rollout.state in IN_FLIGHT | {State.INITIALIZING}:
+        yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
+    if rollout and rollout.state is State.PROVISIONING and baseline.is_awaited(course, at):
+        yield baseline.given_up_at(rollout, at)
+    if rollout and _pauses_for_a_time(rollout, at):
+        yield pause_ends(rollout, at)
+    if rollout and rollout.state is State.ANALYZING:
+        yield analysis_ends(rollout, at)
+    if rollout and rollout.state is State.CAPACITY_WAIT and rollout.capacity_since:
+        limits = at.spec.strategy.capacity
+        yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)
+        yield rollout.capacity_since + timedelta(seconds=limits.deadline_s)
+    yield from hooks.moments(course, at)
+    for run, spec in runs.under_way(course, at):
+        yield from measuring.moments(run, spec)
+    yield from autoscale.moments(at)
+    yield from sleep.moments(at)
+    for name in retired(course, at):
+        settled = at.status.scale_down_at(name)
+        if settled:
+            yield settled if at.now < settled else leaves_at_latest(at, settled)
+
+
+def _pauses_for_a_time(rollout: Rollout, at: Situation) -> bool:
+    steps = at.spec.strategy.steps
+    here = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    return rollout.state is State.PAUSED and isinstance(here, Pause) and here.duration_s is not None

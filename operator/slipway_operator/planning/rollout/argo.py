@@ -1,0 +1,94 @@
+"""Argo Rollouts' status patches as our intents, for hands that know them by heart.
+
+They are read from the status as it is and acted on in the same plan. The status that it writes carries them no more, so
+each has its effect once; nobody but the user writes the spec.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from slipway_operator.api.v1alpha1.status import PauseCondition, Rollout, State, Status
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.model.deployment.spec import Json, Spec
+from slipway_operator.model.deployment.strategy import Analysis
+from slipway_operator.planning.facts.situation import Course
+from slipway_operator.planning.rollout.guards import IN_FLIGHT
+
+Translation = tuple[Spec, tuple[Event, ...]]
+
+
+def translate(spec: Spec, raw: Json, status: Status) -> Translation:
+    """The spec with the intents that patches of the status stand for, and what to tell about them.
+
+    `raw` is `.status` as the API server gave it, `status` the same as parsed.
+    """
+    said = [word for word in (_abort(raw, status), _promote_full(raw, status), _released(spec, status)) if word]
+    for intent, _ in said:
+        spec = replace(spec, intents=replace(spec.intents, **intent))
+    return spec, tuple(event for _, event in said)
+
+
+def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseCondition, ...]:
+    """What is there to be removed while a pause step holds; once removed it stays away until the step is left."""
+    rollout = course.rollout
+    if rollout is None or rollout.state is not State.PAUSED or _is_released(status, rollout):
+        return ()
+    step = spec.strategy.steps[rollout.step_index] if rollout.step_index < len(spec.strategy.steps) else None
+    reason = "InconclusiveAnalysis" if isinstance(step, Analysis) else "CanaryPauseStep"
+    return (PauseCondition(reason, rollout.step_started_at),)
+
+
+def controller_pause(course: Course) -> bool | None:
+    """Argo's mark beside the conditions: their absence is a user's word only where they have been."""
+    return True if course.state is State.PAUSED else None
+
+
+_Said = tuple[dict[str, Any], Event] | None
+
+
+def _abort(raw: Json, status: Status) -> _Said:
+    """`abort: true` aborts, and `abort: false` retries, as Argo's own plugin writes them."""
+    rollout, asked = status.rollout, raw.get("abort")
+    if asked is None:
+        return None
+    if asked and rollout and rollout.state in IN_FLIGHT:
+        return _taken("status.abort", "abort", rollout.attempt_token)
+    if not asked and rollout and rollout.state is State.ABORTED:
+        return _taken("status.abort false", "retry", f"{rollout.revision}/{rollout.attempt + 1}")
+    return _ignored(
+        f"status.abort {str(asked).lower()}", "no attempt can be rejected" if asked else "none was rejected"
+    )
+
+
+def _promote_full(raw: Json, status: Status) -> _Said:
+    rollout = status.rollout
+    if not raw.get("promoteFull"):
+        return None
+    if rollout and rollout.state in IN_FLIGHT and not rollout.skip_steps:
+        return _taken("status.promoteFull", "promote_full", rollout.revision)
+    return _ignored("status.promoteFull", "no rollout is in its steps")
+
+
+def _released(spec: Spec, status: Status) -> _Said:
+    """A pause whose conditions are gone ends as soon as it may."""
+    rollout = status.rollout
+    if rollout is None or not _is_released(status, rollout) or spec.paused or spec.replicas == 0:
+        return None
+    return _taken("the removal of status.pauseConditions", "promote", rollout.step_token)
+
+
+def _is_released(status: Status, rollout: Rollout) -> bool:
+    """Whether a user removed the conditions of the very pause that holds this rollout."""
+    former = status.rollout
+    if former is None or former.state is not State.PAUSED or not status.controller_pause or status.pause_conditions:
+        return False
+    return (former.step_token, former.step_started_at) == (rollout.step_token, rollout.step_started_at)
+
+
+def _taken(what: str, field: str, token: str) -> _Said:
+    name = "promoteFull" if field == "promote_full" else field
+    return {field: token}, Event("Normal", "ControlTranslated", f"{what} is taken as spec.rollout.{name}: {token}")
+
+
+def _ignored(what: str, why: str) -> _Said:
+    return {}, Event("Normal", "ControlIgnored", f"{what} has no effect: {why} now")

@@ -1,0 +1,180 @@
+"""Who scales a ModelDeployment: our HorizontalPodAutoscaler, a user's, or two that would fight; and if it works."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from slipway_operator.api.v1alpha1.status import Condition
+from slipway_operator.manifests.autoscaler import (
+    API_VERSION,
+    CUSTOM,
+    EXTERNAL,
+    KIND,
+    horizontal_pod_autoscaler,
+    says_the_same,
+)
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
+from slipway_operator.model.cluster.plan import Create, Delete
+from slipway_operator.model.deployment import last_applied
+from slipway_operator.model.deployment.autoscaling import OWN_NAMES
+from slipway_operator.model.deployment.spec import Json
+from slipway_operator.planning.facts.conditions import condition
+from slipway_operator.planning.facts.situation import Situation
+
+CONDITION = "Autoscaling"
+# The controller looks at a new HorizontalPodAutoscaler within its period, 15 s unless somebody chose otherwise.
+INERT_S = 60
+
+Finding = tuple[bool, str, str]  # whether it works, reason, message
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What is to be done about autoscalers, and what there is to say."""
+
+    create: tuple[Create, ...] = ()
+    delete: tuple[Delete, ...] = ()
+    condition: Condition | None = None
+
+    @property
+    def told(self) -> tuple[Condition, ...]:
+        """The condition, where there is one."""
+        return (self.condition,) if self.condition else ()
+
+
+def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
+    """Ours is there exactly when the spec asks for it and nobody else scales. `spec.replicas` is never written."""
+    ours = _ours(at)
+    others = [item for item in at.observed.autoscalers if item is not ours]
+    rivals = [item for item in others if item.aims_here]
+    wanted = at.spec.autoscaling is not None
+    scalers = len(rivals) + wanted
+    gone = (Delete(API_VERSION, KIND, ours.name),) if ours and (not wanted or others) else ()
+    if scalers > 1:
+        return Scaling(delete=gone, condition=_told(at, _two_scalers(rivals, wanted=wanted)))
+    if wanted and others:
+        return Scaling(delete=gone, condition=_told(at, _name_taken(others[0])))
+    if wanted:
+        return Scaling(_creation(owner, at, ours), condition=_told(at, _own_health(owner, at, ours), obj))
+    found = _health(at, rivals[0]) if rivals else None
+    return Scaling(delete=gone, condition=_told(at, found, obj) if found else None)
+
+
+def moments(at: Situation) -> tuple[datetime, ...]:
+    """When an autoscaler that nobody has looked at counts as inert: no event tells that nothing happens."""
+    return tuple(
+        item.created_at + timedelta(seconds=INERT_S)
+        for item in at.observed.autoscalers
+        if item.aims_here and _said(item, "ScalingActive") is None
+    )
+
+
+def _ours(at: Situation) -> Autoscaler | None:
+    """An orphan is adopted where one is wanted."""
+    wanted = at.spec.autoscaling is not None
+    return next((item for item in at.observed.autoscalers if item.ours or (wanted and item.orphan)), None)
+
+
+def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> tuple[Create, ...]:
+    assert at.spec.autoscaling is not None, "asked only where the field is set"
+    manifest = horizontal_pod_autoscaler(owner, at.spec.autoscaling, _group(at))
+    return () if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else (Create(manifest),)
+
+
+def _group(at: Situation) -> str:
+    """The metrics API that serves our own metrics: custom unless another provider has it and external is ours."""
+    providers = at.observed.metrics_providers
+    return EXTERNAL if providers.get(CUSTOM) and providers.get(EXTERNAL) == "" else CUSTOM
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def _told(at: Situation, finding: Finding, obj: Json | None = None) -> Condition:
+    holds, reason, message = finding
+    also = _also_applied(obj) if obj else ""
+    return condition(CONDITION, holds, reason, f"{message}; {also}" if also else message, at.now)
+
+
+def _two_scalers(rivals: Sequence[Autoscaler], *, wanted: bool) -> Finding:
+    named = " and ".join([*(_called(item) for item in rivals), *(["spec.autoscaling"] if wanted else [])])
+    back = "; until then spec.autoscaling steps back" if wanted else ""
+    return False, "TwoScalers", f"{named} would fight over spec.replicas: keep one of them{back}"
+
+
+def _called(item: Autoscaler) -> str:
+    made_for = f" of ScaledObject {item.scaled_object}" if item.scaled_object else ""
+    return f"{KIND} {item.name}{made_for}"
+
+
+def _name_taken(item: Autoscaler) -> Finding:
+    return False, "NameTaken", f"{KIND} {item.name} is not ours and has the name of ours: rename or delete it"
+
+
+def _own_health(owner: Owner, at: Situation, ours: Autoscaler | None) -> Finding:
+    if ours is None:
+        return False, "Starting", f"{KIND} {labels.autoscaler_name(owner.name)} is being created"
+    worked = _health(at, ours)
+    if worked[0] or not (foreign := _foreign_providers(at)):
+        return worked
+    # Why is ours to say; the controller only says that the metric is not there.
+    return False, "MetricsApiTaken", f"{foreign}; {worked[2]}"
+
+
+def _foreign_providers(at: Situation) -> str:
+    """In words who serves the metrics API in our place; empty when we do, or when no metric of ours is asked for."""
+    providers = at.observed.metrics_providers
+    asked = at.spec.autoscaling is not None and any(metric.type in OWN_NAMES for metric in at.spec.autoscaling.metrics)
+    if not asked or not (providers.get(CUSTOM) and providers.get(EXTERNAL)):
+        return ""
+    served = ", ".join(f"{group} is served by {providers[group]}" for group in (CUSTOM, EXTERNAL))
+    return f"{served}: it must serve Slipway's metrics too, or make room"
+
+
+def _health(at: Situation, item: Autoscaler) -> Finding:
+    """By the controller's own conditions: that the object exists says nothing."""
+    if at.asleep:  # without pods there is little that it could read
+        text = f"{_called(item)} has no pods to scale until somebody asks; it shows what it reads divided by them, 0/0"
+        return True, "Asleep", text
+    for kind in ("AbleToScale", "ScalingActive"):
+        said = _said(item, kind)
+        if said and said.status == "False":
+            return False, said.reason or kind, f"{_called(item)}: {said.message or said.reason}"
+    if _said(item, "ScalingActive") is None:
+        return _not_looked_at(at, item)
+    bounds = f"{item.spec.get('minReplicas', 1)} to {item.spec.get('maxReplicas')}"
+    return True, "ScalingActive", f"{_called(item)} keeps {bounds} pods and writes spec.replicas"
+
+
+def _not_looked_at(at: Situation, item: Autoscaler) -> Finding:
+    if at.elapsed_s(item.created_at) < INERT_S:
+        return False, "Starting", f"{_called(item)} was not looked at yet"
+    able = _said(item, "AbleToScale")
+    said = f": {able.message}" if able and able.message else ""
+    text = f"{_called(item)} has scaled nothing for {INERT_S} s: does kube-controller-manager run its controller?{said}"
+    return False, "Inert", text
+
+
+def _said(item: Autoscaler, kind: str) -> ScalerCondition | None:
+    return next((found for found in item.conditions if found.type == kind), None)
+
+
+def _also_applied(obj: Json) -> str:
+    """Who else has spec.replicas in a manifest: each apply would undo what the autoscaler chose."""
+    managers = [item["manager"] for item in obj["metadata"].get("managedFields") or () if _applies_replicas(item)]
+    if not managers and _last_applied_has_replicas(obj):
+        managers = ["kubectl apply"]
+    who = ", ".join(dict.fromkeys(managers))
+    return f"spec.replicas is also set by {who}: remove it there, or each apply undoes what was scaled" if who else ""
+
+
+def _applies_replicas(entry: Json) -> bool:
+    fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+    return entry.get("operation") == "Apply" and not entry.get("subresource") and "f:replicas" in fields
+
+
+def _last_applied_has_replicas(obj: Json) -> bool:
+    spec = last_applied.manifest(obj).get("spec")
+    return isinstance(spec, dict) and "replicas" in spec

@@ -1,0 +1,180 @@
+"""Scale to zero: when a deployment that nobody asks goes without pods, and when it has them again.
+
+Gateways are told first and hold what comes from then on. Only when each of them says so, and that it has nothing in
+hand, is it written down that the deployment sleeps; only then do its pods leave. `spec.replicas` is not touched.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from slipway_operator.api.v1alpha1.status import Sleep, SleepState, State
+from slipway_operator.model import wire
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.rollout.table import matching_row
+from slipway_operator.planning.sizing import restart
+
+GATEWAY_POLL_S = 0.5
+LATER_S = 10.0  # when something else than requests keeps it awake
+# Gateways say at once that somebody waits; this is for what they could not say.
+ASLEEP_POLL_S = 60.0
+# Of moments that are cut to whole seconds, and of an answer that is a little older than the decision.
+SLACK_S = 2.0
+
+
+def next_sleep(course: Course, at: Situation) -> Sleep | None:
+    """At most one state further; None for a deployment that has no first revision or that people scaled to zero."""
+    former = at.status.sleep
+    if course.stable is None or at.spec.replicas == 0:
+        return None
+    if former is None:
+        return None if _limit_s(at) is None else Sleep(SleepState.AWAKE, at.now)
+    return _NEXT[former.state](former, course, at)
+
+
+def idle_s(at: Situation) -> float | None:
+    """Seconds for which surely no gateway had a request; None when one of them does not say, or none is ready."""
+    present = [gateway for gateway in at.observed.gateways if not gateway.gone]
+    known = all(item.reachable and (item.idle_s is not None or not item.ready) for item in present)
+    if not known or not any(gateway.ready for gateway in present):
+        return None
+    said = ((item, item.idle_s) for item in at.observed.gateways if item.idle_s is not None)
+    return min((0.0 if item.held or any(item.inflight.values()) else seconds for item, seconds in said), default=None)
+
+
+def look_again_s(course: Course, at: Situation) -> float | None:
+    """Seconds until time alone may change something."""
+    sleep, limit_s = at.sleep, _limit_s(at)
+    if sleep is None or sleep.state is SleepState.WAKING:
+        return None
+    if sleep.state is SleepState.ASLEEP:
+        return ASLEEP_POLL_S
+    if sleep.state is SleepState.FALLING_ASLEEP:
+        return GATEWAY_POLL_S
+    if limit_s is None or not _is_settled(course, at):
+        return None
+    left_s = limit_s - min(idle_s(at) or 0.0, _settled_s(sleep, course, at))
+    return left_s if left_s > 0 else LATER_S
+
+
+def moments(at: Situation) -> tuple[datetime, ...]:
+    """When a wake has taken too long to be called one."""
+    waking = at.sleep is not None and at.sleep.state is SleepState.WAKING
+    return (at.sleep.since + timedelta(seconds=at.spec.progress_deadline_s),) if at.sleep and waking else ()
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def _awake(sleep: Sleep, course: Course, at: Situation) -> Sleep | None:
+    limit_s = _limit_s(at)
+    if limit_s is None:
+        return None
+    idle = _is_idle(course, at) and _settled_s(sleep, course, at) >= limit_s
+    return sleep.to(SleepState.FALLING_ASLEEP, at.now) if idle else sleep
+
+
+def _falling_asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
+    """Whoever asks in these moments is answered by the pods that are still there."""
+    if not _is_idle(course, at):
+        return sleep.to(SleepState.AWAKE, at.now)
+    return sleep.to(SleepState.ASLEEP, at.now) if _all_hold(at) else sleep
+
+
+def _asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
+    """A rollout has to show that its revision gets ready, so a new spec wakes it too."""
+    stays = _limit_s(at) is not None and _is_settled(course, at) and not _is_called(sleep, at)
+    return sleep if stays else sleep.to(SleepState.WAKING, at.now)
+
+
+def _waking(sleep: Sleep, course: Course, at: Situation) -> Sleep:
+    backends = at.status.traffic.backends if at.status.traffic else ()
+    serves = any(at.ready(backend.revision) for backend in backends if backend.weight)
+    return sleep.to(SleepState.AWAKE, at.now) if serves else sleep
+
+
+_NEXT: dict[SleepState, Callable[[Sleep, Course, Situation], Sleep | None]] = {
+    SleepState.AWAKE: _awake,
+    SleepState.FALLING_ASLEEP: _falling_asleep,
+    SleepState.ASLEEP: _asleep,
+    SleepState.WAKING: _waking,
+}
+
+
+# --- guards -----------------------------------------------------------------------------------------------------------
+
+
+def _limit_s(at: Situation) -> int | None:
+    return at.spec.autoscaling.idle_s if at.spec.autoscaling else None
+
+
+def _is_settled(course: Course, at: Situation) -> bool:
+    """No rollout is in flight or about to begin."""
+    return course.state in (None, State.ABORTED) and matching_row(course, at) is None
+
+
+def _settled_s(sleep: Sleep, course: Course, at: Situation) -> float:
+    """For how long it has been awake without a rollout: pods that just came up are worth a while."""
+    decided = [item.at for item in course.decisions[-1:]]
+    return at.elapsed_s(max(sleep.since, *decided))
+
+
+def _is_idle(course: Course, at: Situation) -> bool:
+    limit_s, idle = _limit_s(at), idle_s(at)
+    well = at.ready(course.stable) > 0 and not restart.extra_pods(course, at, course.stable or "")
+    return limit_s is not None and idle is not None and idle >= limit_s and well and _is_settled(course, at)
+
+
+def _all_hold(at: Situation) -> bool:
+    """Whether every gateway, also one that is leaving, routes by the table that tells it to send nothing."""
+    traffic = at.status.traffic
+    if traffic is None or not traffic.asleep or not at.traffic_synced:
+        return False
+    routing = [item.digest for item in at.observed.gateways if not item.gone and item.generation is not None]
+    return all(digest == traffic.digest for digest in routing)
+
+
+def _is_called(sleep: Sleep, at: Situation) -> bool:
+    """Whether somebody waits, or asked since and was refused. A gateway that is new was asked by nobody yet."""
+    asleep_s = at.elapsed_s(sleep.since) + SLACK_S
+    said = [item for item in at.observed.gateways if item.reachable]
+    return any(item.held or (item.last_request_s is not None and item.last_request_s < asleep_s) for item in said)
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def is_late(at: Situation) -> bool:
+    """Whether a wake takes longer than pods may take to come up."""
+    waking = at.sleep is not None and at.sleep.state is SleepState.WAKING
+    return waking and at.sleep is not None and at.elapsed_s(at.sleep.since) >= at.spec.progress_deadline_s
+
+
+def sentence(course: Course, at: Situation) -> str:
+    """What there is to say of a deployment that is not awake; else nothing."""
+    if at.sleep is None or at.sleep.state is SleepState.AWAKE:
+        return ""
+    since, expected = wire.format_time(at.sleep.since), at.sleep.expected_s
+    if at.sleep.state is SleepState.FALLING_ASLEEP:
+        return f"no request for {_limit_s(at)} s: gateways are told to hold what comes"
+    if at.sleep.state is SleepState.ASLEEP:
+        takes = f", which takes about {expected} s" if expected else ""
+        return f"asleep since {since}; the next request wakes revision {course.stable}{takes}"
+    ready, why = at.ready(course.stable), at.trouble(course.stable or "")
+    return f"waking since {since}: {ready} of {at.replicas} pods ready" + (f"; {why}" if why else "")
+
+
+def news(course: Course, at: Situation) -> tuple[Event, ...]:
+    """Each change once."""
+    before, now = at.status.sleep, at.sleep
+    if before is None or now is None or before.state is now.state:
+        return ()
+    if now.state is SleepState.ASLEEP:
+        text = f"no request for {_limit_s(at)} s: revision {course.stable} goes without pods until somebody asks"
+        return (Event("Normal", "ScaledToZero", text),)
+    if now.state is SleepState.WAKING:
+        why = "a request waits" if _is_called(before, at) else "the spec changed"
+        return (Event("Normal", "WakeStarted", f"{why}: {at.replicas} pods of revision {course.stable} come up"),)
+    if before.state is SleepState.WAKING:
+        return (Event("Normal", "WakeCompleted", f"awake after {now.wake_seconds[-1]} s"),)
+    return ()

@@ -1,0 +1,55 @@
+"""Arithmetic of replicas and weights: how many pods a weight needs, how much weight pods carry, what steps ask for."""
+
+from collections.abc import Sequence
+
+from slipway_operator.model.deployment.strategy import SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
+
+
+def replicas_for(percent: int, carriers: int) -> int:
+    """Fewest pods that carry this share of the traffic that `carriers` pods carry: the inverse of `weight_carried`."""
+    return 0 if percent <= 0 else min(carriers, (percent - 1) * carriers // 100 + 1)
+
+
+def weight_carried(ready: int, carriers: int) -> int:
+    """Largest weight in percent that this many ready pods carry (invariant I1), rounded up.
+
+    Rounded down, one pod of three would carry 33 % and two of three 66 %: the last percent would fit nowhere.
+    """
+    return 100 if carriers == 0 else min(100, -(-100 * ready // carriers))
+
+
+def weight_at(steps: Sequence[Step], index: int) -> int:
+    """Weight in percent that the steps up to and with `index` ask for."""
+    return next((step.percent for step in reversed(steps[: index + 1]) if isinstance(step, SetWeight)), 0)
+
+
+def replicas_at(steps: Sequence[Step], index: int, replicas: int, carriers: int, surge: int) -> int:
+    """Pods that the steps up to and with `index` ask for: what setCanaryScale says, but enough for the weight.
+
+    Where `surge` leaves no room for that beside what stable needs, setCanaryScale gets what there is.
+    """
+    weight = weight_at(steps, index)
+    room = replicas + surge - max(1, replicas_for(100 - weight, carriers))
+    scale = next((step for step in reversed(steps[: index + 1]) if isinstance(step, SetScale)), SetScale())
+    asked = scale.replicas if scale.replicas is not None else -(-(scale.percent or 0) * replicas // 100)
+    return min(replicas, max(min(asked, room), replicas_for(weight, carriers), 1))
+
+
+def routes_at(steps: Sequence[Step], index: int) -> tuple[SetHeaderRoute, ...]:
+    """Header routes that are in force after the step at `index`, in the order in which they were first set."""
+    routes: dict[str, SetHeaderRoute] = {}
+    for step in steps[: index + 1]:
+        if isinstance(step, SetHeaderRoute):
+            routes[step.name] = step
+    return tuple(route for route in routes.values() if route.match)
+
+
+def mirrors_at(steps: Sequence[Step], index: int) -> tuple[SetMirrorRoute, ...]:
+    """Mirrors that are in force after the step at `index`, in the order in which they were first set."""
+    mirrors = {step.name: step for step in steps[: index + 1] if isinstance(step, SetMirrorRoute)}
+    return tuple(mirror for mirror in mirrors.values() if mirror.percentage is not None)
+
+
+def step_reaching(steps: Sequence[Step], weight: int) -> int:
+    """First step whose weight is at least `weight`: where a rollout goes on when its steps were edited."""
+    return next((index for index in range(len(steps)) if weight_at(steps, index) >= weight), len(steps))

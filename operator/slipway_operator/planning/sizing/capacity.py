@@ -1,0 +1,90 @@
+"""Within how many pods a rollout goes on, and what is missing when no node takes them.
+
+Surge adds pods beside a full stable revision. Replace takes a stable pod away for each pod of the new one, so one pod
+fewer carries the traffic meanwhile. Recreate has one pod only: the old one leaves before the new one comes.
+"""
+
+from slipway_operator.api.v1alpha1.status import Mode
+from slipway_operator.model.cluster.observed import UNSCHEDULABLE
+from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.planning.facts import causes, scheduling
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.sizing import canary
+
+
+def mode(course: Course, at: Situation) -> Mode:
+    """The mode in force: once a rollout has fallen back on the pods there are, it stays so."""
+    if course.rollout is None:
+        return Mode.SURGE
+    may_add = at.spec.strategy.capacity.surge(at.replicas) > 0
+    surging = course.rollout.capacity_mode is Mode.SURGE and may_add
+    return Mode.SURGE if surging else fallback(at) or Mode.SURGE
+
+
+def fallback(at: Situation) -> Mode | None:
+    """The mode without further pods; None when it would need a leave that the spec does not give."""
+    if at.replicas > 1:
+        return Mode.REPLACE
+    return Mode.RECREATE if at.spec.strategy.capacity.policy is Policy.ALLOW_RECREATE else None
+
+
+def surge(course: Course, at: Situation) -> int:
+    """Pods above the replicas that all revisions together may have now."""
+    return at.spec.strategy.capacity.surge(at.replicas) if mode(course, at) is Mode.SURGE else 0
+
+
+def tight(course: Course, at: Situation) -> bool:
+    """Whether the revisions take turns: there is no room for a whole second one."""
+    return surge(course, at) < at.replicas
+
+
+def carriers(course: Course, at: Situation) -> int:
+    """Ready pods that together carry all traffic."""
+    return at.replicas - 1 if mode(course, at) is Mode.REPLACE else at.replicas
+
+
+def stable_healthy(course: Course, at: Situation) -> bool:
+    """Whether the stable revision carries the weight that it has."""
+    weight = at.share(course.stable)
+    if weight == 0 or mode(course, at) is Mode.RECREATE:
+        return True
+    return at.ready(course.stable) >= canary.replicas_for(weight, carriers(course, at))
+
+
+def lacks_node(course: Course, at: Situation, revision: str) -> bool:
+    """Whether pods of a revision find no node, and not only because pods of ours are still on their way out.
+
+    A pod whose claim is missing finds none either: that is no lack of capacity, and no node would help.
+    """
+    leaving = any(item.replicas > item.desired for item in at.observed.workloads.values())
+    return waits_for_node(at, revision) and not leaving
+
+
+def waits_for_node(at: Situation, revision: str | None) -> bool:
+    """Whether pods of a revision would start, were there a node for them."""
+    workload, cause = at.workload(revision or ""), at.cause(revision)
+    return workload is not None and workload.unschedulable > 0 and (cause is None or cause.reason not in causes.UNBOUND)
+
+
+def would_be_helped(at: Situation, revision: str) -> bool:
+    """Whether others that leave could make room: a node that would not fit even when empty is not won so."""
+    cause = at.cause(revision)
+    return cause is None or cause.reason not in (scheduling.ON_NO_NODE, scheduling.NO_MATCH)
+
+
+def may_add_none(course: Course, at: Situation) -> bool:
+    """Whether the spec itself leaves no room: no pod may be added, and the only one may not go."""
+    return at.replicas > 0 and surge(course, at) == 0 and mode(course, at) is Mode.SURGE
+
+
+def shortage(course: Course, at: Situation, revision: str) -> str:
+    """How much of what is missing where, for people."""
+    if may_add_none(course, at):
+        return (
+            "no pod may be added and the only one may not leave: raise spec.strategy.capacity.maxSurge, "
+            "or set spec.strategy.capacity.policy to AllowRecreate"
+        )
+    workload = at.workload(revision)
+    pods = workload.unschedulable if workload else 0
+    said = next((item.message for item in workload.troubles if item.reason == UNSCHEDULABLE), "") if workload else ""
+    return scheduling.sentence(said, pods, at.resources(revision))

@@ -1,0 +1,128 @@
+"""What must be confirmed before a rollout goes on. A hook has said yes when the status, as read, says so."""
+
+from collections.abc import Iterable, Iterator
+
+from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
+from slipway_operator.model.deployment.hooks import Hook
+from slipway_operator.model.deployment.strategy import SetWeight
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.sizing import canary, capacity
+
+Matter = tuple[HookType, str]  # a type of hook, and what it is asked about
+
+START: Matter = (HookType.CONFIRM_ROLLOUT, "start")
+PODS: Matter = (HookType.PRE_ROLLOUT, "pods")
+PROMOTION: Matter = (HookType.CONFIRM_PROMOTION, "promotion")
+
+
+def listens(course: Course) -> Rollout | None:
+    """The rollout that hooks are asked about: in flight, with something to go back to."""
+    rollout = course.rollout
+    first = rollout is None or rollout.state is State.INITIALIZING or course.stable is None
+    return rollout if rollout and rollout.in_flight and not first else None
+
+
+def past_steps(rollout: Rollout, at: Situation) -> bool:
+    """Whether all steps are done: what is left is the promotion."""
+    return rollout.step_index >= len(at.spec.strategy.steps)
+
+
+def holds_pods(course: Course, at: Situation) -> bool:
+    """Whether the new revision may not have further pods yet."""
+    return missing(course, at, before_pods(course, at)) is not None
+
+
+def holds_shift(course: Course, at: Situation) -> bool:
+    """Whether ready pods may not have their first weight yet."""
+    checked = () if capacity.mode(course, at) is Mode.RECREATE else (PODS,)
+    return _new(course, at) and missing(course, at, (START, *checked)) is not None
+
+
+def holds_promotion(course: Course, at: Situation) -> bool:
+    """Whether the steps are done and the promotion is not confirmed."""
+    rollout = course.rollout
+    held = rollout is not None and past_steps(rollout, at) and at.weight(course.target) < 100
+    return held and missing(course, at, [PROMOTION]) is not None
+
+
+def holds_step(course: Course, at: Situation) -> bool:
+    """Whether the present step has a check that did not pass yet."""
+    return missing(course, at, after_weight(course, at)) is not None
+
+
+def ceiling(course: Course, at: Situation, weight: int) -> int:
+    """The weight in percent, or the one in force where a higher one is not confirmed."""
+    present = at.weight(course.target)
+    return present if weight > present and holds_weight(course, at) else weight
+
+
+def holds_weight(course: Course, at: Situation) -> bool:
+    """Whether the new revision may not get more requests yet."""
+    return missing(course, at, before_weight(course, at)) is not None
+
+
+def before_pods(course: Course, at: Situation) -> Iterator[Matter]:
+    """What is asked before pods are made. Where the only pod is replaced, the new one has all requests at once."""
+    if not _new(course, at):
+        return
+    if capacity.mode(course, at) is not Mode.RECREATE:
+        yield START
+    else:
+        yield from (matter for matter in before_weight(course, at) if matter != PODS)
+
+
+def before_weight(course: Course, at: Situation) -> Iterator[Matter]:
+    """What is asked, in order, before the new revision gets more requests."""
+    goal = goal_weight(course, at)
+    if _new(course, at):
+        yield START
+        yield PODS
+    if goal > at.weight(course.target):
+        yield HookType.CONFIRM_TRAFFIC_INCREASE, f"weight {goal}"
+        if goal == 100:
+            yield PROMOTION
+
+
+def after_weight(course: Course, at: Situation) -> Iterator[Matter]:
+    """What is asked once every gateway routes by the weight of the present step."""
+    rollout, steps = course.rollout, at.spec.strategy.steps
+    if rollout and rollout.step_index < len(steps) and isinstance(steps[rollout.step_index], SetWeight):
+        yield HookType.ROLLOUT, f"step {rollout.step_index + 1}, weight {goal_weight(course, at)}"
+
+
+def goal_weight(course: Course, at: Situation) -> int:
+    """Percent of new requests that the rollout goes to where it is."""
+    if course.rollout is None or past_steps(course.rollout, at):
+        return 100
+    asked = canary.weight_at(at.spec.strategy.steps, course.rollout.step_index)
+    return 100 if asked and capacity.mode(course, at) is Mode.RECREATE else asked
+
+
+def missing(course: Course, at: Situation, matters: Iterable[Matter]) -> tuple[Hook, str] | None:
+    """The first hook that has not said yes, with what it is asked about. Skipped steps ask nobody.
+
+    Without hooks it is not even found out what they would be asked about.
+    """
+    rollout = listens(course) if at.spec.hooks else None
+    if rollout is None or rollout.skip_steps:
+        return None
+    remembered = _remembered(rollout, at)
+    asked = ((hook, about) for kind, about in matters for hook in at.spec.hooks if hook.type is kind)
+    return next(((hook, about) for hook, about in asked if not _passed(remembered, hook, about)), None)
+
+
+def _new(course: Course, at: Situation) -> bool:
+    """No request goes to the new revision."""
+    return at.weight(course.target) == 0
+
+
+def _remembered(rollout: Rollout, at: Situation) -> tuple[HookState, ...]:
+    """From the status as read: a yes that is not written down yet opens nothing."""
+    written = at.status.rollout
+    return written.hooks if written and written.attempt_token == rollout.attempt_token else ()
+
+
+def _passed(remembered: tuple[HookState, ...], hook: Hook, about: str) -> bool:
+    yes = (hook.name, hook.type, about, HookOutcome.PASSED)
+    return any((state.name, state.type, state.about, state.outcome) == yes for state in remembered)

@@ -1,0 +1,162 @@
+"""The table that gateways route by: weights follow readiness, and change only with a new generation."""
+
+from dataclasses import replace
+
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
+from slipway_operator.model import labels
+from slipway_operator.model.deployment.autoscaling import HOLD_S
+from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.sizing import baseline, canary, capacity, gates
+from slipway_operator.planning.sizing.replicas import enough_replicas, needed_replicas
+
+STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED, State.ANALYZING)
+
+
+def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
+    """The table to publish; the one in force when nothing changes. None before any pod is ready."""
+    backends = _backends(course, at)
+    if not backends:
+        return at.status.traffic
+    present = at.status.traffic
+    salt = course.rollout.salt if course.rollout else (present.salt if present else "")
+    acked, ready = at.acknowledged
+    mirrors = _mirror_routes(course, at)
+    table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
+    table = _slept(replace(table, forward_headers=at.spec.forward_headers), at)
+    highest = _highest_generation(at)
+    if present and present.generation >= highest and replace(present, generation=0, acknowledged="") == table:
+        return replace(present, acknowledged=f"{acked}/{ready}")
+    return replace(table, generation=highest + 1, acknowledged=f"0/{ready}")
+
+
+def _highest_generation(at: Situation) -> int:
+    """Of the table in the status and of all that gateways route by or count for; 0 without any.
+
+    Gateways count requests by generation. Where a status was lost or an old one restored, its number is one that they
+    had before, and counts of two tables would be added up.
+    """
+    routed = [gateway.generation or 0 for gateway in at.observed.gateways]
+    counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
+    written = at.status.traffic.generation if at.status.traffic else 0
+    return max([written, *routed, *counted])
+
+
+def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
+    """The revision under test first, so that raising its weight only ever moves users towards it."""
+    if course.stable is None:
+        target = course.target
+        serves = target is not None and (at.ready(target) > 0 or at.weight(target) > 0)
+        return (_backend(at, target, 100),) if target and serves else ()
+    weight = gates.ceiling(course, at, target_weight(course, at))
+    if course.target is None:
+        return (_backend(at, course.stable, 100),)
+    beside = baseline.weight(course, at, weight)
+    tested, stable = _backend(at, course.target, weight), _backend(at, course.stable, 100 - weight - beside)
+    # Last, so that a raised weight moves nobody from the one to the other.
+    return (tested, stable, *((_backend(at, baseline.name(course), beside),) if beside else ()))
+
+
+def target_weight(course: Course, at: Situation) -> int:
+    """Percent of new requests for the revision under test."""
+    rollout = course.rollout
+    if rollout is None or course.target is None:
+        return 0
+    present = at.weight(rollout.revision)
+    returning = _returning(course, at, present)
+    if rollout.state is State.ABORTING:
+        return returning
+    # More replicas make the pods of both sides too few: nothing moves then until some are ready that it can move to.
+    return max(_wanted_weight(course, at, present), returning)
+
+
+def _wanted_weight(course: Course, at: Situation, present: int) -> int:
+    carried = _carried(course, at, present)
+    if course.state is State.PROMOTING:
+        return carried
+    if course.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
+        return min(asked_weight(course, at), carried)
+    return min(present, carried)
+
+
+def _carried(course: Course, at: Situation, present: int) -> int:
+    """Percent that the ready pods of the target carry; those that the spec calls enough count as all of them."""
+    carriers, ready, needed = capacity.carriers(course, at), at.ready(course.target), needed_replicas(course, at)
+    counted = max(ready, needed) if ready >= enough_replicas(course, at) else ready
+    return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
+
+
+def asked_weight(course: Course, at: Situation) -> int:
+    """Percent that the step asks for; all of it where the only pod is the target's."""
+    rollout = course.rollout
+    if rollout is None:
+        return 0
+    if capacity.mode(course, at) is Mode.RECREATE and at.ready(rollout.revision) > 0:
+        return 100
+    return canary.weight_at(at.spec.strategy.steps, rollout.step_index)
+
+
+def _goes_by_pods(course: Course, at: Situation) -> bool:
+    """Whether weight moves pod by pod: the target gets its next one when stable, relieved, lets one go."""
+    return capacity.tight(course, at) and not at.spec.paused and capacity.stable_healthy(course, at)
+
+
+def _returning(course: Course, at: Situation, present: int) -> int:
+    """Down only, and no faster than stable pods are ready for it, unless the other side has none (I5)."""
+    if at.ready(course.target) == 0 or at.replicas == 0 or capacity.mode(course, at) is Mode.RECREATE:
+        return 0
+    return min(present, 100 - canary.weight_carried(at.ready(course.stable), capacity.carriers(course, at)))
+
+
+def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
+    """Of the steps so far."""
+    rollout = _served_by_steps(course, at)
+    if rollout is None:
+        return ()
+    routes = canary.routes_at(at.spec.strategy.steps, _reached(rollout))
+    return tuple(HeaderRoute(route.name, rollout.revision, route.match) for route in routes)
+
+
+def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
+    """As header routes, and none once the steps are done: what a promotion shifts needs its pods for itself."""
+    rollout = _served_by_steps(course, at)
+    if rollout is None or rollout.state is State.PROMOTING:
+        return ()
+    mirrors = canary.mirrors_at(at.spec.strategy.steps, _reached(rollout))
+    return tuple(MirrorRoute(one.name, rollout.revision, one.percentage or 0, one.match) for one in mirrors)
+
+
+def _served_by_steps(course: Course, at: Situation) -> Rollout | None:
+    """The rollout whose steps route requests: none without a ready pod, and none from the moment of a rejection on."""
+    rollout = course.rollout
+    if rollout is None or course.stable is None or not rollout.in_flight or at.ready(rollout.revision) == 0:
+        return None
+    return rollout
+
+
+def _reached(rollout: Rollout) -> int:
+    """Index of the last step that is in force; -1 before the first one is."""
+    return rollout.step_index if rollout.state in STEP_HOLDS_WEIGHT else rollout.step_index - 1
+
+
+def _hold_s(at: Situation) -> int | None:
+    """Seconds that requests wait at a gateway where the only pod is replaced by another."""
+    limits = at.spec.strategy.capacity
+    return limits.hold_s if limits.policy is Policy.ALLOW_RECREATE and at.replicas == 1 else None
+
+
+def _slept(table: Traffic, at: Situation) -> Traffic:
+    """What gateways are told of a deployment that is not awake: to hold, how long, and to send nothing before pods."""
+    sleep, scaled = at.sleep, at.spec.autoscaling
+    if sleep is None or sleep.state is SleepState.AWAKE:
+        return table
+    asleep = True if sleep.state is not SleepState.WAKING else None
+    hold_s = scaled.hold_s if scaled else HOLD_S
+    return replace(table, asleep=asleep, hold_seconds=hold_s, wake_seconds=sleep.expected_s or 0)
+
+
+def _backend(at: Situation, revision: str, weight: int) -> Backend:
+    snapshot = at.observed.snapshots.get(labels.what_runs(revision))
+    version = snapshot.inputs.model.version if snapshot else at.spec.inputs.model.version
+    return Backend(revision, weight, version or revision)

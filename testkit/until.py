@@ -1,0 +1,82 @@
+"""Waits for a condition: looks again and again, within a limit, and says at the end what was seen last.
+
+    until(lambda: server.poll() is not None, "the server ends")
+    status = until(read_status, "the rollout is paused", 120, holds=is_paused)
+    await until_async(cluster.chat, "chat has a status", holds=lambda chat: "status" in chat)
+
+The limit is there for failures alone: a busy machine makes everything slow, and no test may fail for that.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 100.0  # less than a test may take: the wait itself says what was missing
+EVERY_S = 0.02
+SHOWN_CHARACTERS = 2000
+
+
+class WaitFailed(Exception):
+    """Something did not come true; the text says what was waited for, and what was seen instead."""
+
+
+def until(
+    look: Callable[[], T],
+    what: str = "the condition",
+    within_s: float = PATIENCE_S,
+    *,
+    holds: Callable[[T], object] = bool,
+    every_s: float = EVERY_S,
+    shown: Callable[[T], str] = repr,
+) -> T:
+    """Look until `holds` is true of what is seen; returns that. What `look` raises ends the wait.
+
+    Raises:
+        WaitFailed: when it does not come true within `within_s` seconds. `shown` turns what was seen last into text.
+    """
+    wait = _Wait(what, within_s)
+    while not holds(seen := look()):
+        wait.check(seen, shown)
+        time.sleep(every_s)
+    return seen
+
+
+async def until_async(
+    look: Callable[[], Awaitable[T] | T],
+    what: str = "the condition",
+    within_s: float = PATIENCE_S,
+    *,
+    holds: Callable[[T], object] = bool,
+    every_s: float = EVERY_S,
+    shown: Callable[[T], str] = repr,
+) -> T:
+    """`until` for an event loop; `look` may be a coroutine function or a plain one."""
+    wait = _Wait(what, within_s)
+    while not holds(seen := await _result(look)):
+        wait.check(seen, shown)
+        await asyncio.sleep(every_s)
+    return seen
+
+
+async def _result(look: Callable[[], Awaitable[T] | T]) -> T:
+    found = look()
+    if inspect.isawaitable(found):
+        return await found
+    return found
+
+
+class _Wait:
+    """The limit of one wait."""
+
+    def __init__(self, what: str, within_s: float) -> None:
+        self._what, self._within_s = what, within_s
+        self._end_s = time.monotonic() + within_s
+
+    def check(self, seen: T, shown: Callable[[T], str]) -> None:
+        if time.monotonic() > self._end_s:
+            last = shown(seen)[:SHOWN_CHARACTERS]
+            raise WaitFailed(f"waited for: {self._what}; not within {self._within_s:.0f} s; last seen: {last}")

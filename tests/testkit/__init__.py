@@ -1,0 +1,1 @@
+"""What demo, benchmarks and tests share."""
