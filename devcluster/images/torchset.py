@@ -18,7 +18,7 @@ from devcluster.steps.schedule import Step
 _PYTHON = "3.11"  # of the images
 _PLATFORMS = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
 _CLOSURE = re.compile(r"(torch|nvidia-[\w.-]+|cuda-[\w.-]+)==")
-# A third of the bytes, which a process loads for a GPU only, and the node has none. The dynamic loader wants the others.
+# A third of the bytes: a process loads these for a GPU only, and a node has none. The dynamic loader wants the others.
 _FOR_A_GPU = re.compile(r"(nvidia-(cusolver|cuda-cccl|nvtx)|cuda-(bindings|pathfinder))==")
 
 
