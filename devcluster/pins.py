@@ -84,6 +84,7 @@ MODULES: dict[str, GoModule] = {
 
 CONTROL_PLANE = ("kube-apiserver", "etcd", "kubectl")
 TOOLS = ("kubectl", "helm", "kind")
+AFTER_THE_NODE = ("helm", "metrics-server")  # nothing that brings a cluster up runs these
 CNI_PLUGINS = ("bridge", "loopback", "ptp", "host-local", "portmap")
 NODE_MODULES = ("kube", "containerd")
 

@@ -30,6 +30,7 @@ _OF_THE_HOST = ("helm", "kind")
 _CONTAINERD_WAIT_S = 30
 LANE = "node"  # of what comes one after the other until the cluster is up
 NODE_IMAGE = "node image"
+COMPILED = ("compile kube", "compile containerd")  # the steps after which a node can be made
 
 
 def reference(where: Places) -> str:
@@ -50,19 +51,18 @@ def steps(where: Places, engine: Engine) -> list[Step]:
     """Everything from nothing to the image in the engine's store."""
     if engine.has_image(reference(where)):
         return []
-    compiled = [
-        *binary_steps(where),
-        Step("kind's own files", _saved(where).exists, lambda: _save_kind_sources(where), lane="compile"),
-    ]
-    titles = tuple(step.title for step in compiled)
+    compiled = binary_steps(where)
     return [
+        Step("kind's own files", _saved(where).exists, lambda: _save_kind_sources(where), lane=LANE,
+             after=COMPILED),
         *compiled,
         *base_steps(where, engine, tar=True),
         Step("component images", lambda: _archives_ready(where), lambda: _make_archives(where), lane=LANE,
-             after=(*titles, "base file system")),
+             after=(*COMPILED, "base file system")),
         Step(NODE_IMAGE, lambda: False, lambda: _build(where, engine), lane=LANE, after=(BASE_IMPORTED,)),
         # Whatever was there when these steps were counted: they make it.
-        Step("remove build caches", lambda: False, lambda: drop_build_caches(where), lane="removal", after=titles),
+        Step("remove build caches", lambda: False, lambda: drop_build_caches(where), lane="removal",
+             after=("kind's own files", *(step.title for step in compiled))),
     ]  # fmt: skip
 
 

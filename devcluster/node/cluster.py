@@ -130,9 +130,7 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
         had_network=engine.has_network(engine.network),
     )
     write_whole(places.state / "cluster.json", json.dumps(asdict(record), indent=1))
-    images = _image_steps(places, engine, facts, pulled=pulled)
-    compiled = tuple(step.title for step in images if step.lane == "compile")
-    steps = [*images, *_cluster_steps(places, engine, facts, record, compiled)]
+    steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
     run_steps([*steps, *(beside(places, engine, record) if beside else ())], console)
     return record
 
@@ -145,7 +143,7 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
                  lambda: engine.run("pull", pins.KIND_NODE_IMAGE),
                  f"pulls {pins.KIND_NODE_IMAGE.split('@')[0]}, about 400 MB", lane=nodeimage.LANE),
             Step("remove build caches", lambda: not has_build_caches(places), lambda: drop_build_caches(places),
-                 lane="removal", after=("compile kube",)),
+                 lane="removal", after=("compile kube", "compile helm")),
         ]  # fmt: skip
     packages = missing_packages(ENGINE_PROGRAMS)
     if packages and not (facts.apt_get and facts.root):
@@ -159,13 +157,13 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
     return made or tool_steps(places)
 
 
-def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record, after: tuple[str, ...]) -> list[Step]:
+def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record) -> list[Step]:
     def always() -> bool:
         return False
 
     return [
         Step("prepare the host", always, lambda: _prepare(places, engine, facts, record), lane=nodeimage.LANE,
-             after=after),
+             after=nodeimage.COMPILED),
         Step("start the node", always, lambda: _create(places, engine), "kind create cluster", lane=nodeimage.LANE),
         Step(NODE_READY, always, lambda: _wait_until_ready(places), lane=nodeimage.LANE),
     ]  # fmt: skip

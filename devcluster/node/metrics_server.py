@@ -68,9 +68,10 @@ def kustomization(image: str) -> str:
 def _steps(places: Places) -> list[Step]:
     return [
         *build_steps(places, (NAME,)),
-        Step(f"{NAME}'s own manifests", _manifests(places).exists, lambda: _save_manifests(places)),
-        Step("remove build caches", lambda: not (places.work / "gomod").exists(), lambda: drop_build_caches(places)),
-    ]
+        Step(f"{NAME}'s own manifests", _manifests(places).exists, lambda: _save_manifests(places),
+             after=(f"compile {NAME}",)),
+        Step("remove build caches", lambda: False, lambda: drop_build_caches(places)),
+    ]  # fmt: skip
 
 
 def _cluster_steps(places: Places, engine: Engine) -> list[Step]:
