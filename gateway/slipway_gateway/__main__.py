@@ -38,7 +38,7 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
 def main() -> None:
-    settings = GatewaySettings.load(sys.argv[1:], os.environ)
+    settings = GatewaySettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy and not settings.allow_pure_python:
         sys.exit(

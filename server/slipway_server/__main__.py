@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 
-from . import environment, machine
+from . import machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
@@ -27,7 +27,7 @@ log = logging.getLogger("slipway")
 
 
 def main() -> None:
-    settings = parse()
+    settings = parse(sys.argv[1:])
     logs.configure(settings.log_level)
     try:
         checkpoint = read(settings.model, task=settings.task)
@@ -98,13 +98,14 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         step_tokens=settings.max_num_batched_tokens,
         step_s=settings.max_step_s,
         kv_tokens=settings.max_kv_tokens,
-        prefix_cache=settings.prefix_caching == "on",
+        prefix_cache=settings.prefix_caching,
         revision=settings.model_version,
         kv_cache_dtype=settings.kv_cache_dtype,
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
         kernels=settings.kernels,
-        allow_slow=settings.allow_slow == "on",
+        allow_slow=settings.allow_slow,
+        log_level=settings.log_level,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(
@@ -126,10 +127,11 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
     tenants = Tenants(
         settings.tenant_keys_file,
         settings.deployment,
-        trust=settings.trust_tenant_header == "on",
+        trust=settings.trust_tenant_header,
         unproved=metrics.unproved_tenant,
     )
-    service = ModelService(model, engine, metrics, health, tracing(environment.variables(), model.name), tenants)
+    spans = tracing(settings.spans_endpoint, model.name, settings.spans_service)
+    service = ModelService(model, engine, metrics, health, spans, tenants)
     await serve(settings, service, engine, engine_task)
 
 

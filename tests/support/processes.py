@@ -51,7 +51,7 @@ def own_address():
 
 
 PROGRAMS = ("slipway_operator", "slipway_gateway")
-PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway", "."))
+PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway", "process", "."))
 
 
 @functools.cache

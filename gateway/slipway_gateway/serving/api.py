@@ -199,7 +199,8 @@ class PublicApi:
         if route is None:
             raise errors.model_not_found(model)
         key = request_fields.sticky_key(request.headers, fields, record.request_id, self._settings.sticky_by)
-        tenant = request_fields.tenant(request.headers, fields, self._settings.tenant_by, self._settings.tenant_salt)
+        salt = self._settings.tenant_salt.get_secret_value()
+        tenant = request_fields.tenant(request.headers, fields, self._settings.tenant_by, salt)
         forwarded, limit = route.forward_headers, self._settings.priority_limit
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit

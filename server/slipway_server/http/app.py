@@ -173,7 +173,7 @@ async def serve(
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)
     await site.start()
-    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug == "on" else None
+    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None
     probes = ProbeServer(service.health, settings.host, settings.probe_port, debug)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})
