@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
 
+from slipway_process import logs
+
 from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
@@ -26,7 +28,6 @@ from .serving.api import PublicApi
 from .serving.listener import listen
 from .serving.operator_token import OperatorToken
 from .settings import GatewaySettings
-from .telemetry import logs
 from .telemetry.metrics import GatewayMetrics
 from .upstream.session import open_session
 from .upstream.warmup import Warmup

@@ -164,7 +164,7 @@ class GatewaySettings(ProcessSettings):
     cut_off_cooldown_s: Seconds = Field(60.0, description="time until a revision that was cut off is tried again")
     failsafe_ttl_s: Seconds = Field(
         0.0,
-        description="weights return to the stable revision when nobody renews them for this time; 0: never; the "
+        description="weights return to the stable revision when they are not renewed for this time; 0: never; the "
         "operator renews at least every 300 s",
     )
     operator_token_file: FilePath = Field(

@@ -39,8 +39,9 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
 from slipway_operator.settings import Command, OperatorSettings, parse, product_version
-from slipway_operator.telemetry import health, logs
+from slipway_operator.telemetry import health
 from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_process import logs
 
 SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
@@ -51,7 +52,7 @@ log = logging.getLogger("slipway_operator")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     command = parse(sys.argv[1:] if arguments is None else arguments)
-    logs.configure(command.settings.log_level)
+    _configure_logs(command.settings.log_level)
     try:
         if command.name == "run":
             return asyncio.run(_run(command.settings))
@@ -61,6 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _configure_logs(level: str) -> None:
+    logs.configure(level)
+    # At DEBUG kopf prints whole objects, secrets included; at INFO `kopf.objects` says `succeeded` for every event.
+    logging.getLogger("kopf").setLevel(max(logging.INFO, logging.getLogger().level))
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    for chatty in ("aiohttp.access", "asyncio", "kubernetes"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 async def _configuration(settings: OperatorSettings) -> Any:

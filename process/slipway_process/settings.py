@@ -105,7 +105,7 @@ def add_flags(
             flag_name(settings, name),
             dest=name,
             default=argparse.SUPPRESS,
-            metavar="|".join(choices(field)) or flag.metavar,
+            metavar=value_name(field),
             help=argparse.SUPPRESS
             if shown is not None and name not in shown
             else _help(settings, field).replace("%", "%%"),
@@ -140,9 +140,10 @@ def shown_default(field: FieldInfo) -> str:
     return "" if default is None else str(default)
 
 
-def choices(field: FieldInfo) -> tuple[str, ...]:
-    """The values of a field with few of them, else none."""
-    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+def value_name(field: FieldInfo) -> str:
+    """What stands for a value of the flag: all of them if they are few, else a word such as SECONDS."""
+    few = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return "|".join(few) or _find(field, Flag, Flag("TEXT")).metavar
 
 
 def _plain(settings: type[BaseSettings], field_name: str) -> str:

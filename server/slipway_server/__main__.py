@@ -5,6 +5,8 @@ import logging
 import sys
 import time
 
+from slipway_process import logs
+
 from . import machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
@@ -16,7 +18,6 @@ from .http.requests.tenant import Tenants
 from .http.service import ModelService
 from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import ServerSettings, parse
-from .telemetry import logs
 from .telemetry.metrics import ServerMetrics
 from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
@@ -28,7 +29,7 @@ log = logging.getLogger("slipway")
 
 def main() -> None:
     settings = parse(sys.argv[1:])
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, model_version=settings.model_version)
     try:
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_length(settings, checkpoint)))

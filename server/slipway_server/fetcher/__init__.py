@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from slipway_process import logs
+
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
-from ..telemetry import logs
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
 from . import folder, guard, hub, marker, pin, web
 from .folder import FetchError, UnusableError
