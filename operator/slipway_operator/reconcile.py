@@ -28,8 +28,8 @@ from slipway_operator.model.deployment import status
 from slipway_operator.planning.plan import PlanSettings, plan
 from slipway_operator.planning.rollout.hooks import notices
 from slipway_operator.providers.runner import MeasurementRunner
-from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_process import logs
 
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3

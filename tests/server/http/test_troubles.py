@@ -262,4 +262,4 @@ def test_a_missing_shard_is_reported_in_one_sentence(tiny_broken: Path, tmp_path
     with ServerProcess(tiny_broken, termination_log=words) as server:
         assert server.wait() == 65
     assert "model-00002-of-00002.safetensors is missing" in words.read_text()
-    assert server.lines[-1]["level"] == "error" and server.lines[-1]["message"] == words.read_text()
+    assert server.lines[-1]["level"] == "error" and server.lines[-1]["msg"] == words.read_text()
