@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from slipway_operator import explain, watch
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth, names
@@ -30,17 +31,17 @@ from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
+from slipway_operator.reconcile import Askers, Reconciler, ScalingSources, Sight
 from slipway_operator.settings import Command, OperatorSettings, parse, product_version
 from slipway_operator.telemetry import health
-from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
 SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
@@ -120,7 +121,7 @@ def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> Operator
 
 async def _run(settings: OperatorSettings) -> int:
     metrics = Metrics(product_version())
-    queue: WorkQueue[Key] = WorkQueue(time.monotonic)
+    queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await _configuration(settings)
     known = Known(settings.namespaces)
@@ -147,7 +148,7 @@ async def _run(settings: OperatorSettings) -> int:
 
 
 def _names(
-    settings: OperatorSettings, client: Client, known: Known, queue: WorkQueue[Key], lease: Lease
+    settings: OperatorSettings, client: Client, known: Known, queue: WorkQueue[ObjectKey], lease: Lease
 ) -> names.Names:
     terms = names.Terms(
         settings.own_namespace,
@@ -185,7 +186,7 @@ def _gateways(
 
 @contextlib.asynccontextmanager
 async def _lease(
-    settings: OperatorSettings, configuration: Any, queue: WorkQueue[Key], metrics: Metrics
+    settings: OperatorSettings, configuration: Any, queue: WorkQueue[ObjectKey], metrics: Metrics
 ) -> AsyncIterator[Lease]:
     """The lease; only its holder works on the queue."""
 
@@ -204,7 +205,7 @@ async def _serve(
     settings: OperatorSettings,
     sight: Sight,
     session: aiohttp.ClientSession,
-    queue: WorkQueue[Key],
+    queue: WorkQueue[ObjectKey],
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
@@ -224,9 +225,9 @@ async def _serve(
         await watch.wait_for_crd(client, settings.namespaces)
         # Tasks that are born before kopf starts are not its to cancel.
         planning = _planning(settings)
-        capacity = Capacity(Autoscalers(client))
+        capacity = ScalingSources(Autoscalers(client))
         if settings.metrics_api_service:
-            capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
+            capacity, running = _metrics_api(settings, client, MetricsSampler(gateways, session), queue, metrics)
             tasks += running
         reconciler = Reconciler(sight, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
         tasks += [
@@ -261,8 +262,8 @@ async def _serve(
 
 
 def _metrics_api(
-    settings: OperatorSettings, client: Client, sampler: Sampler, queue: WorkQueue[Key], metrics: Metrics
-) -> tuple[Capacity, list[asyncio.Task[None]]]:
+    settings: OperatorSettings, client: Client, sampler: MetricsSampler, queue: WorkQueue[ObjectKey], metrics: Metrics
+) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
     """The metrics API, with what reconciles tell it and learn of it."""
 
     def changed(providers: dict[str, str]) -> None:
@@ -276,7 +277,7 @@ def _metrics_api(
         asyncio.create_task(sampler.run(), name="sampler"),
         asyncio.create_task(api.run(), name="metrics api"),
     ]
-    return Capacity(Autoscalers(client), sampler, api.providers), running
+    return ScalingSources(Autoscalers(client), sampler, api.providers), running
 
 
 async def _watch(
@@ -299,7 +300,7 @@ async def _watch(
     return 0
 
 
-async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> None:
+async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
     """Let reconciles in progress end, then stop. What is cut off is done again by the next process."""
     queue.close()
     workers = [task for task in tasks if task.get_name().startswith("worker")]
@@ -310,7 +311,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> No
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _failed(key: Key, error: Exception) -> None:
+def _failed(key: ObjectKey, error: Exception) -> None:
     """A reconcile failed and will be tried again."""
     with logs.about(key="/".join(key)):
         if isinstance(error, Unavailable):

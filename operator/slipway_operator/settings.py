@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 from slipway_operator.manifests.fence import FenceSettings
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.keys import MIN_ROTATION_S
-from slipway_operator.outbound.addresses import Address, Network, Policy, canonical, parse_hosts, parse_networks
+from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
 from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Variable, split_items
 
@@ -174,9 +174,9 @@ class OperatorSettings(process.ProcessSettings):
         return endpoint or f"http://slipway-gateway.{info.data.get('own_namespace')}.svc/v1"
 
     @property
-    def outbound(self) -> Policy:
+    def outbound(self) -> EgressPolicy:
         """What may be called for tenants."""
-        return Policy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
+        return EgressPolicy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
 
     @property
     def fence(self) -> FenceSettings | None:

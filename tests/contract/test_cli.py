@@ -20,7 +20,7 @@ from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.strategy import parse_strategy
 from slipway_operator.planning.analysis import findings
-from slipway_operator.planning.rollout.guards import STEPPING
+from slipway_operator.planning.rollout.row import STEPPING
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy, model
 from tests.support.settings import parsed
 

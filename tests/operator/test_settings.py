@@ -3,7 +3,7 @@
 import pytest
 
 from slipway_operator.manifests.fence import FenceSettings
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.settings import parse as parse_command
 from tests.support.settings import parsed
 
@@ -17,7 +17,7 @@ def test_defaults_run_the_whole_cluster():
     settings = command.settings
     assert (command.name, settings.namespaces, settings.workers) == ("run", (), 8)
     assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
-    assert (settings.hook_signing_key_file, settings.outbound) == (None, Policy())
+    assert (settings.hook_signing_key_file, settings.outbound) == (None, EgressPolicy())
     assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
 
 

@@ -34,8 +34,8 @@ from slipway_operator.kube.resources import (
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.metrics_api import certificate
-from slipway_operator.metrics_api.exposition import Reading
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.exposition import ExposedSample
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import Followed, PodTarget
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model.deployment.autoscaling import parse_autoscaling
@@ -70,7 +70,7 @@ class Pods:
         self._sampler.follow(self._key, Followed(self._uid, (PodTarget("chat-r1-a", "127.0.0.1", "r1"),), 1, True))
         series = self._sampler.peek(self._key)
         now = self._sampler.clock()
-        series.hear("chat-r1-a", Reading(self.waiting, 1, 100, 0.5), now)
+        series.hear("chat-r1-a", ExposedSample(self.waiting, 1, 100, 0.5), now)
         series.hear_gateways(3, now)
 
 
@@ -106,7 +106,7 @@ async def host(client, namespace):
 async def served(client, namespace, chat, host, monkeypatch):
     """The metrics API, kept and registered; what it told of the providers; its pods."""
     uid = chat["metadata"]["uid"]
-    sampler = Sampler(None, None)  # it is told what it would hear
+    sampler = MetricsSampler(None, None)  # it is told what it would hear
     pods = Pods(sampler, (namespace, "chat"), uid)
     pods.speak()
     port = reserve_port()
