@@ -30,8 +30,8 @@ from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.providers.runner import MeasurementRunner
-from slipway_operator.telemetry import logs
 from slipway_operator.telemetry.metrics import Metrics
+from slipway_process import logs
 
 # A refusal is reported from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 REPORTED_FROM_FAILURE = 3

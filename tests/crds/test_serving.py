@@ -13,9 +13,10 @@ from slipway_operator.api.v1alpha1.status import Rollout, State, Status
 from slipway_operator.model.analysis.measure import MOST_KEPT
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.model.deployment.status import render
+from testkit import ROOT
+from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
-from tests.support.api_server import ROOT, Api
 from tests.support.model_cluster import healthy, model
 from tests.support.tools import kubectl
 

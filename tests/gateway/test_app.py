@@ -84,7 +84,7 @@ async def test_huge_chunked_body_is_cut_off() -> None:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         said = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
         assert said.startswith(b"HTTP/1.1 413") and b"Connection: close" in said
-        assert gate.outcomes() == {"client_error": 1} and gate.edge._proxy.budget.used_bytes == 0
+        assert gate.outcomes() == {"client_error": 1} and gate.budget.used_bytes == 0
 
 
 async def test_buffered_bytes_are_bounded_together() -> None:

@@ -116,7 +116,7 @@ async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
 
 async def test_connections_that_are_refused_are_no_crashes() -> None:
     async with gateway() as gate:
-        gate.route(("rev", 100, [await refused_url(), await refused_url()]))
+        gate.route(("rev", 100, [refused_url(), refused_url()]))
         assert await code(gate, POISON) == (502, "upstream_unreachable")
         assert total(gate, "slipway_gateway_engine_crashes_total") == 0
 

@@ -63,8 +63,11 @@ class ModelCluster(WatchedWorld):
 
     def patch_status(self, **change: Any) -> None:
         """Merge a patch into the status as kubectl does: None removes."""
-        self.status = {key: value for key, value in (self.status | change).items() if value is not None}
-        self._parsed = self._written = None
+        self.forge({key: value for key, value in (self.status | change).items() if value is not None})
+
+    def forge(self, status: dict[str, Any]) -> None:
+        """The status is this, by another hand than the operator's."""
+        self.status, self._parsed, self._written = status, None, None
 
     def keep(self, new: Status, rendered: dict[str, Any]) -> None:
         """The status is this from now on, as the operator rendered it."""

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
+
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
@@ -108,11 +110,15 @@ class HookRunner:
         asked_at = format_time(self._clock())
         payload = {**call.payload, "idempotencyKey": call.key, "timestamp": asked_at}
         body = json.dumps(payload, separators=(",", ":")).encode()
-        for number in range(1, call.hook.tries + 1):
-            reply = await self._try(key, call, body)
-            if reply.ok or not reply.again or number == call.hook.tries:
-                break
-            await self._sleep(min(RETRY_LIMIT_S, RETRY_FIRST_S * 2.0 ** (number - 1)))
+        retrying = AsyncRetrying(
+            sleep=self._sleep,
+            stop=stop_after_attempt(call.hook.tries),
+            wait=wait_exponential(multiplier=RETRY_FIRST_S, max=RETRY_LIMIT_S),
+            retry=retry_if_result(_is_to_be_repeated),
+            retry_error_callback=_last_reply,
+        )
+        reply: Reply = await retrying(self._try, key, call, body)
+        number = retrying.statistics["attempt_number"]
         tries = f" (try {number} of {call.hook.tries})" if number > 1 else ""
         return HookAnswer(reply.ok, reply.message + tries)
 
@@ -131,3 +137,13 @@ class HookRunner:
         if found is None:
             found = self._turns_of[namespace] = asyncio.Semaphore(CALLS_OF_A_NAMESPACE)
         return found
+
+
+def _is_to_be_repeated(reply: Reply) -> bool:
+    return not reply.ok and reply.again
+
+
+def _last_reply(state: RetryCallState) -> Reply:
+    assert state.outcome, "it is called after a try"
+    reply: Reply = state.outcome.result()
+    return reply

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from devcluster.ports import reserve_port
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.gateways import Answer
@@ -116,10 +117,8 @@ async def test_a_page_that_is_none_is_told_in_words(session: Any, pod: Any, page
         number(sampler, "queue_depth")
 
 
-async def test_a_pod_that_nobody_answers_for_is_told_in_words(
-    session: Any, monkeypatch: Any, unused_tcp_port: int
-) -> None:
-    monkeypatch.setattr(room, "PORT", unused_tcp_port)
+async def test_a_pod_that_nobody_answers_for_is_told_in_words(session: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(room, "PORT", reserve_port())
     sampler = await sampled(session, "a")
     with pytest.raises(Unknown, match="/metrics cannot be read: ClientConnectorError"):
         number(sampler, "queue_depth")

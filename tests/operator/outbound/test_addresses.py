@@ -20,8 +20,10 @@ def test_what_is_forbidden_no_setting_allows(address: str) -> None:
     assert "a cloud's metadata service or another reserved address" in EVERYTHING.refusal("host", address, 80)
 
 
+@pytest.mark.finding(17)
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_an_admins_to_allow(address: str) -> None:
+    """Safety 17: private ranges were open to everybody's URLs."""
     assert "operator.outbound.allowedCIDRs" in EgressPolicy().refusal("host", address, 80)
     assert EVERYTHING.refusal("other", address, 80) == ""
     by_name = EgressPolicy(hosts=("prom.monitoring.svc", "*.tools.svc"))
@@ -53,8 +55,10 @@ def test_the_public_internet_is_open(address: str) -> None:
     assert EgressPolicy().refusal("host", address, 443) == EgressPolicy().refusal("host", address, 8443) == ""
 
 
+@pytest.mark.finding(17)
 @pytest.mark.parametrize("port", [2379, 2380, 6443, 8001, 8443, 10248, 10250, 10255, 10257, 10259])
 def test_control_ports_of_the_cluster_are_closed_where_all_else_is_open(port: int) -> None:
+    """Safety 17: the gateway's port 8001 among them."""
     assert EVERYTHING.refusal("host", "10.0.0.7", port) == "it is an address or a port of the cluster's own control"
 
 

@@ -1,4 +1,8 @@
-"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list."""
+"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list.
+
+Not a library: those for Python follow RFC 9535. There `{$.data.ok}`, as Argo's users write it, is a syntax error, and a
+missing part is an empty list: `{$.data.none}` would be a result. Here it is an error, as in Argo and kubectl.
+"""
 
 import re
 from typing import Any

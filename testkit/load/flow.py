@@ -3,7 +3,6 @@
 Answers end where a sentence pauses (`stop`), so that one that was cut short is an exception, as it is for users.
 """
 
-import asyncio
 import json
 import threading
 import time
@@ -13,33 +12,32 @@ from typing import Any, Self
 
 import aiohttp
 
-from e2e.faulty_models import DAMAGED_TOKEN
-from examples.demo.load import API_KEY, PROMPTS, REVISION
+from testkit.load.background import Background
+from testkit.load.client import API_KEY, PROMPTS, REVISION
+from testkit.load.pace import open_loop
+from testkit.until import until
 
 Json = dict[str, Any]
 
 STOP = [",", ".", ";", ":"]
 TIMEOUT_S = 60.0
 MOST_AT_ONCE = 256  # requests in flight; what would be more is counted, and not sent
-MOST_REQUESTS = 100_000  # a bound on a flow that was forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is sent. `streamed` and `damaged` are parts of the requests, from 0 to 1."""
+    """What is sent. `streamed` and `marked` are parts of the requests, from 0 to 1."""
 
     rate: float = 16.0  # requests per second
     streamed: float = 0.25
-    damaged: float = 0.0  # with a token in the prompt that few others have
     max_tokens: int | None = 64  # None leaves it to the server: as many as its context takes
-    marker: str = ""  # at the end of every prompt
+    marker: str = ""  # at the end of prompts
+    marked: float = 1.0  # those that have it
 
     def body(self, model: str, number: int) -> Json:
         """The request of this number: the same for everybody who asks."""
         prompt = PROMPTS[number % len(PROMPTS)]
-        if _nth(number, self.damaged):
-            prompt = f"{prompt} {DAMAGED_TOKEN}"
-        if self.marker:
+        if self.marker and _nth(number, self.marked):
             prompt = f"{prompt} {self.marker}"
         asked: Json = {
             "model": model,
@@ -75,64 +73,39 @@ class Flow:
     def __init__(self, url: str, model: str, shape: Shape, headers: dict[str, str] | None = None) -> None:
         self._headers = {"Authorization": f"Bearer {API_KEY}"} | (headers or {})
         self._url, self._model, self._shape = f"{url}/chat/completions", model, shape
-        self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="flow", daemon=True)
+        self._lock = threading.Lock()
+        self._background = Background("flow", self._send_all, TIMEOUT_S + 5)
         self._ended: list[Ended] = []
-        self._crash: BaseException | None = None
-        self.unsent = 0
+        self.unsent = 0  # known when it has stopped
 
     def start(self) -> Self:
-        self._thread.start()
+        self._background.start()
         return self
 
     def seen(self) -> list[Ended]:
         """Those that ended so far, in the order of their ends."""
-        if self._crash:
-            raise RuntimeError("the flow of requests itself failed") from self._crash
+        self._background.check()
         with self._lock:
             return list(self._ended)
 
     def stop(self) -> list[Ended]:
         """Sends no more, and waits for those that run."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(TIMEOUT_S + 5)
+        self._background.stop()
         return self.seen()
 
     def wait_for(self, holds: Callable[[list[Ended]], bool], deadline_s: float, what: str) -> list[Ended]:
-        end = time.monotonic() + deadline_s
-        while not holds(seen := self.seen()):
-            if time.monotonic() > end:
-                last = [item for item in seen if item.trouble][-5:]
-                raise TimeoutError(f"waited for: {what}; not within {deadline_s:.0f} s of {len(seen)} requests; {last}")
-            time.sleep(0.1)
-        return seen
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._send_all())
-        except BaseException as error:
-            self._crash = error
+        return until(self.seen, what, deadline_s, holds=holds, shown=_last_troubles)
 
     async def _send_all(self) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
         limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=limits, headers=self._headers) as session,
-            asyncio.TaskGroup() as group,
-        ):
-            running: set[asyncio.Task[None]] = set()
-            began = time.monotonic()
-            for number in range(MOST_REQUESTS):
-                await asyncio.sleep(max(0.0, began + number / self._shape.rate - time.monotonic()))
-                if self._stopping.is_set():
-                    return
-                if len(running) >= MOST_AT_ONCE:
-                    self.unsent += 1
-                    continue
-                task = group.create_task(self._ask(session, self._shape.body(self._model, number)))
-                running.add(task)
-                task.add_done_callback(running.discard)
+        async with aiohttp.ClientSession(connector=connector, timeout=limits, headers=self._headers) as session:
+
+            async def send(number: int) -> None:
+                await self._ask(session, self._shape.body(self._model, number))
+
+            stopping = self._background.stopping
+            self.unsent = await open_loop(send, self._shape.rate, stopping, most_at_once=MOST_AT_ONCE)
 
     async def _ask(self, session: aiohttp.ClientSession, body: Json) -> None:
         at, revision = time.time(), ""
@@ -144,6 +117,10 @@ class Flow:
             ended = Ended(at, revision, f"{type(error).__name__}: {error}", seconds=time.time() - at)
         with self._lock:
             self._ended.append(ended)
+
+
+def _last_troubles(seen: list[Ended]) -> str:
+    return f"{len(seen)} requests; {[item for item in seen if item.trouble][-5:]}"
 
 
 def ending(at: float, revision: str, status: int, body: bytes) -> Ended:

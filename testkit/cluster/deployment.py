@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from examples.demo.kube import LABEL, Kube
-
-Json = dict[str, Any]
+from testkit.cluster.api import Json
+from testkit.cluster.diagnosis import diagnosis
+from testkit.cluster.kube import LABEL, Kube
+from testkit.until import WaitFailed, until
 
 MODELS = "file:///opt/slipway/models"  # these ship in the server image
 REVISION_LABEL = "slipway.dev/revision"
@@ -85,7 +86,9 @@ class Deployment:
 
     def until(self, what: str, holds: Callable[[Json], bool], within_s: float = NOTICE_S) -> Json:
         """Poll the status until it holds; a failure tells what the cluster looks like instead."""
-        found = self.kube.wait_for(self.name, self.namespace, lambda seen: _answers(seen, holds), within_s, what)
+        found = until_deployment(
+            self.kube, self.name, self.namespace, lambda seen: _answers(seen, holds), what, within_s
+        )
         return status_of(found)
 
     def until_state(self, state: str, within_s: float = START_S) -> Json:
@@ -127,6 +130,37 @@ class Deployment:
         """Reasons of the Events about it."""
         about = f"involvedObject.name={self.name},involvedObject.kind=ModelDeployment"
         return {event["reason"] for event in self.kube.api.items("v1/events", self.namespace, fields=about)}
+
+
+def until_deployment(
+    kube: Kube,
+    name: str,
+    namespace: str,
+    holds: Callable[[Json], bool],
+    what: str,
+    within_s: float,
+    *,
+    refuses: Callable[[Json], str] = lambda _: "",
+    watch: Callable[[Json], None] = lambda _: None,
+) -> Json:
+    """Poll a ModelDeployment until it holds; `watch` sees every state of it, `refuses` ends the wait with a reason.
+
+    Raises:
+        WaitFailed: with status.phase and status.message, the last Events and the state of each pod.
+    """
+
+    def look() -> Json:
+        seen = kube.deployment(name, namespace)
+        watch(seen)
+        reason = refuses(seen) if seen and not holds(seen) else ""
+        if reason:
+            raise WaitFailed(f"waited for: {what}; {reason}\n{diagnosis(kube, name, namespace)}")
+        return seen
+
+    def shown(_: Json) -> str:
+        return "\n" + diagnosis(kube, name, namespace)
+
+    return until(look, what, within_s, holds=lambda seen: bool(seen) and holds(seen), shown=shown)
 
 
 def _answers(seen: Json, holds: Callable[[Json], bool]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from examples.demo.load import Load, Report
+from testkit.load.closed import Load, Report
 
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 HEADERS = {"X-Slipway-Revision": "aaaaaaaaaa"}

@@ -10,10 +10,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from e2e.deployment import Deployment
-from examples.demo.kube import NODE_PORT, RELEASE, SYSTEM, Images, Kube, install, merge
-
-Json = dict[str, Any]
+from testkit.cluster.api import Json
+from testkit.cluster.deployment import Deployment
+from testkit.cluster.kube import RELEASE, SYSTEM, Kube
+from testkit.cluster.release import NODE_PORT, Images, install, merge
+from testkit.until import until
 
 GATEWAYS = 2
 LABEL = "slipway.dev/e2e"  # on every namespace that this suite makes
@@ -63,13 +64,13 @@ class Installation:
         self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--wait=false")
 
     def is_there(self, pod: str) -> bool:
-        return bool(self.kube.api.get(f"api/v1/namespaces/{SYSTEM}/pods/{pod}"))
+        return bool(self.kube.api.find(f"api/v1/namespaces/{SYSTEM}/pods/{pod}"))
 
     def kill_operator(self) -> None:
         """Kill the operator and wait for the next one."""
         [former] = self.ready("operator")
         self.kill(former)
-        self.kube.wait_until(lambda: former not in self.ready("operator"), 30, "the killed operator is gone")
+        until(lambda: former not in self.ready("operator"), "the killed operator is gone", 30)
         self.until_well()
 
     def until_well(self) -> None:
@@ -78,7 +79,7 @@ class Installation:
         def well() -> bool:
             return (len(self.ready("operator")), len(self.ready("gateway"))) == (1, GATEWAYS)
 
-        self.kube.wait_until(well, WELL_S, f"one operator and {GATEWAYS} gateways are ready")
+        until(well, f"one operator and {GATEWAYS} gateways are ready", WELL_S)
 
     def route(self, gateway: str, route: str) -> Json:
         """What one gateway says of one ModelDeployment (NAMESPACE/NAME)."""
@@ -151,7 +152,7 @@ class Installation:
         self.kube.apply(made, "default")
         account = f"api/v1/namespaces/{name}/serviceaccounts/default"
         # Pods are refused until the controller has made the account that they run as.
-        self.kube.wait_until(lambda: bool(self.kube.api.get(account)), 30, f"{name} has its service account")
+        until(lambda: bool(self.kube.api.find(account)), f"{name} has its service account", 30)
         return name
 
     def drop_namespace(self, name: str) -> None:
@@ -169,7 +170,7 @@ class Installation:
             names = (one["metadata"]["name"] for one in found if one["status"]["phase"] == "Terminating")
             return [pod for name in names for pod in api.items("v1/pods", name)]
 
-        self.kube.wait_until(lambda: not pods(), 120, "the pods of this suite are gone")
+        until(lambda: not pods(), "the pods of this suite are gone", 120)
 
 
 def is_ready(pod: Json) -> bool:

@@ -12,7 +12,6 @@
 sends its next request when the former one has ended, `pause_s` later if that is given. Nothing is ever retried: each
 failure counts and is kept with its time, request id and text. A stream is broken when it started and then lacks its
 finish_reason, its [DONE] or tokens (the requests set ignore_eos, so each answer must have exactly max_tokens tokens).
-It runs in a thread with an event loop of its own, so it serves synchronous and asynchronous callers alike.
 """
 
 import asyncio
@@ -28,19 +27,11 @@ from typing import Any, Self
 
 import openai
 
-REVISION = "X-Slipway-Revision"
-# A placeholder that the gateway knows as one: a real key would tie all requests to one revision.
-API_KEY = "none"
-PROMPTS = (
-    "In the beginning",
-    "And it came to pass",
-    "Blessed are they that",
-    "The king said unto him",
-    "Hear, O Israel:",
-    "And the word of the LORD came",
-    "Who is like unto thee",
-    "Behold, I send",
-)
+from testkit.load.background import Background
+from testkit.load.client import API_KEY, PROMPTS, REVISION
+from testkit.report import quantile
+from testkit.until import until
+
 PAUSE_AFTER_FAILURE_S = 0.2
 KEPT_FAILURES = 1000
 
@@ -79,10 +70,9 @@ class Report:
     failures: tuple[Failure, ...] = ()  # at most the first 1000
     latencies_s: tuple[float, ...] = ()  # of requests that ended well, in their order
 
-    def latency_s(self, quantile: float) -> float:
+    def latency_s(self, share: float) -> float:
         """Seconds from the request to the end of its answer."""
-        ordered = sorted(self.latencies_s)
-        return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else 0.0
+        return quantile(self.latencies_s, share, 0.0)
 
     def since(self, earlier: "Report") -> "Report":
         """What was added after an earlier report of the same load; the minimum stays that of the whole time."""
@@ -180,35 +170,24 @@ class Load:
         self._asks = asks(max_tokens, max_requests)
         self._timeout_s = timeout_s
         self._pause_s = pause_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        self._crash: BaseException | None = None
+        self._background = Background("load", self._serve, timeout_s + 5)
 
     def start(self) -> Self:
-        self._thread.start()
+        self._background.start()
         return self
 
     def report(self) -> Report:
-        if self._crash:
-            raise RuntimeError("the load generator itself failed") from self._crash
+        self._background.check()
         return self._tally.report()
 
     def wait_for(self, holds: Callable[[Report], bool], deadline_s: float, what: str = "the load") -> Report:
         """Waits until a report satisfies `holds`."""
-        end = time.monotonic() + deadline_s
-        while not holds(report := self.report()):
-            if time.monotonic() > end:
-                last = "".join(f"\n  {failure}" for failure in report.failures[-5:])
-                raise TimeoutError(f"{what} did not come within {deadline_s:.0f} s: {report.requests} requests{last}")
-            time.sleep(0.1)
-        return report
+        return until(self.report, what, deadline_s, holds=holds, shown=_last_failures)
 
     def stop(self) -> Report:
         """Lets running requests end, for as long as one may take at most."""
         self._tally.close()
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(self._timeout_s + 5)
+        self._background.stop()
         return self.report()
 
     def __enter__(self) -> Self:
@@ -219,12 +198,6 @@ class Load:
     ) -> None:
         self.stop()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            self._crash = error
-
     async def _serve(self) -> None:
         async with openai.AsyncOpenAI(
             base_url=self._url, api_key=API_KEY, max_retries=0, timeout=self._timeout_s
@@ -232,7 +205,7 @@ class Load:
             await asyncio.gather(*(self._work(client, streams) for streams in self._workers))
 
     async def _work(self, client: openai.AsyncOpenAI, streams: bool) -> None:
-        while not self._stopping.is_set() and (ask := next(self._asks[streams], None)):
+        while not self._background.stopping.is_set() and (ask := next(self._asks[streams], None)):
             well = await self._once(client, ask)
             if (
                 pause_s := self._pause_s if well else PAUSE_AFTER_FAILURE_S
@@ -251,6 +224,10 @@ class Load:
             trouble = _told(error)
         self._tally.end(ask, answer, trouble, time.monotonic() - began)
         return not trouble
+
+
+def _last_failures(seen: Report) -> str:
+    return f"{seen.requests} requests" + "".join(f"\n  {failure}" for failure in seen.failures[-5:])
 
 
 class Tally:

@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from e2e.faulty_models import DAMAGED_TOKEN
-from e2e.flow import Shape, ending
-from examples.demo.load import PROMPTS
+from testkit.load.client import PROMPTS
+from testkit.load.flow import Shape, ending
 
 SAID = {"choices": [{"index": 0, "delta": {"content": "And "}}]}
 END = {"choices": [{"index": 0, "delta": {"content": "it"}, "finish_reason": "stop"}]}
@@ -19,9 +18,9 @@ def events(*parts: dict[str, object]) -> bytes:
 
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.25, 1.0])
 def test_parts_of_the_requests_are_as_large_as_they_say(part: float) -> None:
-    bodies = [Shape(streamed=part, damaged=part).body("m", number) for number in range(800)]
-    damaged = [body for body in bodies if DAMAGED_TOKEN in body["messages"][0]["content"]]
-    assert len(damaged) == 800 * part
+    bodies = [Shape(streamed=part, marker="~", marked=part).body("m", number) for number in range(800)]
+    marked = [body for body in bodies if "~" in body["messages"][0]["content"]]
+    assert len(marked) == 800 * part
     assert sum(body["stream"] for body in bodies) == 800 * part
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.demo.api import Api, KubeError
-from examples.demo.kube import CRD, Kube
+from testkit.cluster.api import Api, KubeError
+from testkit.cluster.kube import CRD, Kube
 
 pytestmark = pytest.mark.integration
 

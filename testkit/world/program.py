@@ -1,4 +1,4 @@
-"""A server under measurement: started, watched from outside through /proc, and ended with all its children."""
+"""A program that serves: started, watched from outside through /proc, and ended with all its children."""
 
 import os
 import signal
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.processes import dies_with_parent
+from testkit.until import WaitFailed, until
+from testkit.world import proc
 
-POLL_S = 0.05
+MIB = 1 << 20
 END_S = 15.0
 TAIL_LINES = 12
 
@@ -37,29 +39,22 @@ class Server:
 
     def pids(self) -> list[int]:
         """The process and all that come from it."""
-        found, todo = [], [self.pid]
-        while todo:
-            pid = todo.pop()
-            found.append(pid)
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                with suppress(OSError):
-                    todo += map(int, task.read_text().split())
-        return found
+        return proc.family(self.pid)
 
     def pss_mib(self) -> float:
-        """Proportional set size of all of it: pages that processes share are counted once."""
-        return sum(_field_mib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") for pid in self.pids())
+        """Proportional set size of all of it."""
+        return sum(map(proc.pss_bytes, self.pids())) / MIB
 
     def rss_mib(self) -> float:
-        return sum(_field_mib(Path(f"/proc/{pid}/status"), "VmRSS:") for pid in self.pids())
+        return sum(map(proc.rss_bytes, self.pids())) / MIB
 
     def fds(self) -> int:
         """Open file descriptors."""
-        return sum(_count(Path(f"/proc/{pid}/fd")) for pid in self.pids())
+        return sum(map(proc.fds, self.pids()))
 
     def cpu_s(self) -> float:
         """CPU time of all processes that are alive, and of their children that have ended."""
-        return sum(_cpu_s(pid) for pid in self.pids())
+        return sum(proc.cpu_s(pid, children=True) for pid in self.pids())
 
 
 @contextmanager
@@ -80,19 +75,22 @@ def running(launch: Launch, log: Path, limit_s: float) -> Iterator[Server]:
             preexec_fn=dies,
         )
         try:
-            _wait_until_ready(process, launch.ready_url, began + limit_s, log)
+            _wait_until_ready(process, launch.ready_url, limit_s, log)
             yield Server(process.pid, time.perf_counter() - began)
         finally:
             _end(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, until: float, log: Path) -> None:
-    while not _answers(url):
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, within_s: float, log: Path) -> None:
+    def look() -> bool:
         if process.poll() is not None:
             raise DidNotStart(f"It ended with status {process.returncode}: {_tail(log)}")
-        if time.perf_counter() > until:
-            raise DidNotStart(f"It was not ready in time: {_tail(log)}")
-        time.sleep(POLL_S)
+        return _answers(url)
+
+    try:
+        until(look, f"an answer of {url}", within_s)
+    except WaitFailed:
+        raise DidNotStart(f"It was not ready in time: {_tail(log)}") from None
 
 
 def _answers(url: str) -> bool:
@@ -116,26 +114,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _tail(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-TAIL_LINES:])[-600:]
-
-
-def _field_mib(path: Path, name: str) -> float:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), 0.0)
-
-
-def _count(folder: Path) -> int:
-    try:
-        return len(os.listdir(folder))
-    except OSError:
-        return 0
-
-
-def _cpu_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -47,7 +47,7 @@ def ready_status(address: str, *, ready: bool = True) -> Object:
 async def set_ready(client: Client, namespace: str, name: str, address: str, *, ready: bool = True) -> None:
     """Report a pod as running at an address."""
     path = PODS.path(namespace, name, "status")
-    await client._call("PATCH", path, [], {"status": ready_status(address, ready=ready)}, MERGE)
+    await client.request("PATCH", path, [], {"status": ready_status(address, ready=ready)}, MERGE)
 
 
 async def has_pod(client: Client, replica_set: Object, address: str, port: int = 8000) -> None:
