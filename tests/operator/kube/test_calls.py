@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from slipway_operator.kube import calls
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.gateways import Endpoint
-from tests.gateway.harness import until
+from testkit.until import until_async
 
 
 class Told:
@@ -78,11 +78,11 @@ async def test_each_gateway_is_listened_to_through_errors_and_each_call_makes_ol
     known = Known()
     async with serving(first) as one, serving(second) as two, listening(known) as heard:
         known.urls = [one]
-        await until(lambda: len(heard) == 3)
+        await until_async(lambda: len(heard) == 3)
         known.urls = None  # the API server is away: who is known stays
         await asyncio.sleep(0.1)
         known.urls = [one, two]
-        await until(lambda: second.marks == ["", "b.0"])
+        await until_async(lambda: second.marks == ["", "b.0"])
         assert heard == [("default", "chat"), ("default", "chat"), ("other", "embed")]
         assert first.marks == ["", "a.1", "a.1", "a.1", "a.1", "a.2"]
         assert known.forgotten == 3, "each call, and that a gateway came"
@@ -94,5 +94,5 @@ async def test_deployments_of_namespaces_that_others_serve_are_theirs() -> None:
     known = Known()
     async with serving(told) as url, listening(known, "ours") as heard:
         known.urls = [url]
-        await until(lambda: len(told.marks) == 2)
+        await until_async(lambda: len(told.marks) == 2)
         assert heard == [("ours", "chat")]
