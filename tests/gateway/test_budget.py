@@ -147,8 +147,10 @@ async def test_whole_answers_are_counted_while_they_come() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         asking = asyncio.create_task(gate.post())
-        await until_async(lambda: budget.used_bytes >= len(half))
-        go_on.set()
+        try:
+            await until_async(lambda: budget.used_bytes >= len(half))
+        finally:
+            go_on.set()
         async with await asking as answer:
             assert len(await answer.read()) == 2 * len(half)
         await until_async(lambda: budget.used_bytes == 0)
@@ -175,8 +177,10 @@ async def test_what_is_kept_of_a_stream_is_counted() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         answer = await gate.post(b'{"model":"chat","stream":true}')
-        await until_async(lambda: budget.used_bytes >= len(tokens))
-        go_on.set()
+        try:
+            await until_async(lambda: budget.used_bytes >= len(tokens))
+        finally:
+            go_on.set()
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
         await until_async(lambda: budget.used_bytes == 0)
 
