@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
 from slipway_operator.model import quantity
+from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment
-from tests.support.api_server import Api
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("operator", "gateway", "server", "cli", "devcluster")

@@ -21,8 +21,9 @@ from slipway_operator import watch
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.known import Known
+from testkit.cluster.api import GROUP_PATH, Api
 from testkit.until import until_async
-from tests.support.api_server import CRD_FILES, GROUP_PATH, Api
+from tests.support.api_server import CRD_FILES
 from tests.support.failing_control_plane import FailingControlPlane, Forwarder, kubeconfig_through
 
 pytestmark = pytest.mark.integration

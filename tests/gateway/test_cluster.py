@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from devcluster.errors import DevclusterError
 from slipway_gateway.routing.cluster import ClusterSource
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from testkit.cluster.api import Api
 from testkit.until import until_async
-from tests.support.api_server import Api
+from testkit.world.addresses import own_address
+from testkit.world.pods import pod, ready_status
 from tests.support.failing_control_plane import FailingControlPlane, Forwarder, kubeconfig_through
-from tests.support.pods import pod, ready_status
 
 from .harness import echo, upstream
 from .test_process import gateway as gateway_process
@@ -98,13 +98,6 @@ class World(FailingControlPlane):
 
 def _path(namespace: str) -> str:
     return f"{GROUP}/namespaces/{namespace}/modeldeployments"
-
-
-def own_address() -> str:
-    """An address of this machine that a client elsewhere could use too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
 
 
 @pytest.fixture(scope="module")
@@ -216,12 +209,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
             async with client.post(process.url("api") + "/v1/completions", json=body) as answer:
                 return answer.status, answer.headers.get("X-Slipway-Revision", "")
 
-        async def eventually(wanted: tuple[int, str]) -> None:
-            async with asyncio.timeout(30):
-                while await ask() != wanted:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-
-        await eventually((200, "r1"))
+        await until_async(ask, "r1 answers", holds=lambda answer: answer == (200, "r1"))
         killed = world.kill_api_server()
         await until_async(lambda: process.said("the last good table stays in use"))
         for _ in range(20):
@@ -230,7 +218,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
         world.start_api_server(killed)
         world.set_endpoints(namespace, "r2", True, port=server.port)
         world.set_traffic(namespace, 2, {"r2": 100, "r1": 0})
-        await eventually((200, "r2"))
+        await until_async(ask, "r2 answers", holds=lambda answer: answer == (200, "r2"))
         assert len(process.said("the last good table stays in use")) <= 10  # once per trouble, not once per try
 
 

@@ -159,7 +159,7 @@ class Client:
         kind = ACCESS_REVIEWS
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"resourceAttributes": asked}}
         self._on_call("create", kind.plural)
-        answer = await self._call("POST", kind.path(), [], body)
+        answer = await self.request("POST", kind.path(), [], body)
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def evict(self, namespace: str, pod: str) -> None:
@@ -171,7 +171,7 @@ class Client:
         self, verb: str, resource: Resource, path: str, query: Query | None = None, accept: str = _JSON
     ) -> Object:
         self._on_call(verb, resource.plural)
-        return await self._call("GET", path, query, accept=accept)
+        return await self.request("GET", path, query, accept=accept)
 
     async def _write(
         self,
@@ -186,7 +186,7 @@ class Client:
         result = "ok"
         self._on_call(verb, resource.plural)
         try:
-            answer = await self._call(method, path, query, body, content)
+            answer = await self.request(method, path, query, body, content)
             if answer.get("kind") == resource.kind:  # an eviction and most deletions answer with a Status
                 self._on_answer(resource, answer)
             return answer
@@ -196,7 +196,7 @@ class Client:
         finally:
             self._on_write(resource.kind, result)
 
-    async def _call(
+    async def request(
         self,
         method: str,
         path: str,
@@ -205,6 +205,11 @@ class Client:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
+        """One call by path, with retries; `may_write` and `on_write` are for the calls by resource.
+
+        Raises:
+            ApiError: the API server refused or did not answer.
+        """
         headers = {"Content-Type": content, "Accept": accept}
         # One for each call: it has the state of one call at a time.
         retrying = AsyncRetrying(

@@ -15,7 +15,7 @@ from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
-from slipway_operator.planning.claims import UNCLAIMED, Rules, settle
+from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
 
 Key = tuple[str, str]
@@ -67,7 +67,7 @@ class Names:
         self._add, self._may_write, self._now = add, may_write, now
         self._claims: dict[str, Claim] = {}
         self._object: Object | None = None  # the ConfigMap as it was last read or written
-        self._rules = Rules(terms.retention_s)
+        self._rules = ClaimRules(terms.retention_s)
         self._rules_until: datetime | None = None
         self._standings: dict[str, Standing] = {}
         self._warned: set[str] = set()  # who was told that names cannot be claimed

@@ -28,7 +28,7 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExposedSample:
     """One look at one pod; several engines in it count together."""
 
     waiting: float  # requests
@@ -38,7 +38,7 @@ class Reading:
     ttft: Buckets = ()  # (upper bound in seconds, first tokens up to it since the start), rising; the last is infinite
 
 
-def parse(page: str) -> Reading:
+def parse(page: str) -> ExposedSample:
     """Read a page.
 
     Raises:
@@ -55,7 +55,7 @@ def parse(page: str) -> Reading:
     if len(buckets) > _MOST_BUCKETS:
         raise Malformed(f"{_TTFT} has {len(buckets)} bounds")
     usage = next((found[name] for name in _KV if name in found), [0.0])
-    return Reading(
+    return ExposedSample(
         waiting=sum(_needed(found, _WAITING)),
         running=sum(_needed(found, _RUNNING)),
         tokens=sum(_needed(found, _TOKENS)),

@@ -16,7 +16,7 @@ from slipway_operator.metrics_api import certificate
 from slipway_operator.metrics_api.app import Api
 from slipway_operator.metrics_api.certificate import Certificate
 from slipway_operator.metrics_api.documents import VERSIONS
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.sampler import MetricsSampler
 
 LOOK_S = 60.0
 RETRY_S = 5.0
@@ -41,7 +41,7 @@ class MetricsApi:
     """The server of one operator. What goes wrong is logged and tried again: rollouts do not depend on it."""
 
     client: Client
-    sampler: Sampler
+    sampler: MetricsSampler
     host: Host
     port: int
     changed: Callable[[dict[str, str]], None]  # hears who serves each group whenever that changes

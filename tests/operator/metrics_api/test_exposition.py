@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from slipway_operator.metrics_api.exposition import Malformed, Reading, parse
+from slipway_operator.metrics_api.exposition import ExposedSample, Malformed, parse
 from slipway_server.engine.messages import Step
 from slipway_server.telemetry.metrics import ServerMetrics, Timing
 
@@ -27,7 +27,7 @@ process_cpu_seconds_total 12
 
 
 def test_engines_of_one_pod_count_together() -> None:
-    assert parse(VLLM) == Reading(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
+    assert parse(VLLM) == ExposedSample(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
 
 
 def test_what_our_own_server_says_is_understood() -> None:
