@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -95,7 +96,7 @@ class PublicApi:
         return serve
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
-        record = RequestRecord(headers.request_id(request.headers), self._clock())
+        record = RequestRecord(headers.request_id(request.headers) or _new_id(), self._clock())
         with logs.about(request_id=record.request_id):
             return await self._serve(request, record, work)
 
@@ -144,7 +145,7 @@ class PublicApi:
 
     def refuse(self, refusal: errors.RequestError) -> web.Response:
         """The response to a malformed request; it counts as a request."""
-        record = RequestRecord(headers.request_id({}), self._clock())
+        record = RequestRecord(_new_id(), self._clock())
         response = self._refuse(record, refusal)
         self._metrics.observe(record, record.started)
         return response
@@ -290,3 +291,7 @@ def _path_with_model(path_qs: str, model: str) -> str:
     _, mark, query = path_qs.partition("?")
     begin, _, end = ROUTED_BY_PATH.partition("{name:.+}")
     return f"{begin}{quote(model, safe=':@')}{end}{mark}{query}"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

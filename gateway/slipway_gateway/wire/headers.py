@@ -2,7 +2,6 @@
 
 import functools
 import re
-import uuid
 from collections.abc import Collection, Mapping
 
 from multidict import CIMultiDict
@@ -43,10 +42,10 @@ _OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-def request_id(headers: Mapping[str, str]) -> str:
-    """The client's own when it is sane, else a new one."""
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The client's own; None when there is none that is sane."""
     given = headers.get(REQUEST_ID, "")
-    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _SANE_ID.fullmatch(given) else None
 
 
 def to_upstream(
