@@ -75,11 +75,11 @@ class Sender:
         self._balancer.ejection.failed(endpoint, 0, ready)
         return ready
 
-    def _answered(self, endpoint: RouteEndpoint, status: int) -> None:
-        if status < 500:
-            self._balancer.ejection.succeeded(endpoint)
+    def _answered(self, endpoint: RouteEndpoint, response: UpstreamResponse) -> None:
+        if response.failed:
+            self._balancer.ejection.failed(endpoint, response.status, self._ready_urls(endpoint))
         else:
-            self._balancer.ejection.failed(endpoint, status, self._ready_urls(endpoint))
+            self._balancer.ejection.succeeded(endpoint)
 
     def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         return self._balancer.published.urls(endpoint.model, endpoint.revision)
@@ -101,15 +101,16 @@ class Sender:
         whole = raw.content_length is not None or raw.content_type == "application/json"
         wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
         start = await read_at_least(raw, wanted, account)
-        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start)
-        if status >= 500 and not responses.is_deadline_exceeded(start):
+        failed = responses.is_servers_failure(status, start)
+        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start, failed=failed)
+        if failed:
             attempt.failed(start)
         elif status != 200 and attempt.recorder:
             attempt.recorder.refuse(self._clock())
-        self._answered(endpoint, status)
+        self._answered(endpoint, response)
         if status in RETRIED_STATUSES:
             return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.says_crashed(start))
-        if status < 500:
+        if not failed:
             attempt.began()
         response.rest = None if raw.content.at_eof() else raw
         response.attempt = attempt
