@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -45,7 +46,7 @@ async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
     before: list[RouteTable] = []
     last = kept(tmp_path, before)
     running = asyncio.create_task(last.run(grace_s=0.01))
-    last.publish(TABLE)
+    last.publish(replace(TABLE, as_of_s=time.time()))
     await until_async(lambda: (tmp_path / FILE).exists())
     running.cancel()
     after: list[RouteTable] = []
@@ -106,13 +107,34 @@ async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
     running.cancel()
 
 
-async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.routing.last_table._RENEW_S", 0.05)
+async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
     await until_async(lambda: len(published) == 2)
     assert published == [TABLE, RouteTable()]
+    running.cancel()
+
+
+async def test_the_file_keeps_the_time_of_the_last_contact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: an unchanged table was written each minute as if the cluster had just confirmed it."""
+    monkeypatch.setattr("slipway_gateway.routing.last_table._WRITE_EVERY_S", 0.01)
+
+    def saved_s() -> float:
+        found = decode((tmp_path / FILE).read_bytes())
+        assert not isinstance(found, Problem)
+        return found.saved_s
+
+    published: list[RouteTable] = []
+    last = kept(tmp_path, published)
+    running = asyncio.create_task(last.run(grace_s=0.01))
+    contact_s = time.time() - 300
+    last.publish(replace(TABLE, as_of_s=contact_s))
+    await until_async(lambda: (tmp_path / FILE).exists())
+    assert saved_s() == contact_s
+    last.publish(replace(TABLE, as_of_s=contact_s + 60))
+    await until_async(lambda: saved_s() == contact_s + 60)
+    assert len(published) == 1, "the same table, confirmed: nothing changes for requests"
     running.cancel()
 
 
