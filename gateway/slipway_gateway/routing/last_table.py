@@ -25,7 +25,7 @@ _CHECK_S = 60.0  # how often the age of a restored table is checked at least: th
 # How long the API server has to answer before the table of before is used.
 GRACE_S = 10.0
 
-Publish = Callable[[RouteTable], None]
+Publish = Callable[[RouteTable | None], None]
 
 
 class StoredTable(msgspec.Struct):
@@ -63,7 +63,7 @@ class LastTable:
     Args:
         folder: where the file is; empty: nothing is kept.
         max_age_s: an older table is not used.
-        publish: gets each table, the restored one too.
+        publish: gets each table, the restored one too, and None when that one is too old.
     """
 
     def __init__(self, folder: str, max_age_s: float, publish: Publish, metrics: GatewayMetrics) -> None:
@@ -130,7 +130,7 @@ class LastTable:
         if (age_s := self.age_s) is not None and age_s >= self._max_age_s:
             log.error("the restored table is too old: it is used no longer", extra={"age_s": round(age_s)})
             self._restored_of_s = None
-            self._publish(RouteTable())
+            self._publish(None)
 
     def _read(self, path: Path) -> StoredTable | None:
         try:

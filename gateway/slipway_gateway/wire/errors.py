@@ -101,7 +101,7 @@ def asleep(model: str, expected_s: int) -> RequestError:
 
 
 def no_table() -> RequestError:
-    message = "The gateway has not loaded its routes yet; try again shortly."
+    message = "The gateway has no routes now; try again shortly."
     return RequestError(503, "not_ready", message, retry_after_s=5)
 
 
