@@ -1,5 +1,6 @@
 """One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
 
+import errno
 from collections.abc import Callable
 
 import aiohttp
@@ -16,13 +17,16 @@ from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
 from .bodies import make_body
-from .retry_state import AttemptFailure
+from .retry_state import BAD_RESPONSE, AttemptFailure
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
 # A whole response up to this size is read before its first byte is sent: if its server dies meanwhile, the client still
 # gets a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
 _MAX_REFUSAL_BYTES = 64 << 10
+# What the connection of a process that died says.
+_DIED = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_DIED_ERRNOS = frozenset({errno.ECONNRESET, errno.EPIPE})
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -58,16 +62,24 @@ class Sender:
         except TimeoutError:
             attempt.failed()
             raise
-        except (aiohttp.ClientError, OSError):
+        except aiohttp.ClientResponseError:
+            # What the server sent is no HTTP, or its head is too long; it lives.
+            return self._bad_response(endpoint, attempt)
+        except (aiohttp.ClientError, OSError) as error:
             attempt.failed()
             # One that is about to leave is gone for other reasons; and a response that has begun has its own bounds.
             listed = endpoint.url in self._no_answer(endpoint)
-            return AttemptFailure("reset", crashed=listed and raw is None)
+            return AttemptFailure("reset", crashed=listed and raw is None and _is_death(error))
         finally:
             if not done:
                 attempt.release()
                 if raw is not None:
                     raw.close()
+
+    def _bad_response(self, endpoint: RouteEndpoint, attempt: Attempt) -> AttemptFailure:
+        attempt.failed()
+        self._no_answer(endpoint)
+        return AttemptFailure(BAD_RESPONSE)
 
     def _no_answer(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         """An endpoint did not answer; returns the endpoints of its revision that take new requests."""
@@ -115,3 +127,14 @@ class Sender:
         response.rest = None if raw.content.at_eof() else raw
         response.attempt = attempt
         return response
+
+
+def _is_death(error: Exception) -> bool:
+    """Whether the process at the other end may have died: its connection was closed or reset before a response.
+
+    A failed write of the body has the reset as its cause.
+    """
+    return any(
+        isinstance(one, _DIED) or (isinstance(one, OSError) and one.errno in _DIED_ERRNOS)
+        for one in (error, error.__cause__)
+    )

@@ -110,6 +110,11 @@ def unreachable(reason: str) -> RequestError:
     return RequestError(502, "upstream_unreachable", message, retry_after_s=2)
 
 
+def bad_response() -> RequestError:
+    message = "The server of this model sent something that is no HTTP response."
+    return RequestError(502, "bad_response", message)
+
+
 def draining() -> RequestError:
     return RequestError(503, "draining", "The gateway is shutting down; try again.", retry_after_s=1)
 
