@@ -52,6 +52,9 @@ class Sender:
         done = False
         try:
             raw = await self._post(outgoing, endpoint)
+            if not 200 <= raw.status <= 599:
+                # aiohttp passes 101 on, which nobody asked for, and numbers that are no status at all.
+                return self._bad_response(endpoint, attempt)
             result = await self._read_start(endpoint, raw, attempt, outgoing.account)
             done = isinstance(result, UpstreamResponse)
             return result
