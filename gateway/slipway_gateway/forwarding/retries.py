@@ -15,7 +15,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors
 from .crashes import CrashTracker
 from .held_request import HeldRequest
-from .retry_state import RetryState
+from .retry_state import BAD_RESPONSE, RetryState
 from .sender import Sender
 
 _MAX_PAUSE_S = 1.0
@@ -112,7 +112,7 @@ class Retries:
                 errors.no_endpoint(outgoing.model) if expected_s is None else errors.asleep(outgoing.model, expected_s)
             )
         if state.last.response is None:
-            raise errors.unreachable(state.last.reason)
+            raise errors.bad_response() if state.last.reason == BAD_RESPONSE else errors.unreachable(state.last.reason)
         return state.last.response
 
     async def _hold(self, outgoing: UpstreamRequest, state: RetryState, held_request: HeldRequest | None) -> bool:
