@@ -12,7 +12,7 @@ UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/libslipway.so
-export PYTHONPATH := operator:gateway:server:cli:.
+export PYTHONPATH := operator:gateway:server:cli:process:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,11 +21,17 @@ export MYPY_CACHE_DIR ?= $(CACHE)/mypy
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
+# Everything, or what the demo needs where nothing was asked for but the demo: minutes later, without torch.
 setup: $(VENV)/.ready $(KERNELS) ## install the locked dependencies into .venv, build the engine's kernels
 
 $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "installing the locked dependencies into $(VENV) (torch is big: the first time takes some minutes)"
 	$(UV) sync --frozen --all-extras --python-preference only-system
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml uv.lock | $(UV)
+	@if [ -e $(VENV)/.ready ]; then $(MAKE) --no-print-directory $(VENV)/.ready; \
+	 else $(UV) sync --frozen --extra demo --python-preference only-system; fi
 	@touch $@
 
 $(KERNELS): $(KERNELS:%/libslipway.so=%/native.c) $(KERNELS:%/libslipway.so=%/build.py) | $(VENV)/.ready
@@ -46,7 +52,7 @@ check: setup ## lint, types, import contracts
 	$(VENV)/bin/lint-imports
 
 test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces
-	@$(PY) -m devcluster built || { $(PY) -m devcluster up && $(PY) -m devcluster images; }
+	@$(PY) -m devcluster built || $(PY) -m devcluster up --images
 	@$(MAKE) --no-print-directory --jobs=2 components cluster nothing-left
 
 # A cluster's tests wait where others compute, and what they wait for comes first: one after the other they take longest.
@@ -126,7 +132,7 @@ gpu-kernels: setup ## the GPU's kernels, interpreted in all shapes and compiled 
 crash: tools ## kill the operator before and after each of its API calls (QUICK=1: a sample)
 	$(PY) -m tests.crash
 
-demo: setup ## the main job, live: serve, canary, promote, roll back, abort, scale
+demo: $(VENV)/.demo ## the main job, live: serve, canary, promote, roll back, abort, scale
 	$(PY) -m examples.demo
 
 chaos: setup ## ten rollouts on a real cluster under load, with kill -9 at random (about 20 minutes; QUICK=1: two)

@@ -14,11 +14,10 @@ from devcluster import pins
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import all_binaries, build_steps, drop_build_caches
-from devcluster.images import nodeimage
-from devcluster.images.project import build_and_load
+from devcluster.images import nodeimage, project
 from devcluster.node import access, cluster, metrics_server
 from devcluster.places import demand_space, exclusive, places
-from devcluster.progress import run_steps, say
+from devcluster.steps.progress import run_steps, say
 from devcluster.tools import tool
 
 _console = Console(stderr=True, soft_wrap=True)
@@ -50,11 +49,14 @@ def main() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="The gateway's on 127.0.0.1 (default 18080, or near).")
 @click.option("--torch", type=_TORCH, default="mount", envvar="SLIPWAY_TORCH", show_default=True,
               help="How torch reaches pods: mounted by the runtime, or as a layer of the server image.")  # fmt: skip
-def up(port: int | None, torch: str) -> None:
+@click.option("--images", "with_images", is_flag=True,
+              help="Where it has to be brought up, build and load the project's images meanwhile.")  # fmt: skip
+def up(port: int | None, torch: str, with_images: bool) -> None:
     """Bring the cluster up; does nothing when it runs already."""
     started = time.monotonic()
     where = places()
-    record = cluster.up(where, _console, port=port, torch_mount=torch == "mount")
+    beside = project.beside if with_images else None
+    record = cluster.up(where, _console, port=port, torch_mount=torch == "mount", beside=beside)
     say(_console, f"cluster {where.cluster} is up ({time.monotonic() - started:.1f} s)")
     click.echo(f"export KUBECONFIG={where.kubeconfig}")
     click.echo(f"# the gateway's node port {cluster.GATEWAY_NODE_PORT} is http://127.0.0.1:{record.gateway_port}")
@@ -89,7 +91,7 @@ def kubeconfig() -> None:
 @click.option("--load/--no-load", default=True, show_default=True, help="Load them into the running cluster.")
 def images(torch: str | None, load: bool) -> None:
     """Build the project's images from its Dockerfiles, load them, print their names (NAME=REFERENCE lines)."""
-    for name, reference in build_and_load(places(), _console, torch=torch, load=load).items():
+    for name, reference in project.build_and_load(places(), _console, torch=torch, load=load).items():
         click.echo(f"{name}={reference}")
 
 

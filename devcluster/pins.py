@@ -22,9 +22,10 @@ class GoModule:
     """One wrapper module under gomods/ and the binaries that come from it."""
 
     name: str
-    binaries: tuple[tuple[str, str], ...]  # (file name, Go package), in building order
+    binaries: tuple[tuple[str, str], ...]  # (file name, Go package); the name is the package's last word
     variables: tuple[tuple[str, str], ...] = ()
     tags: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()  # binaries that Go refuses to load in one go with the others
 
     def package(self, binary: str) -> str:
         return dict(self.binaries)[binary]
@@ -70,6 +71,7 @@ MODULES: dict[str, GoModule] = {
                 ("local-path-provisioner", "github.com/rancher/local-path-provisioner"),
             ),
             variables=_kubernetes_variables(),
+            apart=("local-path-provisioner",),  # it calls one library by two names that differ in a capital
         ),
         GoModule(
             "containerd",
@@ -82,6 +84,7 @@ MODULES: dict[str, GoModule] = {
 
 CONTROL_PLANE = ("kube-apiserver", "etcd", "kubectl")
 TOOLS = ("kubectl", "helm", "kind")
+AFTER_THE_NODE = ("helm", "metrics-server")  # nothing that brings a cluster up runs these
 CNI_PLUGINS = ("bridge", "loopback", "ptp", "host-local", "portmap")
 NODE_MODULES = ("kube", "containerd")
 
@@ -94,8 +97,7 @@ NODE_PACKAGES = (
     "mount", "kmod", "libseccomp2", "pigz", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "runc",
     "socat", "rsync",
 )  # fmt: skip
-PROXY_PACKAGES = ("iptables", "nftables", "conntrack", "iproute2")
-PYTHON_PACKAGES = ("python3", "python3-venv", "python3-pip", "ca-certificates")
+PYTHON_PACKAGES = ("python3", "python3-venv", "python3-pip")
 
 
 def module_of(binary: str) -> GoModule:

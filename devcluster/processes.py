@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -46,6 +47,23 @@ def run(
     if done.returncode != 0:
         raise DevclusterError(failure(arguments, done.returncode, done.stdout + done.stderr))
     return done.stdout
+
+
+def follow(
+    command: Sequence[str | Path], on_line: Callable[[str], object], *, env: Mapping[str, str], cwd: Path
+) -> None:
+    """Runs to the end and hands on each line of output as it comes; a failure becomes one readable error."""
+    arguments = [str(part) for part in command]
+    tail: deque[str] = deque(maxlen=_TAIL)
+    with subprocess.Popen(
+        arguments, env=merged(env), cwd=cwd, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=dies_with_parent(),
+    ) as program:  # fmt: skip
+        for line in program.stdout or ():
+            tail.append(line)
+            on_line(line)
+    if program.returncode != 0:
+        raise DevclusterError(failure(arguments, program.returncode, "".join(tail)))
 
 
 def succeeds(

@@ -12,7 +12,7 @@ from devcluster.gobuild import build_steps
 from devcluster.keys import new_enough
 from devcluster.places import Places
 from devcluster.processes import run
-from devcluster.progress import Step
+from devcluster.steps.schedule import Step
 
 _VERSIONS = {
     "kubectl": (["version", "--client"], pins.KUBECTL_AT_LEAST),
@@ -32,10 +32,14 @@ def tool(places: Places, name: str, *, must_exist: bool = True) -> Path:
     return built
 
 
+def missing_tools(places: Places) -> tuple[str, ...]:
+    """Those of the three that are neither on PATH, new enough, nor built."""
+    return tuple(name for name in pins.TOOLS if not tool(places, name, must_exist=False).exists())
+
+
 def tool_steps(places: Places) -> list[Step]:
     """What must be built before all three can be used."""
-    missing = [name for name in pins.TOOLS if not tool(places, name, must_exist=False).exists()]
-    return build_steps(places, tuple(missing))
+    return build_steps(places, missing_tools(places))
 
 
 def _cached(places: Places, name: str) -> Path:

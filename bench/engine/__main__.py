@@ -24,7 +24,7 @@ from bench.engine.workload import mean_open_lengths
 from devcluster.errors import DevclusterError
 from devcluster.places import write_whole
 from devcluster.processes import run
-from devcluster.progress import say
+from devcluster.steps.progress import say
 from testkit.report import commit, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]

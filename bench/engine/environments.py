@@ -19,7 +19,8 @@ from rich.console import Console
 from devcluster.errors import DevclusterError
 from devcluster.places import demand_space, places, write_whole
 from devcluster.processes import run
-from devcluster.progress import Step, run_steps
+from devcluster.steps.progress import run_steps
+from devcluster.steps.schedule import Step
 
 CMAKE = ("cmake==4.1.2", "ninja==1.13.0")
 LLAMA = "llama-cpp-python==0.3.36"  # its sdist holds the whole tree of llama.cpp

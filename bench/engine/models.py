@@ -14,7 +14,8 @@ from bench.engine.workload import words
 from devcluster.errors import DevclusterError
 from devcluster.places import appears_whole
 from devcluster.processes import run
-from devcluster.progress import Step, run_steps
+from devcluster.steps.progress import run_steps
+from devcluster.steps.schedule import Step
 
 RECIPE = 1  # goes up with every change of what is made here
 END = "<|endoftext|>"

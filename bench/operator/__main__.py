@@ -20,7 +20,7 @@ from bench.operator.programs import Died
 from devcluster.controlplane import assets
 from devcluster.errors import DevclusterError
 from devcluster.places import places
-from devcluster.progress import say
+from devcluster.steps.progress import say
 from slipway_operator.kube.errors import ApiError
 from testkit.report import commit, machine, write
 from testkit.report import report as as_report

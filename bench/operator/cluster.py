@@ -161,7 +161,7 @@ async def cluster(folder: Path, *, pods: bool) -> AsyncIterator[Cluster]:
     os.environ["GOGC"] = GOGC
     with ControlPlane(where) as control_plane:
         os.environ["KUBECONFIG"] = str(control_plane.kubeconfig)
-        async with Client(await auth.load(), timeout_s=60.0) as client:
+        async with Client(await auth.load(str(control_plane.kubeconfig)), timeout_s=60.0) as client:
             made = Cluster(control_plane, client, folder)
             try:
                 await _install(client)

@@ -12,12 +12,13 @@ from devcluster.engine.facts import machine
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import all_binaries, build_steps, drop_build_caches, module_folder, required_version
 from devcluster.images.archive import write_archive
-from devcluster.images.bases import base_reference, base_tar, import_base, make_base
+from devcluster.images.bases import BASE_IMPORTED, base_reference, base_steps, base_tar
 from devcluster.images.components import component_images, read_kind_sources
 from devcluster.keys import key_of
 from devcluster.places import PACKAGE, Places, appears_whole
 from devcluster.processes import run
-from devcluster.progress import Step
+from devcluster.steps.schedule import Step
+from devcluster.tools import missing_tools
 
 _CONTAINERFILE = PACKAGE / "images" / "Containerfile.node"
 _NODE_BINARIES = {
@@ -25,38 +26,44 @@ _NODE_BINARIES = {
     "usr/local/bin": ("containerd", "containerd-shim-runc-v2", "ctr", "crictl"),
     "opt/cni/bin": pins.CNI_PLUGINS,
 }
+_OF_THE_HOST = ("helm", "kind")
 _CONTAINERD_WAIT_S = 30
+LANE = "node"  # of what comes one after the other until the cluster is up
+NODE_IMAGE = "node image"
+COMPILED = ("compile kube", "compile containerd")  # the steps after which a node can be made
 
 
 def reference(where: Places) -> str:
     """The image's name; its tag changes with everything that goes into it."""
     modules = [where.binaries(pins.MODULES[name]).name for name in pins.NODE_MODULES]
     code = [(PACKAGE / "images" / name).read_bytes() for name in ("components.py", "archive.py", "Containerfile.node")]
-    return f"localhost/slipway-node:v{pins.KUBERNETES}-{key_of([*modules, *code, base_reference('node')])}"
+    return f"localhost/slipway-node:v{pins.KUBERNETES}-{key_of([*modules, *code, base_reference()])}"
 
 
 def binary_steps(where: Places) -> list[Step]:
-    return build_steps(where, all_binaries(*pins.NODE_MODULES))
+    """What compiles all that a cluster needs: programs of the node, and those of the host that PATH has not."""
+    absent = missing_tools(where)
+    names = [name for name in all_binaries(*pins.NODE_MODULES) if name not in _OF_THE_HOST or name in absent]
+    return build_steps(where, names)
 
 
 def steps(where: Places, engine: Engine) -> list[Step]:
     """Everything from nothing to the image in the engine's store."""
     if engine.has_image(reference(where)):
         return []
-    bases = [
-        Step(f"base file system: {name}", base_tar(where, name).exists, lambda name=name: make_base(where, name),  # type: ignore[misc]
-             "Debian packages")
-        for name in ("node", "proxy")
-    ]  # fmt: skip
+    compiled = binary_steps(where)
     return [
-        *binary_steps(where),
-        Step("kind's own files", _saved(where).exists, lambda: _save_kind_sources(where)),
-        *bases,
-        Step("component images", lambda: _archives_ready(where), lambda: _make_archives(where)),
-        Step("node image", lambda: False, lambda: _build(where, engine)),
+        Step("kind's own files", _saved(where).exists, lambda: _save_kind_sources(where), lane=LANE,
+             after=COMPILED),
+        *compiled,
+        *base_steps(where, engine, tar=True),
+        Step("component images", lambda: _archives_ready(where), lambda: _make_archives(where), lane=LANE,
+             after=(*COMPILED, "base file system")),
+        Step(NODE_IMAGE, lambda: False, lambda: _build(where, engine), lane=LANE, after=(BASE_IMPORTED,)),
         # Whatever was there when these steps were counted: they make it.
-        Step("remove build caches", lambda: False, lambda: drop_build_caches(where)),
-    ]
+        Step("remove build caches", lambda: False, lambda: drop_build_caches(where), lane="removal",
+             after=("kind's own files", *(step.title for step in compiled))),
+    ]  # fmt: skip
 
 
 def _saved(where: Places) -> Path:
@@ -84,8 +91,7 @@ def _make_archives(where: Places) -> None:
     kubeadm = where.binary("kubeadm")
     tags = run([kubeadm, "config", "images", "list", "--kubernetes-version", f"v{pins.KUBERNETES}"]).split()
     binaries = {name: where.binary(name) for name in all_binaries(*pins.NODE_MODULES)}
-    pause = _catatonit()
-    images = component_images(tags, read_kind_sources(_saved(where)), binaries, pause, base_tar(where, "proxy"))
+    images = component_images(tags, read_kind_sources(_saved(where)), binaries, _catatonit(), base_tar(where))
     with appears_whole(_archives(where)) as target:
         target.mkdir()
         for number, image in enumerate(images):
@@ -103,18 +109,17 @@ def _catatonit() -> Path:
 
 
 def _build(where: Places, engine: Engine) -> None:
-    if not engine.has_image(base_reference("node")):
-        import_base(where, engine, "node")
     context = where.work / "node-context"
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
     _lay_out_context(where, context)
     bare = f"localhost/slipway-node-bare:{reference(where).rpartition(':')[2]}"
-    base = f"BASE={base_reference('node')}"
+    base = f"BASE={base_reference()}"
     engine.run("build", "-q", "-t", bare, "-f", _CONTAINERFILE, "--build-arg", base, context)
     _preload(where, engine, bare)
     shutil.rmtree(context)
     shutil.rmtree(_archives(where).parent)
+    base_tar(where).unlink(missing_ok=True)  # the engine's store has it
     engine.succeeds("rmi" if engine.name == "docker" else "untag", bare)
     _drop_old(engine, reference(where))
 

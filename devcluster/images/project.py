@@ -10,15 +10,17 @@ from pathlib import Path
 from rich.console import Console
 
 from devcluster import pins
-from devcluster.engine.engine import ENGINE_PROGRAMS, Engine, find, install_packages, missing_packages
+from devcluster.engine.engine import Engine, find
 from devcluster.errors import DevclusterError
-from devcluster.images.bases import base_reference, base_tar, import_base, make_base
+from devcluster.images import nodeimage
+from devcluster.images.bases import LANE, base_reference, base_steps
 from devcluster.images.pullable import can_pull, full_name
 from devcluster.images.torchset import torch_steps
 from devcluster.keys import key_of, key_of_files
 from devcluster.node import access, cluster, host
 from devcluster.places import REPOSITORY, Places, exclusive
-from devcluster.progress import Step, run_steps
+from devcluster.steps.progress import run_steps
+from devcluster.steps.schedule import Step
 
 _SHARED = (".dockerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE")
 _KEEP = 4  # older images of ours in the engine's store
@@ -33,8 +35,8 @@ class ProjectImage:
     sources: tuple[str, ...]
 
 
-OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway"))
-SERVER = ProjectImage("server", "Dockerfile.server", ("server", "examples/models"))
+OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "process"))
+SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
 
 
 def build_and_load(places: Places, console: Console, *, torch: str | None, load: bool) -> dict[str, str]:
@@ -46,19 +48,22 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
         mode = torch or ("layer" if record and not record.mounts_torch else "mount")
         if mode == "mount" and record and not record.mounts_torch:
             raise DevclusterError("The cluster does not mount torch: `down`, `up --torch mount`, or use --torch layer.")
-        base, steps = _base(places, engine)
-        references = {image.name: reference(image, base, mode) for image in (OPERATOR, SERVER)}
-        for image in (OPERATOR, SERVER):
-            steps.append(_build_step(engine, image, references[image.name], base, mode))
-        if mode == "mount":
-            steps += torch_steps(places)
+        base = _base(places, engine)
+        references = _references(base, mode)
+        steps = _steps(places, engine, base, references, mode)
         if load and record:
-            in_node = access.node_images(places, engine).split()
-            if not set(references.values()) <= set(in_node):
-                steps.append(_load_step(places, engine, list(references.values())))
+            steps.append(_load_step(places, engine, list(references.values())))
         run_steps(steps, console)
         _drop_old(engine, references)
     return references
+
+
+def beside(places: Places, engine: Engine, record: cluster.Record) -> list[Step]:
+    """The same while a cluster is brought up: what waits for a network is done when the node is there to take it."""
+    mode = "mount" if record.mounts_torch else "layer"
+    base = _base(places, engine)
+    references = _references(base, mode)
+    return [*_steps(places, engine, base, references, mode), _load_step(places, engine, list(references.values()))]
 
 
 def reference(image: ProjectImage, base: str, torch: str) -> str:
@@ -99,38 +104,60 @@ def build_mounts(environment: Mapping[str, str], home: Path) -> list[str]:
     return [f"{pair[0]}:{pair[1]}:ro" for pair in pairs if pair and pair[0].is_file()]
 
 
-def _base(places: Places, engine: Engine) -> tuple[str, list[Step]]:
-    """The base image's name and what makes it where it cannot be pulled."""
-    if can_pull(places, engine):
-        return full_name(pins.PYTHON_BASE_IMAGE, engine.name), []
-    name = base_reference("python")
-    tar = base_tar(places, "python")
-    packages = missing_packages(ENGINE_PROGRAMS)
-    return name, [
-        Step("install packages", lambda: not packages, lambda: install_packages(packages), ", ".join(packages)),
-        Step("base file system: python", lambda: tar.exists() or engine.has_image(name),
-             lambda: make_base(places, "python"), "Debian packages"),
-        Step("import the base", lambda: engine.has_image(name), lambda: import_base(places, engine, "python")),
-    ]  # fmt: skip
+def uv_cache(environment: Mapping[str, str], home: Path) -> Path:
+    """Where uv keeps what it downloaded: one download serves the virtual environment here and the images."""
+    named = environment.get("UV_CACHE_DIR")
+    return Path(named) if named else Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "uv"
+
+
+def _base(places: Places, engine: Engine) -> str:
+    """The base image's name: one that is pulled, or ours."""
+    return full_name(pins.PYTHON_BASE_IMAGE, engine.name) if can_pull(places, engine) else base_reference()
+
+
+def _references(base: str, torch: str) -> dict[str, str]:
+    return {image.name: reference(image, base, torch) for image in (OPERATOR, SERVER)}
+
+
+def _steps(places: Places, engine: Engine, base: str, references: dict[str, str], torch: str) -> list[Step]:
+    return [
+        *(base_steps(places, engine, tar=False) if base == base_reference() else ()),
+        *(_build_step(engine, image, references[image.name], base, torch) for image in (OPERATOR, SERVER)),
+        *(torch_steps(places, LANE) if torch == "mount" else ()),
+    ]
 
 
 def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch: str) -> Step:
-    mounts = build_mounts(os.environ, Path.home()) if engine.name == "podman" else []
-    # BuildKit, docker's builder, has no such mounts.
-    arguments = [part for mount in mounts for part in ("-v", mount)]
-    arguments += ["--build-arg", f"BASE_IMAGE={base}"]
+    arguments = ["--build-arg", f"BASE_IMAGE={base}"]
+    if engine.name == "podman":  # BuildKit, docker's builder, has no such mounts
+        cache = uv_cache(os.environ, Path.home())
+        cache.mkdir(parents=True, exist_ok=True)
+        mounts = [*build_mounts(os.environ, Path.home()), f"{cache}:/root/.cache/uv"]
+        arguments += ["--build-arg", "UV_NO_CACHE=0", *(part for mount in mounts for part in ("-v", mount))]
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
     return Step(
-        f"build {tag}",
+        _built(image),
         lambda: engine.has_image(tag),
         lambda: engine.run("build", *arguments, "-t", tag, "-f", REPOSITORY / image.dockerfile, REPOSITORY),
-        "the locked dependencies, where their layer is not there yet",
+        f"{tag}; downloads the locked dependencies, where their layer is not there yet",
+        lane=LANE,
     )
 
 
+def _built(image: ProjectImage) -> str:
+    return f"build the {image.name} image"
+
+
 def _load_step(places: Places, engine: Engine, tags: list[str]) -> Step:
-    return Step(f"load {', '.join(tags)}", lambda: False, lambda: access.load_images(places, engine, tags))
+    return Step(
+        "load the images",
+        lambda: set(tags) <= set(access.node_images(places, engine)),
+        lambda: access.load_images(places, engine, tags),
+        ", ".join(tags),
+        lane=nodeimage.LANE,
+        after=(_built(OPERATOR), _built(SERVER)),
+    )
 
 
 def _drop_old(engine: Engine, keep: dict[str, str]) -> None:

@@ -13,28 +13,31 @@ from devcluster.errors import DevclusterError
 from devcluster.keys import key_of
 from devcluster.places import REPOSITORY, Places, appears_whole
 from devcluster.processes import run
-from devcluster.progress import Step
+from devcluster.steps.schedule import Step
 
 _PYTHON = "3.11"  # of the images
 _PLATFORMS = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
-_CLOSURE = re.compile(r"(torch|triton|nvidia-[\w.-]+|cuda-[\w.-]+)==")
+_CLOSURE = re.compile(r"(torch|nvidia-[\w.-]+|cuda-[\w.-]+)==")
+# A third of the bytes: a process loads these for a GPU only, and a node has none. The dynamic loader wants the others.
+_FOR_A_GPU = re.compile(r"(nvidia-(cusolver|cuda-cccl|nvtx)|cuda-(bindings|pathfinder))==")
 
 
-def torch_steps(places: Places) -> list[Step]:
+def torch_steps(places: Places, lane: str) -> list[Step]:
     """One step that downloads some gigabytes, and one that makes the set the current one."""
     requirements = torch_requirements(_export(places))
     target = places.cache / "torch" / key_of([_PYTHON, machine(), requirements])
     return [
         Step("install torch", target.exists, lambda: _install(places, requirements, target),
-             "about 2.5 GB of wheels, where uv has none in its cache"),
-        Step("select torch", lambda: _is_current(target), lambda: _make_current(target)),
+             "about 2 GB of wheels, where uv has none in its cache", lane=lane),
+        Step("select torch", lambda: _is_current(target), lambda: _make_current(target), lane=lane),
     ]  # fmt: skip
 
 
 def torch_requirements(exported: str) -> str:
-    """The lines of torch and its CUDA libraries in a hash-locked requirements file (pure)."""
+    """The lines of torch and of the libraries that it loads on a CPU, from a hash-locked requirements file (pure)."""
     blocks = re.split(r"\n(?=[A-Za-z0-9])", exported)
-    return "\n".join(block.rstrip() for block in blocks if _CLOSURE.match(block)) + "\n"
+    wanted = [block.rstrip() for block in blocks if _CLOSURE.match(block) and not _FOR_A_GPU.match(block)]
+    return "\n".join(wanted) + "\n"
 
 
 def _export(places: Places) -> str:

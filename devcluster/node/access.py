@@ -82,9 +82,10 @@ def load_archive(places: Places, engine: Engine, archive: Path) -> None:
         run([engine.name, "exec", "-i", node(places, engine), *_IMPORT, "-"], env=engine.env, stdin=file)
 
 
-def node_images(places: Places, engine: Engine) -> str:
-    """What the node has, one reference a line."""
-    return engine.run("exec", node(places, engine), *_CTR, "images", "list", "-q")
+def node_images(places: Places, engine: Engine) -> list[str]:
+    """The references that the node has; none where there is no node yet."""
+    containers = engine.containers(places.cluster)
+    return engine.run("exec", containers[0], *_CTR, "images", "list", "-q").split() if containers else []
 
 
 def export_logs(places: Places, folder: Path) -> None:
@@ -111,7 +112,8 @@ def node(places: Places, engine: Engine) -> str:
 
 
 def _is_built(places: Places, module: str) -> bool:
-    return all(places.binary(name).exists() for name, _ in pins.MODULES[module].binaries)
+    names = [name for name, _ in pins.MODULES[module].binaries if name not in pins.TOOLS]  # these PATH may have
+    return all(places.binary(name).exists() for name in names)
 
 
 def _condition(*, healthy: bool, exists: bool) -> str:

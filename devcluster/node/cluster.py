@@ -18,7 +18,7 @@ from rich.console import Console
 
 from devcluster import pins
 from devcluster.engine.choice import Facts
-from devcluster.engine.engine import ENGINE_PROGRAMS, Engine, find, install_packages, missing_packages
+from devcluster.engine.engine import ENGINE_PROGRAMS, Engine, find, missing_packages
 from devcluster.engine.facts import cgroup_v1
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import drop_build_caches, has_build_caches
@@ -32,11 +32,13 @@ from devcluster.node.network import own_networks
 from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
 from devcluster.ports import reserve_port
 from devcluster.processes import run, succeeds
-from devcluster.progress import Step, run_steps, say
+from devcluster.steps.progress import run_steps, say
+from devcluster.steps.schedule import Step
 from devcluster.tools import tool, tool_steps
 
 GATEWAY_PORT = 18080
-_GIGABYTES_TO_BUILD = 14
+NODE_READY = "wait for the node and its DNS"
+_GIGABYTES_TO_BUILD = 10
 _READY_WITHIN_S = 240.0
 
 
@@ -78,8 +80,16 @@ def answers(places: Places) -> bool:
         return False
 
 
-def up(places: Places, console: Console, *, port: int | None, torch_mount: bool) -> Record:
-    """A running cluster: at once when there is one, else from whatever exists already."""
+Beside = Callable[[Places, Engine, Record], list[Step]]
+
+
+def up(
+    places: Places, console: Console, *, port: int | None, torch_mount: bool, beside: Beside | None = None
+) -> Record:
+    """A running cluster: at once when there is one, else from whatever exists already.
+
+    `beside` gives more steps, in lanes of their own, for a cluster that has to be brought up first.
+    """
     record = read_record(places)
     if record and is_healthy(places):
         return record
@@ -87,7 +97,7 @@ def up(places: Places, console: Console, *, port: int | None, torch_mount: bool)
         record = read_record(places)
         if record and is_healthy(places):  # the other one may have brought it up meanwhile
             return record
-        return _up_locked(places, console, port, torch_mount)
+        return _up_locked(places, console, port, torch_mount, beside)
 
 
 def down(places: Places, console: Console) -> bool:
@@ -102,7 +112,7 @@ def down(places: Places, console: Console) -> bool:
     return True
 
 
-def _up_locked(places: Places, console: Console, port: int | None, torch_mount: bool) -> Record:
+def _up_locked(places: Places, console: Console, port: int | None, torch_mount: bool, beside: Beside | None) -> Record:
     engine, facts = find(places)
     if read_record(places):
         say(console, f"the cluster {places.cluster} does not answer or is of an older make: starting anew")
@@ -121,7 +131,7 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
     )
     write_whole(places.state / "cluster.json", json.dumps(asdict(record), indent=1))
     steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
-    run_steps(steps, console)
+    run_steps([*steps, *(beside(places, engine, record) if beside else ())], console)
     return record
 
 
@@ -129,9 +139,11 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
     if pulled:
         return [
             *tool_steps(places),
-            Step(f"pull {pins.KIND_NODE_IMAGE.split('@')[0]}", lambda: engine.has_image(pins.KIND_NODE_IMAGE),
-                 lambda: engine.run("pull", pins.KIND_NODE_IMAGE), "about 400 MB"),
-            Step("remove build caches", lambda: not has_build_caches(places), lambda: drop_build_caches(places)),
+            Step(nodeimage.NODE_IMAGE, lambda: engine.has_image(pins.KIND_NODE_IMAGE),
+                 lambda: engine.run("pull", pins.KIND_NODE_IMAGE),
+                 f"pulls {pins.KIND_NODE_IMAGE.split('@')[0]}, about 400 MB", lane=nodeimage.LANE),
+            Step("remove build caches", lambda: not has_build_caches(places), lambda: drop_build_caches(places),
+                 lane="removal", after=("compile kube", "compile helm")),
         ]  # fmt: skip
     packages = missing_packages(ENGINE_PROGRAMS)
     if packages and not (facts.apt_get and facts.root):
@@ -139,11 +151,10 @@ def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) 
             "No registry answers, so the node image is built here, and that needs: " + ", ".join(packages) + ". "
             f"Install them (`sudo apt-get install {' '.join(packages)}`) and try again."
         )
-    install = Step("install packages", lambda: not packages, lambda: install_packages(packages), ", ".join(packages))
     made = nodeimage.steps(places, engine)
     if made:
         demand_space(places.cache, _GIGABYTES_TO_BUILD, "Building the node image")
-    return [install, *(made or tool_steps(places))]
+    return made or tool_steps(places)
 
 
 def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record) -> list[Step]:
@@ -151,10 +162,11 @@ def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record)
         return False
 
     return [
-        Step("prepare the host", always, lambda: _prepare(places, engine, facts, record)),
-        Step("start the node", always, lambda: _create(places, engine), "kind create cluster"),
-        Step("wait for the node and its DNS", always, lambda: _wait_until_ready(places)),
-    ]
+        Step("prepare the host", always, lambda: _prepare(places, engine, facts, record), lane=nodeimage.LANE,
+             after=nodeimage.COMPILED),
+        Step("start the node", always, lambda: _create(places, engine), "kind create cluster", lane=nodeimage.LANE),
+        Step(NODE_READY, always, lambda: _wait_until_ready(places), lane=nodeimage.LANE),
+    ]  # fmt: skip
 
 
 def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> None:

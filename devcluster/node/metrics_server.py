@@ -17,7 +17,8 @@ from devcluster.images.archive import Image, write_archive
 from devcluster.node import access
 from devcluster.places import Places, appears_whole, exclusive
 from devcluster.processes import run
-from devcluster.progress import Step, run_steps
+from devcluster.steps.progress import run_steps
+from devcluster.steps.schedule import Step
 from devcluster.tools import tool
 
 NAME = "metrics-server"
@@ -67,14 +68,15 @@ def kustomization(image: str) -> str:
 def _steps(places: Places) -> list[Step]:
     return [
         *build_steps(places, (NAME,)),
-        Step(f"{NAME}'s own manifests", _manifests(places).exists, lambda: _save_manifests(places)),
-        Step("remove build caches", lambda: not (places.work / "gomod").exists(), lambda: drop_build_caches(places)),
-    ]
+        Step(f"{NAME}'s own manifests", _manifests(places).exists, lambda: _save_manifests(places),
+             after=(f"compile {NAME}",)),
+        Step("remove build caches", lambda: False, lambda: drop_build_caches(places)),
+    ]  # fmt: skip
 
 
 def _cluster_steps(places: Places, engine: Engine) -> list[Step]:
     return [
-        Step(f"load {reference()}", lambda: reference() in access.node_images(places, engine).split(),
+        Step(f"load {reference()}", lambda: reference() in access.node_images(places, engine),
              lambda: _load(places, engine)),
         Step(f"install {NAME}", lambda: False, lambda: _apply(places)),
     ]  # fmt: skip

@@ -73,8 +73,9 @@ def clear(kube: Kube) -> None:
 
 def cluster(wish: Wish, screen: Screen) -> Kube:
     if wish.kubeconfig is None or is_devcluster(Kube(wish.kubeconfig)):
-        screen.command(["python", "-m", "devcluster", "up"])
-        _devcluster("up")
+        up = ["up", "--images"] if wish.images is None else ["up"]
+        screen.command(["python", "-m", "devcluster", *up])
+        _devcluster(*up)
         try:
             return Kube(devcluster_kubeconfig(places()))
         except DevclusterError as error:

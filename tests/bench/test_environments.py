@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bench.engine.environments import Environment, Unavailable, ensure, llama, transformers, uv, vllm
 from devcluster.errors import DevclusterError
-from devcluster.progress import Step
+from devcluster.steps.schedule import Step
 
 QUIET = Console(quiet=True)
 

@@ -29,7 +29,7 @@ PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob(
 # These numbers may only fall.
 ALLOWED = {"docs/crd.md": 36, "docs/rollouts.md": 2, "docs/server.md": 2}
 GLOSSARY_ROWS = 60
-PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "server", "cli")}
+PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process")}
 
 
 def prose(page: str) -> str:

@@ -43,7 +43,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     if not all(step.done() for step in nodeimage.binary_steps(usual)):
         pytest.skip("the node's binaries are not built: python -m devcluster up")
     home = tmp_path_factory.mktemp("cache")
-    for name in ("bin", "bases", "kind-files"):
+    for name in ("bin", "kind-files"):
         shutil.copytree(usual.cache / name, home / "slipway" / name, copy_function=_link, dirs_exist_ok=True)
     lent = usual.images if usual.images.exists() else None
     where = Places(home / "slipway", home / "slipway" / "state", NAME, lent)

@@ -11,7 +11,7 @@ import pytest
 from devcluster.errors import DevclusterError
 from devcluster.images.archive import Image, write_archive
 from devcluster.images.components import component_images, parse_kind_sources
-from devcluster.images.project import OPERATOR, SERVER, build_mounts, content, reference
+from devcluster.images.project import OPERATOR, SERVER, build_mounts, content, reference, uv_cache
 from devcluster.images.pullable import full_name
 from devcluster.images.torchset import torch_requirements
 
@@ -94,19 +94,29 @@ def test_build_mounts_only_what_is_there(tmp_path: Path) -> None:
     assert not any("ca-certificates" in mount for mount in build_mounts({}, tmp_path))
 
 
+def test_images_take_what_uv_downloaded_for_the_virtual_environment() -> None:
+    home = Path("/home/one")
+    assert uv_cache({}, home) == home / ".cache/uv"
+    assert uv_cache({"XDG_CACHE_HOME": "/cache"}, home) == Path("/cache/uv")
+    assert uv_cache({"XDG_CACHE_HOME": "/cache", "UV_CACHE_DIR": "/elsewhere"}, home) == Path("/elsewhere")
+
+
 def test_podman_wants_the_registry_spelled_out() -> None:
     assert full_name("python:3.11", "docker") == "python:3.11"
     assert full_name("python:3.11", "podman").endswith("/library/python:3.11")
     assert full_name("kindest/node:v1", "podman").endswith("/kindest/node:v1")
 
 
-def test_torch_and_its_closure_are_picked_from_the_lock() -> None:
+def test_torch_and_what_it_loads_on_a_cpu_are_picked_from_the_lock() -> None:
     exported = (
         "aiohttp==3.14.5 \\\n    --hash=sha256:aa\n    # via slipway\n"
         "nvidia-cublas==13.1 ; sys_platform == 'linux' \\\n    --hash=sha256:bb\n    # via torch\n"
         "torch==2.15.0 \\\n    --hash=sha256:cc\n    --hash=sha256:dd\n"
+        "nvidia-cusolver==12.2 \\\n    --hash=sha256:ff\n    # via torch\n"
+        "triton==3.9.0 \\\n    --hash=sha256:gg\n    # via torch\n"
         "torchlike==1.0 \\\n    --hash=sha256:ee\n"
     )
     picked = torch_requirements(exported)
     assert "torch==2.15.0" in picked and "nvidia-cublas" in picked and "sha256:dd" in picked
     assert "aiohttp" not in picked and "torchlike" not in picked
+    assert "triton==" not in picked and "cusolver" not in picked, "nothing loads these without a GPU"

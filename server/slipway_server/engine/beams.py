@@ -57,7 +57,9 @@ class BeamSearch:
             for beam, after in zip(self.running, logprobs, strict=True)
             for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
         )
-        width, running, ended = self.rules.width, [], []
+        width = self.rules.width
+        running: list[Beam] = []
+        ended: list[Beam] = []
         for rank, (total, beam, token) in enumerate(nlargest(self.rules.alternatives, extensions, key=itemgetter(0))):
             finish = self._finish(beam, token)
             # Candidates after the first `width` replace those that end. They must not end an answer themselves.

@@ -12,7 +12,7 @@ from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
 from testkit.until import until_async
 
@@ -46,7 +46,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(receiver):
-    stage = Stage(receiver, Poster(Dialer(Policy(loopback=True), "hooks"), None, lambda: 0.0))
+    stage = Stage(receiver, Poster(Dialer(EgressPolicy(loopback=True), "hooks"), None, lambda: 0.0))
     yield stage
     await stage.runner.close()
 

@@ -23,7 +23,8 @@ from slipway_operator.kube.resources import (
 from slipway_operator.model.cluster.observed import Observed, PodTrouble
 from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 
 pytestmark = pytest.mark.integration
 

@@ -74,8 +74,7 @@ async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_ser
     await client.request("POST", f"{RBAC}/namespaces/{served}/roles", [], {"metadata": metadata, "rules": rules})
     binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
     await client.request("POST", f"{RBAC}/namespaces/{served}/rolebindings", [], binding)
-    monkeypatch.setenv("KUBECONFIG", str(limited))
-    async with Client(await auth.load()) as operator:
+    async with Client(await auth.load(str(limited))) as operator:
         for key in (keys.new_key(b"1" * 36, 1.0), keys.new_key(b"2" * 36, 2.0)):
             wanted = namespace_secret(served, (key,))
             await operator.apply(SECRETS, wanted)

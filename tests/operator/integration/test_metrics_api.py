@@ -10,10 +10,13 @@ import ssl
 import subprocess
 import warnings
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from devcluster import controlplane
 from devcluster.places import places
@@ -31,8 +34,8 @@ from slipway_operator.kube.resources import (
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.metrics_api import certificate
-from slipway_operator.metrics_api.exposition import Reading
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.exposition import ExposedSample
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import Followed, PodTarget
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model.deployment.autoscaling import parse_autoscaling
@@ -46,6 +49,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 GROUPS = ("v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 SCALED = {
     "minReplicas": 1,
@@ -66,7 +70,7 @@ class Pods:
         self._sampler.follow(self._key, Followed(self._uid, (PodTarget("chat-r1-a", "127.0.0.1", "r1"),), 1, True))
         series = self._sampler.peek(self._key)
         now = self._sampler.clock()
-        series.hear("chat-r1-a", Reading(self.waiting, 1, 100, 0.5), now)
+        series.hear("chat-r1-a", ExposedSample(self.waiting, 1, 100, 0.5), now)
         series.hear_gateways(3, now)
 
 
@@ -102,7 +106,7 @@ async def host(client, namespace):
 async def served(client, namespace, chat, host, monkeypatch):
     """The metrics API, kept and registered; what it told of the providers; its pods."""
     uid = chat["metadata"]["uid"]
-    sampler = Sampler(None, None)  # it is told what it would hear
+    sampler = MetricsSampler(None, None)  # it is told what it would hear
     pods = Pods(sampler, (namespace, "chat"), uid)
     pods.speak()
     port = reserve_port()
@@ -180,14 +184,17 @@ async def test_only_the_front_proxy_gets_through_tls(client, served):
 
 
 def test_the_certificate_is_for_its_service_alone():
-    made = asyncio.run(certificate.make("operator-metrics.slipway.svc"))
-    text = subprocess.run(
-        ["openssl", "x509", "-noout", "-ext", "subjectAltName,keyUsage,extendedKeyUsage"],
-        input=made.certificate, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert "DNS:operator-metrics.slipway.svc" in text
-    assert "TLS Web Server Authentication" in text
-    assert "TLS Web Client" not in text
+    made = x509.load_pem_x509_certificate(certificate.make("operator-metrics.slipway.svc", NOW).certificate.encode())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["operator-metrics.slipway.svc"]
+    usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def test_the_certificate_outlives_its_renewal():
+    made = x509.load_pem_x509_certificate(certificate.make("a.b.svc", NOW).certificate.encode())
+    assert made.not_valid_before_utc < NOW
+    assert made.not_valid_after_utc == NOW + timedelta(days=certificate.DAYS)
 
 
 async def test_registrations_name_their_authority_and_go_with_their_release(client, served, host):
@@ -244,15 +251,9 @@ async def test_the_front_proxy_is_read_from_the_cluster(client):
     assert proxy.names == {"front-proxy-client"}
 
 
-async def test_a_context_without_an_authority_is_refused():
+def test_a_context_without_an_authority_is_refused():
     with pytest.raises(ssl.SSLError):
-        certificate.server_context(await certificate.make("a.b.svc"), "nothing")
-
-
-async def test_without_openssl_the_reason_is_told(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(certificate.NoCertificate, match="openssl cannot be run"):
-        await certificate.make("a.b.svc")
+        certificate.server_context(certificate.make("a.b.svc", NOW), "nothing")
 
 
 # --- the real controller ----------------------------------------------------------------------------------------------

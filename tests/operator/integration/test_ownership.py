@@ -19,7 +19,8 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 from testkit.world.pods import MERGE
 
 from .conftest import MANIFEST

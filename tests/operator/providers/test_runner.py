@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipway_operator.model.analysis.measure import Answer, Job, Measure, Question, Web
+from slipway_operator.model.analysis.measure import Job, Measure, ProviderAnswer, Question, Web
 from slipway_operator.providers import runner as runner_room
 from slipway_operator.providers.runner import MeasurementRunner
 from testkit.until import until_async
@@ -24,7 +24,7 @@ class Asker:
         await self.open.wait()
         if self.failure:
             raise self.failure
-        return Answer(len(self.asked))
+        return ProviderAnswer(len(self.asked))
 
     async def release(self, question):
         self.released.append(question.key)

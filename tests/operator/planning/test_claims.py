@@ -29,7 +29,7 @@ from slipway_operator.planning.claims import (
     RESERVED,
     TAKEN,
     UNCLAIMED,
-    Rules,
+    ClaimRules,
     settle,
 )
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
@@ -55,11 +55,11 @@ def after(seconds: float) -> datetime:
 def test_the_oldest_gets_a_free_name_and_keeps_it() -> None:
     """The first start after an upgrade: who serves the name now gets the claim."""
     old, young = wish("z/late", age=5), wish("a/early")
-    first = settle({}, [young, old], Rules(DAY), START)
+    first = settle({}, [young, old], ClaimRules(DAY), START)
     assert first.claims == {"chat": Claim("z/late", START)}
     # An older one that comes later (a restored clock, a forged time) takes nothing.
     older = wish("0/oldest", age=999)
-    assert settle(first.claims, [young, old, older], Rules(DAY), after(1)).claims == first.claims
+    assert settle(first.claims, [young, old, older], ClaimRules(DAY), after(1)).claims == first.claims
     assert not first.standings["z/late"].lost
     assert first.standings["a/early"].reason == TAKEN
     assert "belongs to z/late" in first.standings["a/early"].message
@@ -68,33 +68,33 @@ def test_the_oldest_gets_a_free_name_and_keeps_it() -> None:
 def test_a_name_is_kept_for_its_namespace_until_the_retention_is_over() -> None:
     other = wish("b/chat")
     claims = {"chat": Claim("a/chat", START)}
-    gone = settle(claims, [other], Rules(DAY), after(10))
+    gone = settle(claims, [other], ClaimRules(DAY), after(10))
     assert gone.claims == {"chat": Claim("a/chat", START, after(10))}
     assert gone.standings["b/chat"].reason == RESERVED
     assert "until 2026-01-02T00:00:10Z" in gone.standings["b/chat"].message
-    back = settle(gone.claims, [other, wish("a/chat")], Rules(DAY), after(DAY))
+    back = settle(gone.claims, [other, wish("a/chat")], ClaimRules(DAY), after(DAY))
     assert back.claims == claims
-    heir = settle(gone.claims, [other, wish("a/chat-2")], Rules(DAY), after(DAY))
+    heir = settle(gone.claims, [other, wish("a/chat-2")], ClaimRules(DAY), after(DAY))
     assert heir.claims == {"chat": Claim("a/chat-2", after(DAY))}
-    over = settle(gone.claims, [other], Rules(DAY), after(10 + DAY))
+    over = settle(gone.claims, [other], ClaimRules(DAY), after(10 + DAY))
     assert over.claims == {"chat": Claim("b/chat", after(10 + DAY))}
 
 
 def test_a_grant_moves_a_name_and_reserves_it() -> None:
     given_to_b, _ = grants([("b", "chat")])
     claims, both = {"chat": Claim("a/chat", START)}, [wish("a/chat", age=9), wish("b/chat")]
-    moved = settle(claims, both, Rules(DAY, given_to_b), after(1))
+    moved = settle(claims, both, ClaimRules(DAY, given_to_b), after(1))
     assert moved.claims == {"chat": Claim("b/chat", after(1))}
     assert moved.standings["a/chat"].reason == GRANTED
     assert "granted to namespace b, and belongs to b/chat" in moved.standings["a/chat"].message
-    nobody = settle(claims, both[:1], Rules(DAY, given_to_b), after(1))
+    nobody = settle(claims, both[:1], ClaimRules(DAY, given_to_b), after(1))
     assert nobody.claims == {} and nobody.standings["a/chat"].reason == GRANTED
 
 
 @pytest.mark.attack_class(22)
 @pytest.mark.parametrize("name", ["a/chat", "/chat", "chat/", "../chat", "", "x" * 129, "chat\n", " chat", "a\0b"])
 def test_a_name_that_could_be_anothers_path_is_nobodys(name: str) -> None:
-    settled = settle({}, [wish("b/chat", name)], Rules(DAY), START)
+    settled = settle({}, [wish("b/chat", name)], ClaimRules(DAY), START)
     assert settled.claims == {} and settled.standings["b/chat"].reason == INVALID
 
 
@@ -103,13 +103,13 @@ def test_creating_and_deleting_fills_nothing() -> None:
     """A namespace keeps few names that nobody has, and can take half of the room at most."""
     claims: dict[str, Claim] = {}
     for n in range(3 * MAX_RELEASED):
-        claims = settle(claims, [wish("b/x", f"squat-{n}")], Rules(DAY), after(n)).claims
+        claims = settle(claims, [wish("b/x", f"squat-{n}")], ClaimRules(DAY), after(n)).claims
     released = [name for name, claim in claims.items() if claim.released_at]
     assert len(released) == MAX_RELEASED
     assert f"squat-{3 * MAX_RELEASED - 2}" in released  # the last ones
 
     many = [wish(f"b/chat-{n}", f"{n}-" + "x" * 120, age=1) for n in range(5000)]
-    full = settle({}, [*many, wish("a/chat")], Rules(DAY), START)
+    full = settle({}, [*many, wish("a/chat")], ClaimRules(DAY), START)
     assert sum(size_bytes(name, claim) for name, claim in full.claims.items()) <= MAX_BYTES
     assert full.claims["chat"].owner == "a/chat"
     assert {one.reason for one in full.standings.values()} == {"", FULL}
@@ -171,7 +171,7 @@ class Story:
                 self.now_s += seconds
 
     def settle(self) -> None:
-        rules = Rules(100.0, grants(self.granted.items())[0])
+        rules = ClaimRules(100.0, grants(self.granted.items())[0])
         before, now = self.claims, after(self.now_s)
         settled = settle(decode(encode(before)), self.there.values(), rules, now)
         self.claims = settled.claims
