@@ -96,7 +96,7 @@ class CrashTracker:
 
     def _refused(self, outgoing: UpstreamRequest, record: RequestRecord) -> errors.RequestError:
         self._metrics.poison.labels(outgoing.model, record.revision).inc()
-        fields = {"model": outgoing.model, "revision": record.revision}
+        fields = {"request_id": record.request_id, "model": outgoing.model, "revision": record.revision}
         digest = _suspect(outgoing).digest.hex()
         log.warning("engines died of a request: it is refused", extra=fields | {"digest": digest})
         return errors.crashed_engine()
