@@ -24,6 +24,7 @@ import aiohttp
 from aiohttp import web
 
 from testkit.report import Bar, report, write
+from testkit.world import proc
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = bool(os.environ.get("QUICK"))
@@ -107,7 +108,7 @@ async def first_byte_s(client: aiohttp.ClientSession, url: str) -> float:
 async def latency(client: aiohttp.ClientSession, urls: tuple[str, str], rate: int, pid: int) -> dict[str, Any]:
     """Open loop: requests start on the clock, whether earlier ones ended or not."""
     tasks: tuple[list[asyncio.Task[float]], list[asyncio.Task[float]]] = ([], [])
-    started, before = time.perf_counter(), cpu_s(pid)
+    started, before = time.perf_counter(), proc.cpu_s(pid)
     for n in range(rate * SECONDS):
         await asyncio.sleep(max(0.0, started + n / rate - time.perf_counter()))
         # Direct requests are extra load beside the routed ones: at most 50 a second.
@@ -115,7 +116,10 @@ async def latency(client: aiohttp.ClientSession, urls: tuple[str, str], rate: in
         if n % max(1, rate // 50) == 0:
             tasks[0].append(asyncio.create_task(first_byte_s(client, urls[0])))
     direct, routed = [sorted([await task for task in each]) for each in tasks]
-    row: dict[str, Any] = {"rate_per_s": rate, "gateway_cpu_ms_per_request": (cpu_s(pid) - before) / len(routed) * 1000}
+    row: dict[str, Any] = {
+        "rate_per_s": rate,
+        "gateway_cpu_ms_per_request": (proc.cpu_s(pid) - before) / len(routed) * 1000,
+    }
     row["failed"] = routed.count(math.inf)
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         ours, theirs = (each[int(len(each) * share)] * 1000 for each in (routed, direct))
@@ -140,7 +144,7 @@ async def streams(client: aiohttp.ClientSession, url: str, pid: int) -> dict[str
         broken += reply.status != 200 or said.count(EVENT) != events or not said.endswith(b"[DONE]\n\n")
         return time.perf_counter()
 
-    before = cpu_s(pid)
+    before = proc.cpu_s(pid)
     started = time.perf_counter()
     await asyncio.gather(*(one(n) for n in range(STREAMS)))
     took = time.perf_counter() - started
@@ -148,19 +152,9 @@ async def streams(client: aiohttp.ClientSession, url: str, pid: int) -> dict[str
         "streams": STREAMS,
         "peak_open": peak,
         "broken": broken,
-        "gateway_cpu_share": (cpu_s(pid) - before) / took,
-        "gateway_rss_mb": rss_mb(pid),
+        "gateway_cpu_share": (proc.cpu_s(pid) - before) / took,
+        "gateway_rss_mb": proc.rss_bytes(pid) / (1 << 20),
     }
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mb(pid: int) -> float:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
 
 
 def conclude(rows: list[dict[str, Any]]) -> bool:

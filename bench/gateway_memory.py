@@ -26,6 +26,7 @@ from typing import Any
 from aiohttp import web
 
 from testkit.report import Bar, report, write
+from testkit.world import proc
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = bool(os.environ.get("QUICK"))
@@ -88,7 +89,7 @@ class Limit:
             (group / "cgroup.procs").write_text(str(pid))
 
     def look(self) -> None:
-        if not self._group and status_bytes(self._pid, "VmRSS") > LIMIT_BYTES:
+        if not self._group and proc.rss_bytes(self._pid) > LIMIT_BYTES:
             self.killed += 1
             os.kill(self._pid, 9)
 
@@ -98,15 +99,7 @@ class Limit:
                 events = dict(line.split() for line in (self._group / "memory.events").read_text().splitlines())
                 self.killed += int(events.get("oom_kill", 0))
                 return int((self._group / "memory.peak").read_text())
-        return status_bytes(self._pid, "VmHWM")
-
-
-def status_bytes(pid: int, name: str) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(name + ":"):
-                return int(line.split()[1]) * 1024
-    return 0
+        return proc.peak_bytes(self._pid)
 
 
 def socket_bytes() -> int:

@@ -24,10 +24,10 @@ import aiohttp
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.engine.peers import free_port
-from bench.engine.process import DidNotStart, Launch, Server, running
 from bench.fuzz.edges import SAMPLING
+from devcluster.ports import reserve_port
 from testkit.report import Bar, Json, report, write
+from testkit.world.program import DidNotStart, Launch, Server, running
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODEL = REPOSITORY / "examples" / "models" / "tiny-v1"
@@ -374,7 +374,7 @@ def as_json(seen: Seen, first: Look, last: Look, settings: Json) -> Json:
 def main(minutes: float, seconds: float | None, seed: int) -> None:
     """Minutes of random, broken and abandoned requests against our server; then all must be back to the start."""
     length_s = seconds or minutes * 60
-    start = launch(free_port(), free_port())
+    start = launch(reserve_port(), reserve_port())
     log = REPOSITORY / "build" / "soak.log"
     try:
         with running(start, log, 120.0) as server:

@@ -111,7 +111,7 @@ class ControlPlane:
     def user_kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig of an unprivileged user: for tests of RBAC rules."""
         name = f"user-{len(list(self._folder.glob('*.kubeconfig')))}"
-        self._authority.issue(name, "".join([*(f"/O={group}" for group in groups), f"/CN={user}"]))
+        self._authority.issue(name, user, groups)
         return self._write_kubeconfig(name)
 
     def logs(self) -> str:
@@ -120,13 +120,12 @@ class ControlPlane:
 
     def _make_certificates(self) -> None:
         self._authority = Authority.create(self._folder / "pki")
-        self._authority.issue(
-            "apiserver", "/CN=kube-apiserver", "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1"
-        )
-        self._authority.issue("admin", "/O=system:masters/CN=admin")
+        hosts = ("localhost", "kubernetes.default.svc", "127.0.0.1")
+        self._authority.issue("apiserver", "kube-apiserver", hosts=hosts)
+        self._authority.issue("admin", "admin", ["system:masters"])
         # Of an authority of its own: else whoever has a certificate of ours could speak for anybody to aggregated APIs.
         self._front_proxy = Authority.create(self._folder / "front-proxy")
-        self._front_proxy.issue("front-proxy", "/CN=front-proxy-client")
+        self._front_proxy.issue("front-proxy", "front-proxy-client")
         self._authority.service_account_key()
 
     def _start_with_retries(self) -> None:

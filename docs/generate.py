@@ -8,6 +8,7 @@ from typing import Any
 import cli_reference  # beside this file
 import models_page
 import rollouts_page
+import settings_page
 import status_page
 import threat_model_page
 import yaml
@@ -64,6 +65,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
+        ROOT / "docs" / "settings.md": settings_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         FIELDS: known_fields(deployment),

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from slipway_operator.api.v1alpha1.status import State
-from slipway_operator.planning.rollout.guards import IN_FLIGHT, STEPPING
-from slipway_operator.planning.rollout.table import TABLE, Row
+from slipway_operator.planning.rollout.row import IN_FLIGHT, STEPPING, Row
+from slipway_operator.planning.rollout.table import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMISES = ROOT / "docs" / "rollouts.yaml"

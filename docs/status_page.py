@@ -33,8 +33,6 @@ Why a revision lacks pods. The message names a pod, contains Kubernetes' own mes
 reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a dropped field.
 Without a failure it is the state of the rollout.
 """
-# Where the reason stands among the arguments of the functions that make an Event.
-_MAKERS = {"Event": 1, "_normal": 0, "abort_because": 1}
 
 
 def page() -> str:
@@ -56,21 +54,20 @@ def events() -> dict[str, str]:
     calls = (
         node
         for text in texts
-        if any(f"{name}(" in text for name in _MAKERS)  # most files create none, and need no parsing
+        if "Event(" in text  # most files create none, and need no parsing
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     )
     return dict(sorted(found for call in calls if (found := _created(call))))
 
 
 def _created(call: ast.Call) -> tuple[str, str] | None:
-    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
-    place = _MAKERS.get(name)
-    reason = call.args[place] if place is not None and len(call.args) > place else None
-    if not isinstance(reason, ast.Constant):
+    """(reason, type) of `Event(type, reason, message)`."""
+    texts = [item.value for item in call.args[:2] if isinstance(item, ast.Constant)]
+    if not isinstance(call.func, ast.Name) or call.func.id != "Event" or len(texts) < 2:
         return None
-    kind = call.args[0].value if name == "Event" and isinstance(call.args[0], ast.Constant) else None
-    return str(reason.value), str(kind or ("Normal" if name == "_normal" else "Warning"))
+    kind, reason = map(str, texts)
+    return reason, kind
 
 
 def _same(what: str, written: set[str], found: set[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import openai
 
-from examples.demo.load import API_KEY, REVISION
+from testkit.load.client import API_KEY, REVISION
 
 ATONCE = 8
 # A two-sided bound that an exact split breaks less than once in 100,000 runs.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.deployment import START_S, Deployment, conditions_of
 from e2e.timeline import Timeline
-from examples.demo.load import Load, Report
+from testkit.cluster.deployment import START_S, Deployment, conditions_of
+from testkit.load.closed import Load, Report
 from testkit.report import Bar, Json, machine, report
 
 ROOT = Path(__file__).resolve().parents[1]

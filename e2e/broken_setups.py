@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.deployment import LABEL, MODELS, Json
+from testkit.cluster.deployment import LABEL, MODELS, Json
 from testkit.report import machine
 
 GPU = "amd.com/gpu"  # so that a cluster with the usual ones is no exception

@@ -12,23 +12,14 @@ import pytest
 
 from devcluster.engine import facts
 from devcluster.engine.choice import Missing, choose
-from e2e.deployment import Deployment
-from e2e.flow import Flow, Shape
-from e2e.installation import Installation
-from examples.demo.kube import (
-    CRD,
-    REPOSITORY,
-    SYSTEM,
-    Images,
-    Kube,
-    diagnosis,
-    events,
-    gateway,
-    is_devcluster,
-    logs,
-    pods,
-)
-from examples.demo.load import Load
+from testkit import ROOT
+from testkit.cluster.deployment import Deployment
+from testkit.cluster.diagnosis import diagnosis, events, logs, pods
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import CRD, SYSTEM, Kube
+from testkit.cluster.release import Images, gateway, is_devcluster
+from testkit.load.closed import Load
+from testkit.load.flow import Flow, Shape
 from tests.support import signals
 
 signals.reset()
@@ -129,7 +120,7 @@ def images() -> Images:
 def devcluster(*arguments: str) -> str:
     """What one of its commands prints; its progress is shown as it comes."""
     command = [sys.executable, "-m", "devcluster", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=UP_TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=UP_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"`{' '.join(command[1:])}` failed; its last words are above"
     return done.stdout
 

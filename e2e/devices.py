@@ -2,8 +2,8 @@
 
 import json
 
-from e2e.deployment import Json
-from examples.demo.kube import Kube
+from testkit.cluster.deployment import Json
+from testkit.cluster.kube import Kube
 
 # On a node whose devices are this suite's, also when a run was killed before it took them away.
 MARK = "slipway.dev/e2e-devices"

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e import weights
-from e2e.deployment import Deployment, Json, canary, model_of
-from e2e.flow import Shape
+from e2e.faulty_models import DAMAGED_TOKEN
 from e2e.page import put_table
 from slipway_operator.model.analysis.template import LLM_DEFAULT
+from testkit.cluster.deployment import Deployment, Json, canary, model_of
+from testkit.load.flow import Shape
 from testkit.report import commit, machine
 
 BUILT_IN, WARMED = "llm-default", "warmed"
@@ -77,7 +78,7 @@ def warmed() -> Json:
 
 def spec_of(chat: Deployment, name: str) -> Json:
     """The spec of an AnalysisTemplate, as the API server has it."""
-    found = chat.kube.api.get(f"apis/slipway.dev/v1alpha1/namespaces/{chat.namespace}/analysistemplates/{name}")
+    found = chat.kube.api.find(f"apis/slipway.dev/v1alpha1/namespaces/{chat.namespace}/analysistemplates/{name}")
     return dict(found["spec"])
 
 
@@ -103,7 +104,7 @@ FAULTS = (
         _on_claim("poisoned"),
         r"(errors|non-finite): .* evidence e=",
         shows=("errors", "non-finite"),
-        shape=Shape(rate=30, damaged=0.02, streamed=0.1),
+        shape=Shape(rate=30, marker=DAMAGED_TOKEN, marked=0.02, streamed=0.1),
     ),
     Fault(
         "garbage",

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from e2e import hostile_client
-from e2e.deployment import MODELS, REVISION_LABEL, Deployment, Json
 from e2e.impersonation import Impersonation
-from examples.demo.kube import CRD, LABEL, RELEASE, SYSTEM, Kube, KubeError
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import MODELS, REVISION_LABEL, Deployment, Json
+from testkit.cluster.kube import CRD, LABEL, RELEASE, SYSTEM, Kube
 
 ACCOUNT = "stranger"
 CLIENT = "client"  # pod that sends to the gateways

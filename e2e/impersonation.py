@@ -11,7 +11,8 @@ import urllib.request
 from types import TracebackType
 from typing import Any
 
-from examples.demo.kube import Kube, tool
+from testkit.cluster.kube import Kube
+from testkit.cluster.tools import tool
 
 
 class Impersonation:

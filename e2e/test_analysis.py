@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from e2e.deployment import START_S, Deployment, Json
-from e2e.installation import Installation
-from examples.demo.load import Load
+from testkit.cluster.deployment import START_S, Deployment, Json
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
 
 TEMPLATE: Json = {
     "apiVersion": "slipway.dev/v1alpha1",

@@ -16,15 +16,17 @@ import pytest
 
 from e2e import autoscaling
 from e2e.autoscaling import BY_DEMAND, ENGINE, FEW, MOST, POD, Findings, at_least, exactly
-from e2e.deployment import START_S, Deployment, Json, canary, model_of, weights_of
-from e2e.installation import Installation
 from e2e.page import put_table
 from e2e.timeline import Timeline, violations
-from examples.demo.kube import RELEASE, SYSTEM, Kube, KubeError, WaitFailed
-from examples.demo.load import Load
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
 from slipway_operator.model import quantity
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import START_S, Deployment, Json, canary, model_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import RELEASE, SYSTEM, Kube
+from testkit.load.closed import Load
 from testkit.report import write
+from testkit.until import WaitFailed, until
 
 STEP, CANARY, SERIES = "a load step", "a load step in a paused canary", "every series, read with kubectl"
 GATEWAY, OPERATOR, FOREIGN = "a gateway is killed", "the operator is away", "another provider's metrics API"
@@ -149,7 +151,7 @@ def test_every_series_is_read_and_the_autoscaler_is_healthy(
 
     # A rate needs two readings, and a time to the first token a request that had it lately.
     with suppress(WaitFailed):
-        served.kube.wait_until(all_had_a_value, 60, "each series had a value")
+        until(all_had_a_value, "each series had a value", 60)
     print(f"without a value: {sorted(empty)}")
     described = served.kube.kubectl("describe", "hpa", f"{served.name}-autoscaler", "--namespace", served.namespace)
     print(described)
@@ -201,7 +203,7 @@ def test_the_number_stays_while_a_gateway_or_the_operator_is_gone(
         with without_operator(slipway):
             up.crowd.stop()
             went = timeline.now()
-            slipway.kube.wait_until(lambda: scaling_active(served)[0] == "False", 60, "the controller has no metric")
+            until(lambda: scaling_active(served)[0] == "False", "the controller has no metric", 60)
             _, reason = scaling_active(served)
             time.sleep(AWAY_S)
             least = served.kube.deployment(served.name, served.namespace)["spec"]["replicas"]
@@ -233,7 +235,7 @@ def without_operator(slipway: Installation) -> Iterator[None]:
     scale = ("scale", f"deployment/{RELEASE}-operator", "--namespace", SYSTEM)
     slipway.kube.kubectl(*scale, "--replicas=0")
     try:
-        slipway.kube.wait_until(lambda: not slipway.pods("operator"), 60, "the operator has left")
+        until(lambda: not slipway.pods("operator"), "the operator has left", 60)
         yield
     finally:
         slipway.kube.kubectl(*scale, "--replicas=1")
@@ -249,7 +251,7 @@ def scaling_active(chat: Deployment) -> tuple[str, str]:
 
 def autoscaler(chat: Deployment) -> Json:
     path = f"apis/autoscaling/v2/namespaces/{chat.namespace}/horizontalpodautoscalers/{chat.name}-autoscaler"
-    return dict(chat.kube.api.get(path))
+    return dict(chat.kube.api.find(path))
 
 
 def is_true(condition: Json) -> bool:
@@ -264,16 +266,16 @@ def test_a_foreign_metrics_api_is_left_alone_and_told(
     ours = f"v1beta2.{CUSTOM}"
     with Timeline(served) as timeline:
         with foreign(slipway.kube, served.namespace, f"v1beta1.{CUSTOM}") as custom:
-            slipway.kube.wait_until(lambda: not exists(slipway.kube, ours), LOOK_S, "ours makes room")
-            slipway.kube.wait_until(lambda: read_as(served) == {"External"}, 60, "the other group is read")
+            until(lambda: not exists(slipway.kube, ours), "ours makes room", LOOK_S)
+            until(lambda: read_as(served) == {"External"}, "the other group is read", 60)
             timeline.until(lambda now: is_true(now.condition("Autoscaling")), 60, "it computes by external metrics")
             with foreign(slipway.kube, served.namespace, f"v1beta1.{EXTERNAL}") as external:
                 taken = timeline.until(
                     lambda now: now.condition("Autoscaling").get("reason") == "MetricsApiTaken", LOOK_S + 60, "it tells"
                 )
                 kept = [custom(), external()]
-        slipway.kube.wait_until(lambda: exists(slipway.kube, ours), LOOK_S, "ours is back")
-        slipway.kube.wait_until(lambda: read_as(served) == {"Object"}, 60, "it is read again")
+        until(lambda: exists(slipway.kube, ours), "ours is back", LOOK_S)
+        until(lambda: read_as(served) == {"Object"}, "it is read again", 60)
         timeline.until(lambda now: is_true(now.condition("Autoscaling")), LOOK_S, "it computes again")
     message = taken.condition("Autoscaling")["message"]
     assert f"{served.namespace}/somebodys-adapter" in message
@@ -299,7 +301,7 @@ def foreign(kube: Kube, namespace: str, name: str) -> Iterator[Callable[[], bool
 
 
 def service_of(kube: Kube, name: str) -> Json:
-    found = kube.api.get(f"apis/apiregistration.k8s.io/v1/apiservices/{name}")
+    found = kube.api.find(f"apis/apiregistration.k8s.io/v1/apiservices/{name}")
     return dict(found["spec"].get("service") or {})
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from e2e import faults
-from e2e.deployment import START_S, Deployment, Json, state_of, weights_of
-from e2e.flow import Flow, Shape
-from e2e.installation import Installation
 from e2e.test_healthy_twenty import QUICK, THRESHOLD_STREAMS
+from testkit.cluster.deployment import START_S, Deployment, Json, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Flow, Shape
+from testkit.until import until
 
 WEIGHT, PROMOTED_S = 40, 240
 
@@ -42,7 +43,7 @@ def test_a_canary_is_compared_with_a_fresh_pod_of_stable(
     assert not [item for item in seen if item.trouble]
     assert {item.revision for item in seen} == {tested, stable, baseline}
     left = {f"{kind} {chat.name}-{baseline}" for kind in ("ReplicaSet", "Service")}
-    chat.kube.wait_until(lambda: not chat.objects().keys() & left, 60, "what the baseline had is gone")
+    until(lambda: not chat.objects().keys() & left, "what the baseline had is gone", 60)
 
 
 def counts(status: Json) -> bool:

@@ -13,11 +13,13 @@ import yaml
 
 from e2e import broken_setups as broken
 from e2e.broken_setups import CANARY, MUTATING, SETUPS, TAKEN, Row, Setup
-from e2e.deployment import START_S, Deployment, Json
 from e2e.devices import Devices
-from e2e.installation import Installation
 from e2e.page import put_table
-from examples.demo.kube import CRD, Kube, KubeError
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import START_S, Deployment, Json
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import CRD, Kube
+from testkit.until import until
 
 SAID_S = 30  # from the mistake to its reason
 LOOK_S = 1.0
@@ -119,7 +121,7 @@ def _await_policies(kube: Kube, namespace: str, served: list[Setup]) -> None:
             left.pop(0)
         return not left
 
-    kube.wait_until(all_asked, 30, f"the API server asks all policies: {', '.join(left)}")
+    until(all_asked, f"the API server asks all policies: {', '.join(left)}", 30)
 
 
 def _is_refused(kube: Kube, namespace: str, name: str) -> bool:

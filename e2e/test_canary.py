@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from e2e.asking import assert_share, homes, split
-from e2e.deployment import START_S, Deployment, weights_of
-from e2e.installation import Installation
-from examples.demo.load import Load
+from testkit.cluster.deployment import START_S, Deployment, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
 
 USERS = [f"user-{number}" for number in range(40)]
 SAMPLE = 400

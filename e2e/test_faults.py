@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from e2e import faults, weights
-from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from e2e.faults import FAULTS, Fault, Row
-from e2e.flow import Ended, Flow, Shape
-from e2e.installation import Installation
 from slipway_cli.views import evidence
+from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Ended, Flow, Shape
 from testkit.report import Bar, report, write
 
 REJECTED_S = 180  # for the verdict: a fault in 2 % of the requests takes chance and a minute

@@ -9,10 +9,12 @@ import openai
 import pytest
 
 from e2e.asking import client
-from e2e.deployment import START_S, Deployment, Json, conditions_of, weights_of
-from e2e.installation import Installation
-from examples.demo.kube import SYSTEM, await_answer, is_devcluster, port_forward
-from examples.demo.load import Load, Report
+from testkit.cluster.deployment import START_S, Deployment, Json, conditions_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import SYSTEM
+from testkit.cluster.release import await_answer, is_devcluster, port_forward
+from testkit.load.closed import Load, Report
+from testkit.until import until
 
 # Until the cluster's own machinery has taken a dead pod out of the Service on every node.
 OUT_OF_SERVICE_S = 5.0
@@ -42,7 +44,7 @@ def test_killed_gateway_takes_only_its_own_requests_along(
         beside = load(paused, url=f"{url}/v1", pause_s=0, max_tokens=LONG, streams=2)
         beside.wait_for(lambda report: report.requests >= 4, 60)
         carries = f"{victim} carries a request"
-        slipway.kube.wait_until(lambda: slipway.inflight(victim, paused.route) > 0, 30, carries)
+        until(lambda: slipway.inflight(victim, paused.route) > 0, carries, 30)
         before, killing_from = everyone.report(), time.time()
         slipway.kill(victim)
         killed_by = time.time()  # the command itself takes seconds on a busy machine
@@ -66,7 +68,7 @@ def test_dismissed_gateway_finishes_its_streams(
     steady.wait_for(lambda report: report.requests >= 4, 60)
     _, leaver = by_burden(slipway, paused)
     slipway.dismiss(leaver)
-    slipway.kube.wait_until(lambda: not slipway.is_there(leaver), 90, "the dismissed gateway has ended by itself")
+    until(lambda: not slipway.is_there(leaver), "the dismissed gateway has ended by itself", 90)
     slipway.until_well()
     steer_on(paused)
     report = steady.stop()

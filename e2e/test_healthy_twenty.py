@@ -10,9 +10,9 @@ from statistics import median
 import pytest
 
 from e2e import faults
-from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
-from e2e.flow import Flow, Shape
-from e2e.installation import Installation
+from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Flow, Shape
 from testkit.report import Bar, report, write
 
 TIMES = 20

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from e2e.deployment import START_S, Deployment, Json
 from e2e.faults import ROOT
-from e2e.flow import Ended, Flow, Shape
 from e2e.hostile import CRASHES, Hostile, counted
 from e2e.impersonation import Impersonation
-from e2e.installation import Installation
 from e2e.test_analysis import STRATEGY, TEMPLATE
-from examples.demo.kube import SYSTEM
+from testkit.cluster.deployment import START_S, Deployment, Json
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import SYSTEM
+from testkit.load.flow import Ended, Flow, Shape
 from testkit.report import Bar, quantile, report, write
 
 ROUNDS, WINDOW_S = 1 if os.environ.get("QUICK") else 6, 10.0

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from e2e.deployment import Deployment, Json, canary, state_of, weights_of
-from e2e.installation import Installation
-from examples.demo.load import Load
+from testkit.cluster.deployment import Deployment, Json, canary, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
+from testkit.until import until
 
 
 def test_operator_killed_in_every_state_of_a_canary(
@@ -58,7 +59,7 @@ def test_operator_killed_in_every_state_of_a_canary(
         f"ControllerRevision {chat.name}-{canary_revision}",
         f"ControllerRevision {chat.name}-{stable}",
     }
-    chat.kube.wait_until(lambda: kinds_of(chat.objects()) == left, 60, "what the retired revision had is gone")
+    until(lambda: kinds_of(chat.objects()) == left, "what the retired revision had is gone", 60)
 
 
 def assert_survives_a_kill(slipway: Installation, chat: Deployment) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from e2e import faults
-from e2e.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
-from e2e.flow import Flow, Shape
-from e2e.installation import Installation
 from e2e.test_healthy_twenty import QUICK
+from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Flow, Shape
 
 VERDICT_S = 240
 # Of the time from the first counts on; without a kill the verdict on either takes longer than this from there.

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.deployment import START_S, Deployment, canary, weights_of
-from e2e.installation import Installation
-from examples.demo.load import Load
+from testkit.cluster.deployment import START_S, Deployment, canary, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
 
 HALF = canary({"setWeight": 50}, {"pause": {}})
 # Within this time a retry finds the pods of the aborted attempt.

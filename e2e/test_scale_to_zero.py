@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from e2e.asking import client
-from e2e.deployment import NOTICE_S, START_S, Deployment, Json, canary
-from e2e.installation import Installation
+from testkit.cluster.deployment import NOTICE_S, START_S, Deployment, Json, canary
+from testkit.cluster.installation import Installation
+from testkit.until import until
 
 IDLE_S = 5
 SCALED = {
@@ -63,7 +64,7 @@ def sleep_of(status: Json) -> str:
 
 def until_asleep(chat: Deployment) -> Json:
     chat.until("it sleeps", lambda status: status["phase"] == "Asleep", START_S)
-    chat.kube.wait_until(lambda: not chat.pods(), START_S, "its pods leave")
+    until(lambda: not chat.pods(), "its pods leave", START_S)
     return chat.until("nothing is counted of them", lambda status: status["ready"] == "0/0", NOTICE_S)
 
 

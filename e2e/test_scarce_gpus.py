@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from e2e.deployment import START_S, Deployment, Json, state_of, weights_of
 from e2e.devices import Devices, is_simulated
-from e2e.installation import Installation
-from examples.demo.load import Load
+from testkit.cluster.deployment import START_S, Deployment, Json, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
 
 RESOURCE = "nvidia.com/gpu"
 REPLICAS = 2

@@ -12,10 +12,12 @@ import openai
 import pytest
 
 from e2e.asking import client, post
-from e2e.deployment import START_S, Deployment, Json, canary, conditions_of
-from e2e.installation import Installation
-from examples.demo.kube import SYSTEM, KubeError, tool
-from examples.demo.load import REVISION
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import START_S, Deployment, Json, canary, conditions_of
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import SYSTEM
+from testkit.cluster.tools import tool
+from testkit.load.client import REVISION
 
 COLUMNS = ["NAME", "PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -187,7 +189,7 @@ def test_mistakes_are_refused_with_a_sentence(chat: Deployment, spec: Json, sent
 
 def test_all_pods_pass_pod_security_restricted(chat: Deployment) -> None:
     """The model's namespace enforces it, so its pods would not be there; of Slipway's own it is asked as a dry run."""
-    labels = chat.kube.api.get(f"api/v1/namespaces/{chat.namespace}")["metadata"]["labels"]
+    labels = chat.kube.api.find(f"api/v1/namespaces/{chat.namespace}")["metadata"]["labels"]
     assert labels[ENFORCE] == "restricted"
     assert len(chat.pods()) == 1
     command = [tool("kubectl"), "--kubeconfig", str(chat.kube.kubeconfig), "label", "--dry-run=server", "--overwrite"]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from e2e.deployment import START_S, Deployment, Json, canary, state_of, weights_of
-from e2e.flow import Flow, Shape
-from e2e.installation import Installation
+from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Flow, Shape
 
 VERDICT_S = 240
 BEFORE = 20

@@ -5,10 +5,11 @@ The suite's order puts this file last (`pytest_collection_modifyitems` in confte
 
 from collections.abc import Callable
 
-from e2e.deployment import Deployment
-from e2e.installation import Installation
-from examples.demo.kube import LABEL, RELEASE, SYSTEM, Kube
-from examples.demo.load import Load
+from testkit.cluster.deployment import Deployment
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import LABEL, RELEASE, SYSTEM, Kube
+from testkit.load.closed import Load
+from testkit.until import until
 
 CRDS = ("analysistemplates.slipway.dev", "modeldeployments.slipway.dev")
 # Written by the cluster about objects that are gone; they expire by themselves.
@@ -44,7 +45,7 @@ def test_uninstall_leaves_the_crd_and_the_running_models(
     pods = chat.pod_uids()
     slipway.kube.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
     left = f"app.kubernetes.io/instance={RELEASE}"
-    slipway.kube.wait_until(lambda: not found_anywhere(slipway.kube, left), 60, "everything of the release is gone")
+    until(lambda: not found_anywhere(slipway.kube, left), "everything of the release is gone", 60)
     assert sorted(found_anywhere(slipway.kube, "app.kubernetes.io/part-of=slipway")) == [
         f"customresourcedefinition.apiextensions.k8s.io/{crd}" for crd in CRDS
     ]
@@ -65,8 +66,8 @@ def delete(chat: Deployment) -> None:
     chat.kube.kubectl("delete", "mdep", chat.name, "--namespace", chat.namespace)
     # Every kind there is costs the API server seconds to list: that is left for the end.
     made = chat.kube.children
-    chat.kube.wait_until(lambda: not made(chat.name, chat.namespace), 90, "what the operator made is gone")
-    chat.kube.wait_until(lambda: not children(chat), 30, "everything that belonged to it is gone")
+    until(lambda: not made(chat.name, chat.namespace), "what the operator made is gone", 90)
+    until(lambda: not children(chat), "everything that belonged to it is gone", 30)
 
 
 def children(chat: Deployment) -> list[str]:

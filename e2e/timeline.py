@@ -15,11 +15,13 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
-from e2e.deployment import Deployment, status_of
-from examples.demo.kube import KubeError, diagnosis, tool
 from slipway_operator.manifests.autoscaler import CUSTOM
 from slipway_operator.model import quantity
 from slipway_operator.planning.sizing.canary import replicas_for
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import Deployment, status_of
+from testkit.cluster.diagnosis import diagnosis
+from testkit.cluster.tools import tool
 
 Json = dict[str, Any]
 

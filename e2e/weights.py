@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from e2e import faulty_models
-from examples.demo.kube import Json, Kube
+from testkit.cluster.api import Json
+from testkit.cluster.kube import Kube
 
 GOOD = "/opt/slipway/models/tiny-v1"
 URI = "pvc://faults"

@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 100.0  # less than a test may take: the wait itself says what was missing
-EVERY_S = 0.02
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.15
 SHOWN_CHARACTERS = 2000
 
 
@@ -30,18 +30,18 @@ def until(
     within_s: float = PATIENCE_S,
     *,
     holds: Callable[[T], object] = bool,
-    every_s: float = EVERY_S,
-    shown: Callable[[T], str] = repr,
+    shown: Callable[[T], str] | None = None,
 ) -> T:
     """Look until `holds` is true of what is seen; returns that. What `look` raises ends the wait.
+
+    The pauses between two looks grow: what comes soon is seen at once, what takes long is looked at seldom.
 
     Raises:
         WaitFailed: when it does not come true within `within_s` seconds. `shown` turns what was seen last into text.
     """
     wait = _Wait(what, within_s)
     while not holds(seen := look()):
-        wait.check(seen, shown)
-        time.sleep(every_s)
+        time.sleep(wait.pause_s(seen, shown))
     return seen
 
 
@@ -51,15 +51,15 @@ async def until_async(
     within_s: float = PATIENCE_S,
     *,
     holds: Callable[[T], object] = bool,
-    every_s: float = EVERY_S,
-    shown: Callable[[T], str] = repr,
+    shown: Callable[[T], str] | None = None,
 ) -> T:
     """`until` for an event loop; `look` may be a coroutine function or a plain one."""
     wait = _Wait(what, within_s)
-    while not holds(seen := await _result(look)):
-        wait.check(seen, shown)
-        await asyncio.sleep(every_s)
-    return seen
+    while True:
+        seen = await _result(look)
+        if holds(seen):
+            return seen
+        await asyncio.sleep(wait.pause_s(seen, shown))
 
 
 async def _result(look: Callable[[], Awaitable[T] | T]) -> T:
@@ -70,13 +70,17 @@ async def _result(look: Callable[[], Awaitable[T] | T]) -> T:
 
 
 class _Wait:
-    """The limit of one wait."""
+    """The limit of one wait, and its pauses."""
 
     def __init__(self, what: str, within_s: float) -> None:
         self._what, self._within_s = what, within_s
         self._end_s = time.monotonic() + within_s
+        self._pause_s = FIRST_PAUSE_S
 
-    def check(self, seen: T, shown: Callable[[T], str]) -> None:
+    def pause_s(self, seen: T, shown: Callable[[T], str] | None) -> float:
+        """Until the next look."""
         if time.monotonic() > self._end_s:
-            last = shown(seen)[:SHOWN_CHARACTERS]
+            last = shown(seen) if shown else repr(seen)[:SHOWN_CHARACTERS]
             raise WaitFailed(f"waited for: {self._what}; not within {self._within_s:.0f} s; last seen: {last}")
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return pause_s

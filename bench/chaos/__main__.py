@@ -19,12 +19,17 @@ from bench.chaos.report import Outcome
 from bench.chaos.story import QUICK_ROUNDS, ROUNDS, Story
 from bench.chaos.traffic import Shape, Traffic, references
 from devcluster.errors import DevclusterError
-from e2e.deployment import Deployment
-from e2e.installation import Installation
-from examples.demo.kube import REPOSITORY, Json, Kube, KubeError, WaitFailed, diagnosis, gateway
 from examples.demo.screen import screen
 from examples.demo.stage import StageError, Wish, built_images, cluster
+from testkit import ROOT
+from testkit.cluster.api import Json, KubeError
+from testkit.cluster.deployment import Deployment
+from testkit.cluster.diagnosis import diagnosis
+from testkit.cluster.installation import Installation
+from testkit.cluster.kube import Kube
+from testkit.cluster.release import gateway
 from testkit.report import write
+from testkit.until import WaitFailed, until
 
 EXPECTED = (KubeError, WaitFailed, StageError, DevclusterError)
 NAMESPACE, NAME = "slipway-chaos", "chat"
@@ -73,7 +78,7 @@ def main(seed: int, streams: int, tokens: int, rate: float, pause: tuple[float, 
         sys.exit(1)
     made = reports.as_json(outcome, settings)
     path = write(made)
-    console.out(f"\n== summary\n{reports.summary(outcome)}\nreport   {path.relative_to(REPOSITORY)}", highlight=False)
+    console.out(f"\n== summary\n{reports.summary(outcome)}\nreport   {path.relative_to(ROOT)}", highlight=False)
     sys.exit(0 if all(bar["ok"] for bar in made["bars"]) else 1)
 
 
@@ -174,7 +179,7 @@ class Run:
             status = chat.until_stable(story.version, 300)
             chat.until_alone()
             stable = f"{chat.name}-{status['stableRevision']}"
-            chat.kube.wait_until(lambda: not surplus(chat.objects(), stable), 60, "retired revisions leave nothing")
+            until(lambda: not surplus(chat.objects(), stable), "retired revisions leave nothing", 60)
         except WaitFailed as error:
             self._say(f"{error}\n{diagnosis(chat.kube, NAME, NAMESPACE, with_logs=True)}")
         status = chat.status

@@ -22,9 +22,10 @@ from devcluster.engine.engine import Engine, find
 from devcluster.errors import DevclusterError
 from devcluster.node.access import node
 from devcluster.places import places
-from e2e.deployment import Deployment, revision_of
-from e2e.installation import GATEWAYS, Installation, is_ready
-from examples.demo.kube import Json, KubeError, WaitFailed
+from testkit.cluster.api import Json, KubeError
+from testkit.cluster.deployment import Deployment, revision_of
+from testkit.cluster.installation import GATEWAYS, Installation, is_ready
+from testkit.until import WaitFailed
 
 DECK = ("server", "gateway", "operator", "server", "engine", "gateway", "pod")
 RETRY_S = 2.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from e2e.installation import Installation
-from examples.demo.kube import KubeError
+from testkit.cluster.api import KubeError
+from testkit.cluster.installation import Installation
 
 PERIOD_S = 20.0
 

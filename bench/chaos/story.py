@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.chaos import weights
-from e2e.deployment import Deployment, Json, canary, state_of, weights_of
-from examples.demo.kube import KubeError, WaitFailed
+from testkit.cluster.api import KubeError
+from testkit.cluster.deployment import Deployment, Json, canary, state_of, weights_of
+from testkit.until import WaitFailed
 
 BROKEN_URI = "file:///opt/slipway/models/tiny-broken"
 # On a machine that is busy with everything else a pod may need minutes.

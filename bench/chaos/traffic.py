@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from statistics import median
 
 import aiohttp
 
 from bench.chaos.asking import FAILED, Client, Ending, Question, ending
+from testkit.load.background import Background
+from testkit.load.pace import open_loop
 
 MOST_AT_ONCE = 400  # short requests in flight; what would be more is counted as not sent
 STAGGER_S = 0.5  # between the first streams: so they do not end together
@@ -52,9 +53,7 @@ class Traffic:
     def __init__(self, url: str, model: str, shape: Shape, references: Mapping[Question, str]) -> None:
         self._url, self._model, self._shape, self._references = url, model, shape, references
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
-        self._crash: BaseException | None = None
+        self._background = Background("traffic", self._flow, LAST_S)
         self._kinds: Counter[str] = Counter()
         self._open = self._number = self._rows = 0
         self.endings: list[Ending] = []
@@ -63,22 +62,17 @@ class Traffic:
 
     def start(self) -> "Traffic":
         self.began = time.time()
-        self._thread.start()
+        self._background.start()
         return self
 
     def stop(self) -> list[Ending]:
         """No new requests; those that run may end."""
         self.stopped = self.stopped or time.time()
-        self._stopping.set()
-        self._thread.join(LAST_S)
-        if self._thread.is_alive():
-            raise RuntimeError(f"requests still run {LAST_S:.0f} s after the last one was sent")
-        self.glance()
+        self._background.stop()
         return self.endings
 
     def glance(self) -> Glance:
-        if self._crash:
-            raise RuntimeError("the traffic itself failed") from self._crash
+        self._background.check()
         with self._lock:
             short = sum(count for name, count in self._kinds.items() if name.startswith("short "))
             kinds: Counter[str] = Counter()
@@ -98,48 +92,38 @@ class Traffic:
         with self._lock:
             return [item for item in self.endings if item.kind == FAILED][-last:]
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._flow())
-        except BaseException as error:
-            self._crash = error
-
     async def _flow(self) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
             client = Client(session, self._url, self._model)
             for number in range(self._shape.streams):
                 group.create_task(self._streams(client, group, number))
-            await self._pulse(client, group)
+            await self._pulse(client)
 
     async def _streams(self, client: Client, group: asyncio.TaskGroup, number: int) -> None:
         """One after another; beside quick ones another row begins, and after far too slow ones this row ends."""
         await asyncio.sleep(number * STAGGER_S if number < self._shape.streams else 0)
         self._rows += 1
         turn = number
-        while not self._stopping.is_set():
+        while not self._background.stopping.is_set():
             rows, began = self._rows, time.monotonic()
             await self._once(client, self._shape.long[turn % len(self._shape.long)], stream=True)
             wanted = enough(rows, time.monotonic() - began)
-            if self._rows < wanted and not self._stopping.is_set():
+            if self._rows < wanted and not self._background.stopping.is_set():
                 group.create_task(self._streams(client, group, number + self._rows))
             if self._rows > max(self._shape.streams, wanted * TOO_MANY):
                 break
             turn += 1
         self._rows -= 1
 
-    async def _pulse(self, client: Client, group: asyncio.TaskGroup) -> None:
-        """An open loop: what is slow does not slow the rate down."""
-        questions, running, due = cycle(self._shape.short), set[asyncio.Task[None]](), time.monotonic()
-        while not self._stopping.is_set():
-            due += 1 / self._shape.rate
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            if len(running) >= MOST_AT_ONCE:
-                self.unsent += 1
-                continue
-            task = group.create_task(self._once(client, next(questions), stream=False))
-            running.add(task)
-            task.add_done_callback(running.discard)
+    async def _pulse(self, client: Client) -> None:
+        short = self._shape.short
+
+        async def send(number: int) -> None:
+            await self._once(client, short[number % len(short)], stream=False)
+
+        stopping = self._background.stopping
+        self.unsent = await open_loop(send, self._shape.rate, stopping, most_at_once=MOST_AT_ONCE)
 
     async def _once(self, client: Client, question: Question, *, stream: bool) -> None:
         self._open += stream

@@ -1,6 +1,7 @@
 """The model of the run: tiny-v2 with a longer context, on a claim, so that one stream alone can last a minute."""
 
-from examples.demo.kube import Json, Kube
+from testkit.cluster.api import Json
+from testkit.cluster.kube import Kube
 
 CONTEXT_TOKENS = 8192
 URI = "pvc://weights/tiny-long"

@@ -11,9 +11,9 @@ from bench.engine.figures import Objective, Row, figures, goodput
 from bench.engine.load import Run, Target, closed_loop, open_loop
 from bench.engine.models import warm
 from bench.engine.peers import Peer, Place
-from bench.engine.process import DidNotStart, Server, running
 from bench.engine.workload import Prompt, closed, requests_at
 from bench.engine.workload import open_loop as arrivals
+from testkit.world.program import DidNotStart, Server, running
 
 WATCH_S = 4.0  # between two looks at the memory: each costs the kernel some milliseconds
 WARM_PROMPTS = 2

@@ -1,7 +1,6 @@
 """Who is measured, and how each is installed, started and asked: all with the same room for keys and values."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from rich.console import Console
 from bench.engine import environments
 from bench.engine.load import Target
 from bench.engine.models import ensure_gguf
-from bench.engine.process import Launch
 from bench.engine.shapes import Shape
+from devcluster.ports import reserve_port
+from testkit.world.program import Launch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOTS = 32
@@ -57,7 +57,7 @@ class Peer:
         return Place(shape, model, environment, self.files(shape, model, environment, console), cores())
 
     def launch(self, place: Place) -> tuple[Launch, Target]:
-        port, probe_port = free_port(), free_port()
+        port, probe_port = reserve_port(), reserve_port()
         command, variables, ready = self.command(place, port)
         command = [part.replace("PROBE_PORT", str(probe_port)) for part in command]
         url = f"http://127.0.0.1:{port}"
@@ -68,12 +68,6 @@ class Peer:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _slipway(quantization: str) -> Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]:

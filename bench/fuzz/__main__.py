@@ -12,8 +12,8 @@ import sys
 
 import click
 
-from bench.engine.process import DidNotStart
 from testkit.report import write
+from testkit.world.program import DidNotStart
 
 from .run import REPOSITORY, fuzz
 

@@ -17,7 +17,8 @@ from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import spec, status
-from slipway_operator.planning.plan import PlanSettings, explain, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import explain, plan
 
 from .crs import Crd, Drawn
 from .tally import Tally

@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from bench.engine.peers import free_port
-from bench.engine.process import Launch, Server, running
 from bench.soak import GAUGES
 from bench.soak import launch as server_launch
+from devcluster.ports import reserve_port
 from testkit.report import Bar, Json, report
+from testkit.world.program import Launch, Server, running
 
 from . import parts
 from .requests import Schemas
@@ -35,8 +35,8 @@ _RESTARTS = re.compile(r"^slipway_server_engine_restarts_total ([0-9.e+]+)$", re
 @contextmanager
 def processes(folder: Path) -> Iterator[tuple[Server, Server, list[str]]]:
     """A model server, a gateway before it, and the URLs of both. Raises DidNotStart."""
-    start = server_launch(free_port(), free_port())
-    port, admin = free_port(), free_port()
+    start = server_launch(reserve_port(), reserve_port())
+    port, admin = reserve_port(), reserve_port()
     routes = folder / "fuzz-routes.yaml"
     routes.parent.mkdir(parents=True, exist_ok=True)
     routes.write_text(json.dumps({"models": {"m": {"backends": [{"endpoints": [start.url]}]}}}))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -19,7 +18,9 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, Resource
-from tests.support.processes import operator_rules, own_address
+from testkit.until import until_async
+from testkit.world.addresses import own_address
+from testkit.world.rights import operator_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("kube-controller-manager", "kube-scheduler", "kwok")
@@ -83,7 +84,7 @@ class Cluster:
             await self.client.apply(NODES, fleet.node(number))
             # What the API server taints new nodes with, the controller of nodes would take away.
             untainted = {"spec": {"taints": None}}
-            await self.client._call(
+            await self.client.request(
                 "PATCH", NODES.path(None, f"node-{number}"), [], untainted, "application/merge-patch+json"
             )
         kubeconfig = f"--kubeconfig={self.all_rights}"
@@ -103,7 +104,7 @@ class Cluster:
             ],
         }.items():  # fmt: skip
             await self.start(Program(name, [str(where.binary(name)), *arguments], self.folder / f"{name}.log"))
-        await until(self._nodes_are_ready, "kwok's nodes are ready")
+        await until_async(self._nodes_are_ready, "kwok's nodes are ready")
 
     async def _nodes_are_ready(self) -> bool:
         for program in self.programs:
@@ -129,7 +130,7 @@ class Cluster:
         await self.client.apply(BINDINGS, binding)
         request = {"spec": {"audiences": [], "expirationSeconds": TOKEN_S}}
         path = ACCOUNTS.path(fleet.HOME, name, "token")
-        token = (await self.client._call("POST", path, [], request))["status"]["token"]
+        token = (await self.client.request("POST", path, [], request))["status"]["token"]
         config = yaml.safe_load(self.control_plane.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
         kubeconfig = self.folder / f"{name}.kubeconfig"
@@ -160,7 +161,7 @@ async def cluster(folder: Path, *, pods: bool) -> AsyncIterator[Cluster]:
     os.environ["GOGC"] = GOGC
     with ControlPlane(where) as control_plane:
         os.environ["KUBECONFIG"] = str(control_plane.kubeconfig)
-        async with Client(await auth.load(), timeout_s=60.0) as client:
+        async with Client(await auth.load(str(control_plane.kubeconfig)), timeout_s=60.0) as client:
             made = Cluster(control_plane, client, folder)
             try:
                 await _install(client)
@@ -186,7 +187,7 @@ async def _install(client: Client) -> None:
             return False
         return True
 
-    await until(served, "the CRD is served")
+    await until_async(served, "the CRD is served")
 
 
 async def each(keys: Iterable[fleet.Key], act: Callable[[fleet.Key], Awaitable[object]]) -> None:
@@ -198,15 +199,6 @@ async def each(keys: Iterable[fleet.Key], act: Callable[[fleet.Key], Awaitable[o
             await act(key)
 
     await asyncio.gather(*(one_by_one() for _ in range(AT_ONCE)))
-
-
-async def until(question: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Ask until it is so; TimeoutError says what never was."""
-    deadline = time.monotonic() + READY_S
-    while not await question():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {READY_S:.0f} s: {what}")
-        await asyncio.sleep(0.1)
 
 
 def _is_ready(node: fleet.Json) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from devcluster.processes import dies_with_parent
+from testkit.world import proc
 
 END_S = 25.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Died(Exception):
@@ -60,19 +60,14 @@ class Program:
     def cpu_s(self) -> float:
         """User and system time so far."""
         self.check()
-        # The name of the program, in brackets, may hold anything.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return proc.cpu_s(self.pid)
 
     def rss_mb(self) -> float:
         """Resident now."""
-        return self._status_mb("VmRSS")
+        self.check()
+        return proc.rss_bytes(self.pid) / 1e6
 
     def peak_mb(self) -> float:
         """The most that was ever resident."""
-        return self._status_mb("VmHWM")
-
-    def _status_mb(self, field: str) -> float:
         self.check()
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(f"{field}:"))
+        return proc.peak_bytes(self.pid) / 1e6

@@ -35,8 +35,8 @@ class ProjectImage:
     sources: tuple[str, ...]
 
 
-OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway"))
-SERVER = ProjectImage("server", "Dockerfile.server", ("server", "examples/models"))
+OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "process"))
+SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
 
 
 def build_and_load(places: Places, console: Console, *, torch: str | None, load: bool) -> dict[str, str]:

@@ -10,21 +10,16 @@ import openai
 from rich.console import Console
 
 from examples.demo import report as reports
-from examples.demo.kube import (
-    RELEASE,
-    REPOSITORY,
-    SYSTEM,
-    Kube,
-    KubeError,
-    WaitFailed,
-    diagnosis,
-    gateway,
-    is_devcluster,
-)
 from examples.demo.screen import Screen, screen
 from examples.demo.stage import NAME, NAMESPACE, StageError, Wish, clear, set_up
 from examples.demo.story import Outcome, Story
+from testkit import ROOT
+from testkit.cluster.api import KubeError
+from testkit.cluster.diagnosis import diagnosis
+from testkit.cluster.kube import RELEASE, SYSTEM, Kube
+from testkit.cluster.release import gateway, is_devcluster
 from testkit.report import Json, write
+from testkit.until import WaitFailed
 
 EXPECTED = (KubeError, WaitFailed, StageError)
 
@@ -90,7 +85,7 @@ def _conclude(outcome: Outcome, total_s: float, console: Console) -> Json:
     report = reports.as_json(outcome, total_s)
     path = write(report)
     console.out(f"\n== summary\n{reports.summary(outcome, total_s)}", highlight=False)
-    console.out(f"report      {path.relative_to(REPOSITORY)}", highlight=False)
+    console.out(f"report      {path.relative_to(ROOT)}", highlight=False)
     return report
 
 

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from examples.demo.load import Report
 from examples.demo.story import ENOUGH_REQUESTS, Outcome
+from testkit.load.closed import Report
 from testkit.report import Bar, Json, report
 
 LEAST_STREAMS = 10

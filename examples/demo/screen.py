@@ -11,8 +11,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.load import Report
 from examples.demo.view import headline, rows
+from testkit.load.closed import Report
 
 Json = dict[str, Any]
 QUIET_S = 5.0  # between two lines that say no more than that it goes on

@@ -9,8 +9,12 @@ from pathlib import Path
 from devcluster.errors import DevclusterError
 from devcluster.node.access import kubeconfig as devcluster_kubeconfig
 from devcluster.places import places
-from examples.demo.kube import NODE_PORT, REPOSITORY, SYSTEM, Images, Json, Kube, install, is_devcluster, pods
 from examples.demo.screen import Screen
+from testkit import ROOT
+from testkit.cluster.api import Json
+from testkit.cluster.diagnosis import pods
+from testkit.cluster.kube import SYSTEM, Kube
+from testkit.cluster.release import NODE_PORT, Images, install, is_devcluster
 
 GATEWAYS = 2
 NAMESPACE, NAME = "slipway-demo", "chat"
@@ -108,7 +112,7 @@ def _values(kube: Kube) -> Json:
 def _devcluster(*arguments: str) -> str:
     """Its progress goes to this terminal, its answer is returned."""
     command = [sys.executable, "-m", "devcluster", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise StageError(f"`python -m devcluster {' '.join(arguments)}` failed; it says why above")
     return done.stdout

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import openai
 
-from examples.demo.kube import LABEL, Json, Kube, WaitFailed
-from examples.demo.load import API_KEY, REVISION, Load, Report
 from examples.demo.screen import Screen
 from examples.demo.stage import NAME, NAMESPACE
 from examples.demo.view import is_paused, is_rejected, is_settled, rejection, rollout_of, status_of, versions
+from testkit.cluster.api import Json
+from testkit.cluster.deployment import until_deployment
+from testkit.cluster.kube import LABEL, Kube
+from testkit.load.client import API_KEY, REVISION
+from testkit.load.closed import Load, Report
+from testkit.until import WaitFailed
 
 MANIFESTS = Path(__file__).parent / "manifests"
 REPLICAS, MORE_REPLICAS = 2, 3
@@ -173,11 +177,11 @@ class Story:
         deadline_s: float,
         refuses: Callable[[Json], str] = lambda _: "",
     ) -> Json:
-        return self._kube.wait_for(NAME, NAMESPACE, holds, deadline_s, what, refuses, self._see)
+        return until_deployment(self._kube, NAME, NAMESPACE, holds, what, deadline_s, refuses=refuses, watch=self._see)
 
     def _until(self, holds: Callable[[Report], bool], what: str, deadline_s: float = 60) -> None:
         """Waits for the load, with the table going on."""
-        self._kube.wait_for(NAME, NAMESPACE, lambda _: holds(self._load.report()), deadline_s, what, watch=self._see)
+        self._wait(lambda _: holds(self._load.report()), what, deadline_s)
 
     def _until_served(self, seen: Json, version: str) -> None:
         revision = status_of(seen)["canaryRevision"]

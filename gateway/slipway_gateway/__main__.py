@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import http_parser, web
 
+from slipway_process import logs
+
 from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
@@ -26,7 +28,6 @@ from .serving.api import PublicApi
 from .serving.listener import listen
 from .serving.operator_token import OperatorToken
 from .settings import GatewaySettings
-from .telemetry import logs
 from .telemetry.metrics import GatewayMetrics
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
@@ -38,7 +39,7 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
 def main() -> None:
-    settings = GatewaySettings.load(sys.argv[1:], os.environ)
+    settings = GatewaySettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy and not settings.allow_pure_python:
         sys.exit(

@@ -1,182 +1,180 @@
-"""Settings of the process: flags, with SLIPWAY_GATEWAY_* as their defaults. Nothing else reads the environment."""
+"""Settings of the gateway: `--drain-timeout` is SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
 
-import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from slipway_process.settings import ProcessSettings
+from slipway_process.values import (
+    Address,
+    Bytes,
+    Count,
+    FilePath,
+    Flag,
+    Name,
+    Names,
+    Percentage,
+    Port,
+    Seconds,
+    Switch,
+    Variable,
+)
 
 from .wire.request_fields import SHARE_SOURCES, STICKY_SOURCES, TENANT_SOURCES
 
-ENV_PREFIX = "SLIPWAY_GATEWAY_"
+
+def _among(sources: Sequence[str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    def check(chosen: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := set(chosen) - set(sources):
+            raise ValueError(f"unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
+        return chosen
+
+    return check
 
 
-def _setting(default: Any, help_: str) -> Any:
-    return field(default=default, metadata={"help": help_})
+class GatewaySettings(ProcessSettings):
+    """Routes requests by model to ready revisions by weight and streams the responses."""
 
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """One field per flag: `drain_timeout_s` is `--drain-timeout SECONDS` and SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
-
-    routes: str = _setting("", "route by this file (YAML or JSON, reloaded when it changes) instead of a cluster")
-    kubeconfig: str = _setting("", "kubeconfig file; default: the pod's service account, then ~/.kube/config")
-    namespaces: tuple[str, ...] = _setting((), "namespaces to watch, comma-separated; default: all")
-    state_dir: str = _setting("", "folder where the last table is kept for a restart; default: it is not kept")
-    state_max_age_s: float = _setting(3600.0, "a kept table is used, while the API server does not answer")
-    own_namespace: str = _setting("default", "namespace of the operator, where it keeps who owns which model name")
-    names_configmap: str = _setting("slipway-model-names", "ConfigMap in the own namespace with the owners of names")
-    host: str = _setting("", "address of the API port; default: every interface")
-    port: int = _setting(8000, "port of the API")
-    admin_host: str = _setting("", "address of the admin port; default: every interface")
-    admin_port: int = _setting(8001, "port of /healthz, /readyz, /metrics, /internal/routes; keep it private")
-    sticky_by: tuple[str, ...] = _setting(STICKY_SOURCES, "what ties requests to one revision: session, user, key")
-    tenant_by: tuple[str, ...] = _setting(
-        TENANT_SOURCES, "whom servers are fair between, and keep caches apart: key, user"
+    model_config = SettingsConfigDict(
+        cli_prog_name="slipway-gateway", env_prefix="SLIPWAY_GATEWAY_", env_ignore_empty=True
     )
-    tenant_salt: str = _setting("", "secret of the tenants' names that servers see; the same at all gateways")
-    priority_limit: int = _setting(
-        0, "most urgent `priority` that clients may ask servers for, lower numbers run earlier; -1000: any"
+
+    routes: FilePath = Field(
+        "", description="routes file (YAML or JSON, reloaded when it changes) in place of a cluster"
     )
-    max_inflight: int = _setting(4096, "requests at a time; above it 429")
-    max_body_bytes: int = _setting(16 << 20, "largest request body; above it 413")
-    memory_budget_bytes: int = _setting(
+    kubeconfig: Annotated[FilePath, Variable("SLIPWAY_GATEWAY_KUBECONFIG", "KUBECONFIG")] = Field(
+        "", description="kubeconfig file; without one the pod's service account, then ~/.kube/config"
+    )
+    namespaces: Names = Field((), description="namespaces to watch, all without a list")
+    state_dir: Annotated[str, Flag("DIR")] = Field(
+        "", description="folder that keeps the last table for a restart; without one it is not kept"
+    )
+    state_max_age_s: Seconds = Field(
+        3600.0, description="maximum age of a kept table that is used while the API server does not respond"
+    )
+    own_namespace: Annotated[Name, Variable("SLIPWAY_GATEWAY_OWN_NAMESPACE", "POD_NAMESPACE")] = Field(
+        "default", description="namespace of the operator, which keeps the owners of model names there"
+    )
+    names_configmap: Name = Field(
+        "slipway-model-names", description="ConfigMap in the own namespace with the owners of model names"
+    )
+    host: Address = Field("", description="address of the API port; without one every interface")
+    port: Port = Field(8000, description="port of the API")
+    admin_host: Address = Field("", description="address of the admin port; without one every interface")
+    admin_port: Port = Field(
+        8001, description="port of /healthz, /readyz, /metrics and /internal/routes; keep it private"
+    )
+    sticky_by: Annotated[Names, AfterValidator(_among(STICKY_SOURCES))] = Field(
+        STICKY_SOURCES, description="what keeps requests at one revision: session, user, key"
+    )
+    tenant_by: Annotated[Names, AfterValidator(_among(TENANT_SOURCES))] = Field(
+        TENANT_SOURCES, description="what identifies a tenant of the servers: key, user"
+    )
+    tenant_salt: Annotated[SecretStr, Flag("SECRET")] = Field(
+        SecretStr(""), description="secret that hashes the names of tenants; the same at all gateways"
+    )
+    priority_limit: Annotated[int, Flag("N")] = Field(
+        0, description="most urgent `priority` that clients may set, lower is more urgent; -1000: any"
+    )
+    max_inflight: Count = Field(4096, description="concurrent requests; above it 429")
+    max_body_bytes: Bytes = Field(16 << 20, description="largest request body; above it 413")
+    memory_budget_bytes: Bytes = Field(
         0,
-        "bodies, whole answers, tokens of streams, replay memory and mirrors together; above it 429; 0: a share of the "
-        "container's memory limit (35 in 100), 256 MiB without one",
+        description="what bodies, whole responses, tokens of streams, replay buffers and mirrored requests may "
+        "hold in total; above it 429; 0: 35 % of the container's memory limit, 256 MiB without a "
+        "limit",
     )
-    max_client_percentage: int = _setting(50, "of that, for the requests of one client; above it 429")
-    share_by: tuple[str, ...] = _setting(
-        SHARE_SOURCES, "who is one client for that: key, else address; address alone where clients may invent keys"
+    max_client_percentage: Percentage = Field(
+        50, description="share of the memory budget that the requests of one client may hold; above it 429"
     )
-    min_body_rate_bytes: int = _setting(1024, "a second, of a request body over any 10 s; below it 408; 0: any rate")
-    max_header_bytes: int = _setting(16384, "largest header line; above it 431")
-    header_timeout_s: float = _setting(15.0, "from the first byte of a request's head to its last")
-    keepalive_timeout_s: float = _setting(75.0, "a connection without a request; longer than the load balancer's own")
-    max_connections: int = _setting(8192, "of clients at a time; above it 503")
-    max_connections_per_address: int = _setting(
-        0, "of one address (of one /64 with IPv6) at a time; above it 429; 0: half of all, as behind an ingress"
+    share_by: Annotated[Names, AfterValidator(_among(SHARE_SOURCES))] = Field(
+        SHARE_SOURCES,
+        description="what identifies a client of the memory budget: key, else address; address alone where "
+        "clients may invent keys",
     )
-    max_attempts: int = _setting(3, "endpoints that one request may be sent to before its first byte")
-    max_resumes: int = _setting(3, "servers that one stream may outlive; 0: a broken stream ends with an error event")
-    max_held: int = _setting(256, "requests that may wait for an endpoint at a time")
-    hold_timeout_s: float = _setting(5.0, "how long a request may wait for a ready endpoint before 503")
-    wake_comment_s: float = _setting(
-        5.0, "between comments to a stream that waits for a deployment that sleeps; 0: none"
+    min_body_rate_bytes: Bytes = Field(
+        1024, description="minimum rate of a request body, per second over any 10 s; below it 408; 0: any rate"
     )
-    resume_timeout_s: float = _setting(30.0, "how long a broken stream may wait for another server of its revision")
-    remember_s: float = _setting(600.0, "how long tokens of a broken stream are kept for the client that comes back")
-    max_remembered_bytes: int = _setting(64 << 20, "of these tokens together; beyond it the oldest go")
-    connect_timeout_s: float = _setting(2.0, "to connect to an endpoint")
-    warm_connections: int = _setting(2, "kept open to each ready endpoint of a revision without weight; 0: none")
-    idle_timeout_s: float = _setting(600.0, "without a byte from the endpoint")
-    request_timeout_s: float = _setting(3600.0, "a whole request")
-    body_timeout_s: float = _setting(60.0, "to receive a request body")
-    stall_timeout_s: float = _setting(60.0, "a client may leave its answer unread")
-    hung_after_s: float = _setting(
-        60.0, "silence of a stream's server that is an error to the judge; of a whole answer's, five times; 0: never"
+    max_header_bytes: Bytes = Field(16384, description="largest header line; above it 431")
+    header_timeout_s: Seconds = Field(15.0, description="time from the first byte of a request's head to its last")
+    keepalive_timeout_s: Seconds = Field(
+        75.0,
+        description="time that a connection without a request stays open; set it longer than the load balancer's own",
     )
-    mirror_max_inflight: int = _setting(16, "mirrored requests at a time; 0: nothing is mirrored")
-    mirror_max_queue: int = _setting(64, "mirrored requests that may wait for their turn; more are dropped")
-    mirror_max_bytes: int = _setting(32 << 20, "bodies and answers held for mirrored requests together")
-    mirror_max_body_bytes: int = _setting(256 << 10, "largest request body that is mirrored")
-    mirror_timeout_s: float = _setting(120.0, "a mirrored request's answer")
-    mirror_compare_percentage: int = _setting(25, "of mirrored requests, whose answers are compared")
-    consecutive_5xx: int = _setting(5, "answers of 5xx in a row that eject an endpoint; 0: never")
-    consecutive_gateway_failure: int = _setting(5, "the same of failed connections, resets, 502, 503 and 504; 0: never")
-    base_ejection_time_s: float = _setting(10.0, "an endpoint is ejected, times how often in a row")
-    max_ejection_time_s: float = _setting(300.0, "at most")
-    max_ejection_percent: int = _setting(50, "of a revision's endpoints, of which one always stays; 0: none")
-    cut_off_failures: int = _setting(10, "failed tries in a row that cut a revision under test off; 0: never")
-    cut_off_after_s: float = _setting(5.0, "how long it must fail like that; a dead pod is out of the table by then")
-    cut_off_cooldown_s: float = _setting(60.0, "until a revision that was cut off is tried again")
-    failsafe_ttl_s: float = _setting(
+    max_connections: Count = Field(8192, description="concurrent connections of clients; above it 503")
+    max_connections_per_address: Count = Field(
+        0,
+        description="concurrent connections of one address (with IPv6 of one /64); above it 429; 0: half of "
+        "all, for an ingress in front",
+    )
+    max_attempts: Count = Field(3, description="endpoints that one request may be sent to before its first byte")
+    max_resumes: Count = Field(
+        3, description="servers that one stream may outlive; 0: a broken stream ends with an error event"
+    )
+    max_held: Count = Field(256, description="requests that may wait for an endpoint")
+    hold_timeout_s: Seconds = Field(5.0, description="time that a request may wait for a ready endpoint before 503")
+    wake_comment_s: Seconds = Field(
+        5.0, description="time between comments in a stream that waits for a sleeping deployment; 0: none"
+    )
+    resume_timeout_s: Seconds = Field(
+        30.0, description="time that a broken stream may wait for another server of its revision"
+    )
+    remember_s: Seconds = Field(600.0, description="time that the tokens of a broken stream are kept for its client")
+    max_remembered_bytes: Bytes = Field(64 << 20, description="size of all these tokens; beyond it the oldest go")
+    connect_timeout_s: Seconds = Field(2.0, description="time to connect to an endpoint")
+    warm_connections: Count = Field(
+        2, description="connections kept open to each ready endpoint of a revision without weight; 0: none"
+    )
+    idle_timeout_s: Seconds = Field(600.0, description="time without a byte from the endpoint")
+    request_timeout_s: Seconds = Field(3600.0, description="time of a whole request")
+    body_timeout_s: Seconds = Field(60.0, description="time to receive a request body")
+    stall_timeout_s: Seconds = Field(60.0, description="time that a client may leave its response unread")
+    hung_after_s: Seconds = Field(
+        60.0,
+        description="silence of a stream's server that counts as an error for the judge, five times as long "
+        "without streaming; 0: never",
+    )
+    mirror_max_inflight: Count = Field(16, description="concurrent mirrored requests; 0: nothing is mirrored")
+    mirror_max_queue: Count = Field(64, description="mirrored requests that may wait; more are dropped")
+    mirror_max_bytes: Bytes = Field(32 << 20, description="bodies and responses held for mirrored requests in total")
+    mirror_max_body_bytes: Bytes = Field(256 << 10, description="largest request body that is mirrored")
+    mirror_timeout_s: Seconds = Field(120.0, description="time for the response to a mirrored request")
+    mirror_compare_percentage: Percentage = Field(
+        25, description="share of mirrored requests whose responses are compared"
+    )
+    consecutive_5xx: Count = Field(5, description="consecutive 5xx responses that eject an endpoint; 0: never")
+    consecutive_gateway_failure: Count = Field(
+        5, description="consecutive failed connections, resets, 502, 503 and 504 that eject an endpoint; 0: never"
+    )
+    base_ejection_time_s: Seconds = Field(
+        10.0, description="time of an ejection, multiplied by the endpoint's consecutive ejections"
+    )
+    max_ejection_time_s: Seconds = Field(300.0, description="longest time of an ejection")
+    max_ejection_percent: Percentage = Field(
+        50, description="share of a revision's endpoints that may be ejected, never the last one; 0: none"
+    )
+    cut_off_failures: Count = Field(
+        10, description="consecutive failed attempts that cut off a revision under test; 0: never"
+    )
+    cut_off_after_s: Seconds = Field(
+        5.0, description="time that it must fail before the cut-off; a dead pod leaves the table sooner"
+    )
+    cut_off_cooldown_s: Seconds = Field(60.0, description="time until a revision that was cut off is tried again")
+    failsafe_ttl_s: Seconds = Field(
         0.0,
-        "weights go back to the stable revision when nobody renews them for so long; 0: never; the operator asks "
-        "at least every 300",
+        description="weights return to the stable revision when they are not renewed for this time; 0: never; the "
+        "operator renews at least every 300 s",
     )
-    operator_token_file: str = _setting(
-        "", "file with the operator's token: who has it may renew the failsafe's time; default: anybody who POSTs"
+    operator_token_file: FilePath = Field(
+        "",
+        description="file with the operator's token, which may renew the time of the failsafe; without it every "
+        "caller may",
     )
-    tenant_keys_file: str = _setting(
-        "", "file with the keys that prove to servers whose request it is; default: nothing is proved"
+    tenant_keys_file: FilePath = Field(
+        "", description="file with the keys that prove tenants to servers; without it nothing is proved"
     )
-    drain_delay_s: float = _setting(5.0, "after SIGTERM, how long new requests are still taken")
-    drain_timeout_s: float = _setting(600.0, "after that, how long running requests may take to finish")
-    log_level: str = _setting("info", "debug, info, warning or error")
-    allow_pure_python: bool = _setting(False, "start without aiohttp's C extensions")
-
-    @classmethod
-    def load(cls, argv: Sequence[str], env: Mapping[str, str]) -> "GatewaySettings":
-        parser = _parser(env)
-        settings = cls(**vars(parser.parse_args(argv)))
-        chosen = (
-            ("--sticky-by", settings.sticky_by, STICKY_SOURCES),
-            ("--tenant-by", settings.tenant_by, TENANT_SOURCES),
-            ("--share-by", settings.share_by, SHARE_SOURCES),
-        )
-        for flag, given, sources in chosen:
-            if unknown := set(given) - set(sources):
-                parser.error(f"{flag}: unknown {', '.join(sorted(unknown))}; choose from {', '.join(sources)}")
-        percentages = ("mirror_compare_percentage", "max_client_percentage", "max_ejection_percent")
-        for name in percentages:
-            if not 0 <= getattr(settings, name) <= 100:
-                parser.error(f"--{name.replace('_', '-')}: a number from 0 to 100")
-        if settings.log_level.lower() not in {"debug", "info", "warning", "error"}:
-            parser.error("--log-level: choose from debug, info, warning, error")
-        return settings
-
-
-def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="slipway-gateway",
-        description="The door for requests: routes them by model to ready revisions by weight, streams the answers.",
-        epilog=f"Every flag can be set by environment: --drain-timeout is {ENV_PREFIX}DRAIN_TIMEOUT.",
-    )
-    for option in fields(GatewaySettings):
-        _add(parser, option.name, option.default, option.metadata["help"], env)
-    return parser
-
-
-def _add(parser: argparse.ArgumentParser, name: str, default: Any, help_: str, env: Mapping[str, str]) -> None:
-    flag = name.removesuffix("_s").replace("_", "-")
-    given = env.get(ENV_PREFIX + name.removesuffix("_s").upper(), "")
-    if name == "kubeconfig":
-        given = given or env.get("KUBECONFIG", "")
-    if name == "own_namespace":
-        given = given or env.get("POD_NAMESPACE", "")
-    if isinstance(default, bool):
-        on = given.lower() in {"1", "true", "yes"}
-        parser.add_argument(f"--{flag}", dest=name, action="store_true", default=on, help=help_)
-        return
-    shown = ",".join(default) if isinstance(default, tuple) else default
-    parser.add_argument(
-        f"--{flag}",
-        dest=name,
-        metavar=_metavar(name, default),
-        # argparse runs `type` over a default only when it is text: so a bad variable is reported like a bad flag.
-        type=_names if isinstance(default, tuple) else type(default),
-        default=given or default,
-        help=help_ if shown in ("", ()) else f"{help_} (default {shown})",
-    )
-
-
-def _metavar(name: str, default: Any) -> str:
-    if name.endswith("_s"):
-        return "SECONDS"
-    if name.endswith("_bytes"):
-        return "BYTES"
-    kinds = {
-        "routes": "FILE",
-        "operator_token_file": "FILE",
-        "tenant_keys_file": "FILE",
-        "kubeconfig": "FILE",
-        "log_level": "LEVEL",
-        "tenant_salt": "SECRET",
-        "state_dir": "FOLDER",
-    }
-    kinds |= {"own_namespace": "NAMESPACE", "names_configmap": "NAME"}
-    return kinds.get(name, "NAME,…" if isinstance(default, tuple) else "N" if isinstance(default, int) else "ADDRESS")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    drain_delay_s: Seconds = Field(5.0, description="time after SIGTERM in which new requests are still served")
+    drain_timeout_s: Seconds = Field(600.0, description="time after that for running requests")
+    allow_pure_python: Switch = Field(False, description="start without aiohttp's C extensions")

@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import secrets
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from slipway_operator import explain, watch
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth, names
@@ -32,17 +31,18 @@ from slipway_operator.kube.keys import Keys
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Askers, Capacity, Reconciler, Sight
-from slipway_operator.settings import Settings, parse, product_version
-from slipway_operator.telemetry import health, logs
-from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_operator.reconcile import Askers, Reconciler, ScalingSources, Sight
+from slipway_operator.settings import Command, OperatorSettings, parse, product_version
+from slipway_operator.telemetry import health
+from slipway_operator.telemetry.metrics import Metrics
+from slipway_process import logs
 
 SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
@@ -52,12 +52,12 @@ log = logging.getLogger("slipway_operator")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    settings = parse(sys.argv[1:] if arguments is None else arguments, os.environ)
-    logs.configure(settings.log_level)
+    command = parse(sys.argv[1:] if arguments is None else arguments)
+    _configure_logs(command.settings.log_level)
     try:
-        if settings.command == "run":
-            return asyncio.run(_run(settings))
-        return _explain_file(settings) if _names_file(settings.target) else asyncio.run(_explain(settings))
+        if command.name == "run":
+            return asyncio.run(_run(command.settings))
+        return _explain_file(command) if _names_file(command.target) else asyncio.run(_explain(command))
     except (auth.ConfigMissing, explain.NotExplainable, watch.CrdMissing) as error:
         print(f"slipway-operator: {error}", file=sys.stderr)
         return 1
@@ -65,7 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _planning(settings: Settings) -> PlanSettings:
+def _configure_logs(level: str) -> None:
+    logs.configure(level)
+    # At DEBUG kopf prints whole objects, secrets included; at INFO `kopf.objects` says `succeeded` for every event.
+    logging.getLogger("kopf").setLevel(max(logging.INFO, logging.getLogger().level))
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    for chatty in ("aiohttp.access", "asyncio", "kubernetes"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+async def _configuration(settings: OperatorSettings) -> Any:
+    return await auth.load(settings.kubeconfig, in_pod=bool(settings.api_server_host))
+
+
+def _planning(settings: OperatorSettings) -> PlanSettings:
     lease = f"{settings.own_namespace}/{settings.lease_name}"
     return PlanSettings(settings.server_image, settings.endpoint, lease)
 
@@ -75,42 +88,42 @@ def _names_file(target: str) -> bool:
     return "/" in target or Path(target).suffix in (".yaml", ".yml", ".json") or Path(target).is_file()
 
 
-def _explain_file(settings: Settings) -> int:
-    planning = _planning(settings)
-    print(explain.to_text(explain.from_file(Path(settings.target), planning, datetime.now(UTC))))
+def _explain_file(command: Command) -> int:
+    planning = _planning(command.settings)
+    print(explain.to_text(explain.from_file(Path(command.target), planning, datetime.now(UTC))))
     return 0
 
 
-async def _explain(settings: Settings) -> int:
-    now = datetime.now(UTC)
-    async with Client(await auth.load()) as client, aiohttp.ClientSession() as session:
+async def _explain(command: Command) -> int:
+    now, settings = datetime.now(UTC), command.settings
+    async with Client(await _configuration(settings)) as client, aiohttp.ClientSession() as session:
         try:
-            obj = await client.get(MODEL_DEPLOYMENTS, settings.target_namespace, settings.target)
+            obj = await client.get(MODEL_DEPLOYMENTS, command.namespace, command.target)
             settings = _as_operator_of(obj, settings)
             gateways, planning = _gateways(settings, client, session), _planning(settings)
             found = await explain.from_cluster(client, gateways, obj, planning, now)
         except ApiError as error:
-            print(f"slipway-operator: {settings.target_namespace}/{settings.target}: {error}", file=sys.stderr)
+            print(f"slipway-operator: {command.namespace}/{command.target}: {error}", file=sys.stderr)
             return 1
     print(explain.to_text(found))
     return 0
 
 
-def _as_operator_of(obj: dict[str, Any], settings: Settings) -> Settings:
+def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> OperatorSettings:
     """The settings of the operator that keeps the object, as far as its status names them: `explain` runs anywhere."""
     status = obj.get("status") or {}
     namespace, _, lease = str(status.get("lease") or "").partition("/")
     if not (namespace and lease):
         return settings
     endpoint = str(status.get("endpoint") or settings.endpoint)
-    return replace(settings, own_namespace=namespace, lease_name=lease, endpoint=endpoint)
+    return settings.model_copy(update={"own_namespace": namespace, "lease_name": lease, "endpoint": endpoint})
 
 
-async def _run(settings: Settings) -> int:
+async def _run(settings: OperatorSettings) -> int:
     metrics = Metrics(product_version())
-    queue: WorkQueue[Key] = WorkQueue(time.monotonic)
+    queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
-    configuration = await auth.load()
+    configuration = await _configuration(settings)
     known = Known(settings.namespaces)
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
@@ -134,7 +147,9 @@ async def _run(settings: Settings) -> int:
             await asyncio.gather(hooks.close(), measurements.close())
 
 
-def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Key], lease: Lease) -> names.Names:
+def _names(
+    settings: OperatorSettings, client: Client, known: Known, queue: WorkQueue[ObjectKey], lease: Lease
+) -> names.Names:
     terms = names.Terms(
         settings.own_namespace,
         settings.names_configmap,
@@ -146,13 +161,15 @@ def _names(settings: Settings, client: Client, known: Known, queue: WorkQueue[Ke
     return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
 
 
-def _keys(settings: Settings, client: Client, known: Known) -> Keys | None:
+def _keys(settings: OperatorSettings, client: Client, known: Known) -> Keys | None:
     if not settings.keys_secret:
         return None
     return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, known.deployments)
 
 
-def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession, keys: Keys | None = None) -> Gateways:
+def _gateways(
+    settings: OperatorSettings, client: Client, session: aiohttp.ClientSession, keys: Keys | None = None
+) -> Gateways:
     """The secret is looked up for each question, so one that was rotated counts at once. A file comes before `keys`."""
 
     def token() -> str:
@@ -169,7 +186,7 @@ def _gateways(settings: Settings, client: Client, session: aiohttp.ClientSession
 
 @contextlib.asynccontextmanager
 async def _lease(
-    settings: Settings, configuration: Any, queue: WorkQueue[Key], metrics: Metrics
+    settings: OperatorSettings, configuration: Any, queue: WorkQueue[ObjectKey], metrics: Metrics
 ) -> AsyncIterator[Lease]:
     """The lease; only its holder works on the queue."""
 
@@ -185,10 +202,10 @@ async def _lease(
 
 
 async def _serve(
-    settings: Settings,
+    settings: OperatorSettings,
     sight: Sight,
     session: aiohttp.ClientSession,
-    queue: WorkQueue[Key],
+    queue: WorkQueue[ObjectKey],
     metrics: Metrics,
     lease: Lease,
     askers: Askers,
@@ -208,9 +225,9 @@ async def _serve(
         await watch.wait_for_crd(client, settings.namespaces)
         # Tasks that are born before kopf starts are not its to cancel.
         planning = _planning(settings)
-        capacity = Capacity(Autoscalers(client))
+        capacity = ScalingSources(Autoscalers(client))
         if settings.metrics_api_service:
-            capacity, running = _metrics_api(settings, client, Sampler(gateways, session), queue, metrics)
+            capacity, running = _metrics_api(settings, client, MetricsSampler(gateways, session), queue, metrics)
             tasks += running
         reconciler = Reconciler(sight, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
         tasks += [
@@ -245,8 +262,8 @@ async def _serve(
 
 
 def _metrics_api(
-    settings: Settings, client: Client, sampler: Sampler, queue: WorkQueue[Key], metrics: Metrics
-) -> tuple[Capacity, list[asyncio.Task[None]]]:
+    settings: OperatorSettings, client: Client, sampler: MetricsSampler, queue: WorkQueue[ObjectKey], metrics: Metrics
+) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
     """The metrics API, with what reconciles tell it and learn of it."""
 
     def changed(providers: dict[str, str]) -> None:
@@ -260,11 +277,11 @@ def _metrics_api(
         asyncio.create_task(sampler.run(), name="sampler"),
         asyncio.create_task(api.run(), name="metrics api"),
     ]
-    return Capacity(Autoscalers(client), sampler, api.providers), running
+    return ScalingSources(Autoscalers(client), sampler, api.providers), running
 
 
 async def _watch(
-    settings: Settings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
+    settings: OperatorSettings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
 ) -> int:
     """Watch until a signal; anything else ends the process with an error, and the next one starts clean."""
     stop = asyncio.Event()
@@ -283,7 +300,7 @@ async def _watch(
     return 0
 
 
-async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> None:
+async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
     """Let reconciles in progress end, then stop. What is cut off is done again by the next process."""
     queue.close()
     workers = [task for task in tasks if task.get_name().startswith("worker")]
@@ -294,7 +311,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[Key]) -> No
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _failed(key: Key, error: Exception) -> None:
+def _failed(key: ObjectKey, error: Exception) -> None:
     """A reconcile failed and will be tried again."""
     with logs.about(key="/".join(key)):
         if isinstance(error, Unavailable):

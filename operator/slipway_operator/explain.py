@@ -3,19 +3,18 @@
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.gateways import Gateways
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.observe import observe
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.planning.plan import PlanSettings, explain
-
-Object = dict[str, Any]
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import explain
 
 # What the API server would add to a manifest that was never applied.
 _UNAPPLIED = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000", "generation": 1}

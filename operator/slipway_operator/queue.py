@@ -72,7 +72,10 @@ class WorkQueue(Generic[K]):
         self._release(key, again_after_s)
 
     def failed(self, key: K) -> None:
-        """Handling a key failed: try again, later each time."""
+        """Handling a key failed: try again, later each time.
+
+        Not a retry of tenacity's, for nobody waits here: a failure sets when the key is due, as in controller-runtime.
+        """
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.retries += 1
         full = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 32))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Decision, Status
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import apply, events
@@ -21,15 +22,16 @@ from slipway_operator.kube.names import Names
 from slipway_operator.kube.observe import observe
 from slipway_operator.kube.pins import Pins
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
-from slipway_operator.metrics_api.sampler import Sampler, followed
+from slipway_operator.metrics_api.sampler import MetricsSampler, followed
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
-from slipway_operator.planning.rollout.hooks import notices
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
+from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.providers.runner import MeasurementRunner
-from slipway_operator.telemetry import logs
-from slipway_operator.telemetry.metrics import Key, Metrics
+from slipway_operator.telemetry.metrics import Metrics
+from slipway_process import logs
 
 # A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
 TOLD_FROM_FAILURE = 3
@@ -41,11 +43,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ScalingSources:
     """Who scales, and what they may ask us: nothing where we serve no metrics API."""
 
     autoscalers: Autoscalers
-    sampler: Sampler | None = None
+    sampler: MetricsSampler | None = None
     providers: Callable[[], dict[str, str]] = dict  # of the metrics APIs, as `Observed.metrics_providers`
 
 
@@ -56,7 +58,7 @@ class Askers:
     hooks: HookRunner
     measurements: MeasurementRunner
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         self.hooks.forget(key)
         self.measurements.forget(key)
 
@@ -83,19 +85,19 @@ class Reconciler:
         metrics: Metrics,
         clock: Callable[[], datetime],
         askers: Askers,
-        capacity: Capacity | None = None,
+        capacity: ScalingSources | None = None,
     ) -> None:
         self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
         self._fences, self._keys = sight.fences, sight.keys
         self._names = sight.names
-        self._capacity = capacity or Capacity(Autoscalers(sight.client))
+        self._capacity = capacity or ScalingSources(Autoscalers(sight.client))
         self._pins = Pins()
-        self._doubted: set[Key] = set()  # what is known of them may be too old: next it is read
+        self._doubted: set[ObjectKey] = set()  # what is known of them may be too old: next it is read
         self._settings, self._metrics, self._clock, self._askers = settings, metrics, clock, askers
-        self._leaving: dict[Key, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
-        self._told: dict[Key, Decision | None] = {}  # the last decision that this process knows to be told
+        self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
+        self._told: dict[ObjectKey, Decision | None] = {}  # the last decision that this process knows to be told
 
-    async def __call__(self, key: Key, failures: int) -> float | None:
+    async def __call__(self, key: ObjectKey, failures: int) -> float | None:
         """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
         started, result = time.monotonic(), "error"
         with logs.about(key="/".join(key)):
@@ -114,7 +116,7 @@ class Reconciler:
             finally:
                 self._metrics.reconciled(result, time.monotonic() - started)
 
-    async def _reconcile(self, key: Key, failures: int) -> float | None:
+    async def _reconcile(self, key: ObjectKey, failures: int) -> float | None:
         try:
             obj = await self._get(key)
         except NotFound:
@@ -171,7 +173,7 @@ class Reconciler:
             await self._rename(obj, error.message, now)
             raise Stale(error.message) from error
 
-    async def _get(self, key: Key) -> dict[str, Any]:
+    async def _get(self, key: ObjectKey) -> dict[str, Any]:
         """As it is known; read where nothing is known, or what is known is doubted."""
         known = self._known.get(key) if self._known and key not in self._doubted else None
         if known is None:
@@ -180,7 +182,7 @@ class Reconciler:
                 self._known.take(MODEL_DEPLOYMENTS, known)
         return known
 
-    async def _observe(self, key: Key, obj: dict[str, Any]) -> Observed:
+    async def _observe(self, key: ObjectKey, obj: dict[str, Any]) -> Observed:
         if self._known and key not in self._doubted:
             children = self._known.children(key)
         else:
@@ -194,7 +196,7 @@ class Reconciler:
             metrics_providers=self._capacity.providers(),
         )
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: ObjectKey) -> None:
         if self._names:
             self._names.gone(key)
         if self._capacity.sampler:
@@ -208,7 +210,7 @@ class Reconciler:
         self._leaving.pop(key, None)
         self._doubted.discard(key)
 
-    def _ask(self, key: Key, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
+    def _ask(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Only now: what is asked is written down, and answers that are written down are let go."""
         self._askers.hooks.tell(key, notices(obj, planned.status, planned.events, now))
         room = [
@@ -217,7 +219,7 @@ class Reconciler:
         ]
         return planned.requeue_after_s if all(room) else _at_latest(planned.requeue_after_s, BUSY_PAUSE_S)
 
-    async def _tell_what_was_not(self, key: Key, obj: dict[str, Any], former: Status, now: datetime) -> None:
+    async def _tell_what_was_not(self, key: ObjectKey, obj: dict[str, Any], former: Status, now: datetime) -> None:
         """A decision was written and its writer died, or did not hear that it was written, or failed right after."""
         if self._told.get(key) != former.last_decision and await events.tell_again(
             self._client, obj, former.decisions, now
@@ -232,7 +234,7 @@ class Reconciler:
         text = f"{why}; what Slipway makes in its place gets another name"
         await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 
-    async def _tell(self, key: Key, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
+    async def _tell(self, key: ObjectKey, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
         """What cannot be created is in the status, so that its deadline runs, and is an Event."""
         await apply.write_status(self._client, obj, refused.status)
         event = Event("Warning", "CreateFailed", why)

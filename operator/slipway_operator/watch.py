@@ -9,6 +9,7 @@ from typing import Any
 
 import kopf
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.autoscalers import about
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
@@ -16,8 +17,7 @@ from slipway_operator.kube.known import CHILDREN, Known
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Resource
 from slipway_operator.model import labels
 
-Key = tuple[str, str]
-Add = Callable[[Key], None]
+Add = Callable[[ObjectKey], None]
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
     return ""
 
 
-async def resync(client: Client, known: Known, period_s: float, add_after: Callable[[Key, float], None]) -> None:
+async def resync(client: Client, known: Known, period_s: float, add_after: Callable[[ObjectKey, float], None]) -> None:
     """Look at everything now and then, whatever the watches said: kopf tells no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))

@@ -5,7 +5,9 @@ import logging
 import sys
 import time
 
-from . import environment, machine
+from slipway_process import logs
+
+from . import machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
@@ -16,7 +18,6 @@ from .http.requests.tenant import Tenants
 from .http.service import ModelService
 from .models.checkpoint import Checkpoint, CheckpointError, read
 from .settings import ServerSettings, parse
-from .telemetry import logs
 from .telemetry.metrics import ServerMetrics
 from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
@@ -27,8 +28,8 @@ log = logging.getLogger("slipway")
 
 
 def main() -> None:
-    settings = parse()
-    logs.configure(settings.log_level)
+    settings = parse(sys.argv[1:])
+    logs.configure(settings.log_level, model_version=settings.model_version)
     try:
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_length(settings, checkpoint)))
@@ -98,13 +99,14 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         step_tokens=settings.max_num_batched_tokens,
         step_s=settings.max_step_s,
         kv_tokens=settings.max_kv_tokens,
-        prefix_cache=settings.prefix_caching == "on",
+        prefix_cache=settings.prefix_caching,
         revision=settings.model_version,
         kv_cache_dtype=settings.kv_cache_dtype,
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
         kernels=settings.kernels,
-        allow_slow=settings.allow_slow == "on",
+        allow_slow=settings.allow_slow,
+        log_level=settings.log_level,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(
@@ -126,10 +128,11 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
     tenants = Tenants(
         settings.tenant_keys_file,
         settings.deployment,
-        trust=settings.trust_tenant_header == "on",
+        trust=settings.trust_tenant_header,
         unproved=metrics.unproved_tenant,
     )
-    service = ModelService(model, engine, metrics, health, tracing(environment.variables(), model.name), tenants)
+    spans = tracing(settings.spans_endpoint, model.name, settings.spans_service)
+    service = ModelService(model, engine, metrics, health, spans, tenants)
     await serve(settings, service, engine, engine_task)
 
 

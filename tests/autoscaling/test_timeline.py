@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from e2e.autoscaling import BY_DEMAND, ENGINE, POD
-from e2e.deployment import Deployment
 from e2e.timeline import Moment, Timeline, violations
-from examples.demo.kube import Kube
-from tests.support.api_server import GROUP_PATH, Api
+from testkit.cluster.api import GROUP_PATH, Api
+from testkit.cluster.deployment import Deployment
+from testkit.cluster.kube import Kube
 
 
 def moment(at: float = 0.0, wanted: int = 2, **changes: Any) -> Moment:

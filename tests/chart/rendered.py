@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 from tests.support.tools import helm
 
 CHART = ROOT / "charts" / "slipway"

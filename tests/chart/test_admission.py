@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from testkit.cluster.api import Api
+from testkit.until import until
 from tests.chart.rendered import SCENARIOS, objects, of_kind
-from tests.support.api_server import Api
 
 pytestmark = pytest.mark.integration
 
@@ -224,8 +225,8 @@ def _may(
 
 
 def _wait_for(allowed: Any) -> None:
-    """A new role counts as soon as the API server's own watch has seen it; ask until then, some hundred times."""
-    assert any(allowed() for _ in range(500)), "the role never took effect"
+    """A new role counts as soon as the API server's own watch has seen it."""
+    until(allowed, "the role takes effect")
 
 
 def object_path(item: dict[str, Any]) -> str:

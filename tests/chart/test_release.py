@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from testkit.cluster.api import Api
 from tests.chart.rendered import CHART, SCENARIOS, objects
 from tests.chart.test_admission import object_path
 from tests.crds.objects import model_deployment, path
-from tests.support.api_server import Api
 from tests.support.tools import helm
 
 pytestmark = pytest.mark.integration

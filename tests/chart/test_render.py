@@ -11,6 +11,7 @@ from slipway_operator.manifests.fence import network_policy
 from slipway_operator.manifests.owner import Owner
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
+from tests.support.settings import parsed
 from tests.support.tools import helm
 
 pytestmark = pytest.mark.integration
@@ -181,7 +182,9 @@ def test_policies_stand_by_default_and_around_model_pods_too() -> None:
         assert not [arg for arg in operator if arg.startswith("--fence")]
         assert bool(of_kind(rendered, "NetworkPolicy")) is ("modelPods" in off)
     pods = [item["spec"]["template"]["metadata"]["labels"] for item in of_kind(objects(), "Deployment")]
-    settings = operator_settings.parse(_container(find(objects("ha"), "Deployment", "slipway-operator"))["args"], {})
+    settings = parsed(
+        operator_settings.parse, _container(find(objects("ha"), "Deployment", "slipway-operator"))["args"]
+    ).settings
     assert settings.fence
     peers = network_policy(Owner("chat", "default", "u"), settings.fence)["spec"]["ingress"][0]["from"]
     selected = [[labels for labels in pods if _selects(peer, labels)] for peer in peers[:2]]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from testkit.cluster.tools import tool
 from tests.operator.integration.conftest import client, cluster, operator_flags
-from tests.support.tools import tool
 
 __all__ = ["client", "cluster", "operator_flags"]
 

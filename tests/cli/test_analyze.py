@@ -12,9 +12,9 @@ from slipway_cli.commands.root import cli
 from slipway_cli.errors import CommandError
 from slipway_cli.views import chart, picture
 from slipway_cli.views.evidence import judge_again
+from testkit.cluster.api import GROUP_PATH, Api
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing
 from tests.operator.planning.test_measuring import measuring
-from tests.support.api_server import GROUP_PATH, Api
 
 TEMPLATE = {"kind": "AnalysisTemplate", "metadata": {"name": "quick"}, "spec": QUICK}
 

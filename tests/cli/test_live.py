@@ -12,7 +12,7 @@ import pytest
 from slipway_cli.errors import Unreachable
 from slipway_cli.views import live, status
 from slipway_cli.views.status import View
-from tests.support.api_server import GROUP_PATH, Api
+from testkit.cluster.api import GROUP_PATH, Api
 
 from .conftest import SCRIPTS
 from .objects import idle

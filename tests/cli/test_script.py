@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.api_server import GROUP_PATH, Api
+from testkit.cluster.api import GROUP_PATH, Api
 
 from .conftest import Run
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS, PODS
+from testkit.until import until_async
 from tests.operator.integration.conftest import MANIFEST
-from tests.support.processes import until
 
 from .conftest import SCRIPTS
 
@@ -190,7 +190,7 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_interrupted(canar
             seen.append((await asyncio.wait_for(watching.stdout.readline(), 30)).decode())
             return " Healthy [v2 100%" in seen[-1]
 
-        await until(promoted, "a line that says that v2 serves")
+        await until_async(promoted, "a line that says that v2 serves")
         said = [line.split(" ", 1)[1] for line in (first, *seen)]
         assert all(one != next_ for one, next_ in pairwise(said)), "a line is printed only when something changed"
     finally:

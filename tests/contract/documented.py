@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 TEXT = (ROOT / "docs" / "contracts.md").read_text()
 

@@ -1,13 +1,12 @@
 """The chart starts the processes with flags that they have, on the ports that they use."""
 
-from dataclasses import replace
-
 import pytest
 
-from slipway_gateway.settings import GatewaySettings as GatewaySettings
-from slipway_operator import settings as operator_settings
+from slipway_gateway.settings import GatewaySettings
+from slipway_operator.settings import OperatorSettings, parse
 from tests.chart.rendered import NAMESPACE, find, objects
 from tests.contract.documented import ports
+from tests.support.settings import parsed
 
 pytestmark = pytest.mark.integration
 
@@ -19,10 +18,15 @@ def _container(scenario: str, component: str, **values: object) -> dict:
     return deployment["spec"]["template"]["spec"]["containers"][0]
 
 
+def _operator(arguments: list[str], environment: dict[str, str] | None = None) -> OperatorSettings:
+    command = parsed(parse, arguments, environment)
+    assert command.name == "run"
+    return command.settings
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_operator_parses_its_flags(scenario: str) -> None:
-    settings = operator_settings.parse(_container(scenario, "operator")["args"], {"POD_NAMESPACE": NAMESPACE})
-    assert settings.command == "run"
+    settings = _operator(_container(scenario, "operator")["args"], {"POD_NAMESPACE": NAMESPACE})
     assert settings.own_namespace == NAMESPACE
     assert settings.gateway_service == "slipway-gateway-admin"
     assert settings.endpoint == f"http://slipway-gateway.{NAMESPACE}.svc/v1"
@@ -33,29 +37,28 @@ def test_operator_parses_its_flags(scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_gateway_parses_its_flags(scenario: str) -> None:
-    settings = GatewaySettings.load(_container(scenario, "gateway")["args"], {})
+    settings = parsed(GatewaySettings.parse, _container(scenario, "gateway")["args"])
     assert settings.drain_timeout_s == (1800 if scenario == "ha" else 600)
     assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
 
 
 def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
     keys = "/etc/slipway/keys"
-    default = replace(
-        GatewaySettings.load([], {}),
-        own_namespace=NAMESPACE,
-        state_dir="/var/lib/slipway-gateway",
-        operator_token_file=f"{keys}/operator-token",
-        tenant_keys_file=f"{keys}/tenant.json",
-    )
-    assert GatewaySettings.load(_container("default", "gateway")["args"], {}) == default
+    chosen = {
+        "own_namespace": NAMESPACE,
+        "state_dir": "/var/lib/slipway-gateway",
+        "operator_token_file": f"{keys}/operator-token",
+        "tenant_keys_file": f"{keys}/tenant.json",
+    }
+    default = parsed(GatewaySettings.parse).model_copy(update=chosen)
+    assert parsed(GatewaySettings.parse, _container("default", "gateway")["args"]) == default
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_log_levels_of_the_chart_are_known(level: str) -> None:
     operator = _container("default", "operator", operator={"logLevel": level})["args"]
     gateway = _container("default", "gateway", gateway={"logLevel": level})["args"]
-    assert operator_settings.parse(operator, {}).log_level.lower() == level
-    assert GatewaySettings.load(gateway, {}).log_level.lower() == level
+    assert _operator(operator).log_level == parsed(GatewaySettings.parse, gateway).log_level == level
 
 
 @pytest.mark.parametrize("component", ["operator", "gateway"])
@@ -75,7 +78,7 @@ def test_operator_parses_the_flags_of_its_hooks() -> None:
     hooks = {"signingSecret": {"name": "hook-key"}}
     outbound = {"allowedCIDRs": ["10.96.0.0/12", "fd00::/64"], "allowedHosts": ["*.tools.svc", "prom.monitoring.svc"]}
     values = {"hooks": hooks, "outbound": outbound}
-    settings = operator_settings.parse(_container("default", "operator", operator=values)["args"], {})
+    settings = _operator(_container("default", "operator", operator=values)["args"])
     assert str(settings.hook_signing_key_file) == "/etc/slipway/hooks/signing-key"
     assert [str(network) for network in settings.outbound.networks] == outbound["allowedCIDRs"]
     assert list(settings.outbound.hosts) == outbound["allowedHosts"]
@@ -84,10 +87,8 @@ def test_operator_parses_the_flags_of_its_hooks() -> None:
 @pytest.mark.parametrize("grants", [{}, {"team-a": ["chat", "team-a-*"], "team-b": ["*"]}])
 def test_both_look_for_the_owners_of_names_in_the_object_that_the_chart_makes(grants: dict) -> None:
     values = {"names": {"grants": grants, "retentionSeconds": 60, "namespaceAnnotations": False}}
-    operator = operator_settings.parse(
-        _container("default", "operator", **values)["args"], {"POD_NAMESPACE": NAMESPACE}
-    )
-    gateway = GatewaySettings.load(_container("default", "gateway")["args"], {})
+    operator = _operator(_container("default", "operator", **values)["args"], {"POD_NAMESPACE": NAMESPACE})
+    gateway = parsed(GatewaySettings.parse, _container("default", "gateway")["args"])
     assert operator.names_configmap == gateway.names_configmap == "slipway-model-names"
     assert operator.own_namespace == gateway.own_namespace == NAMESPACE
     assert "data" not in find(objects(), "ConfigMap", "slipway-model-names")

@@ -20,8 +20,9 @@ from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.strategy import parse_strategy
 from slipway_operator.planning.analysis import findings
-from slipway_operator.planning.rollout.guards import STEPPING
+from slipway_operator.planning.rollout.row import STEPPING
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy, model
+from tests.support.settings import parsed
 
 STRATEGIES: list[dict[str, Any]] = [
     {"canary": {"steps": [{"setWeight": 10}, {"pause": {}}, {"setWeight": 50}]}},
@@ -213,10 +214,11 @@ def test_explain_runs_with_the_flags_of_the_operators_pod(before: list[str]) -> 
     sidecar = {"name": "proxy", "command": ["/bin/proxy"]}
     pod = {"metadata": {"name": "operator-1"}, "spec": {"containers": [sidecar, container]}}
     name, (program, *arguments) = cli_lease.explain_command(pod, "team-a", "chat")
-    chosen = operator_settings.parse(arguments, {"POD_NAMESPACE": "slipway-system"})
-    assert (name, program, chosen.command) == ("operator", "slipway-operator", "explain")
-    assert (chosen.target_namespace, chosen.target, chosen.own_namespace) == ("team-a", "chat", "slipway-system")
-    assert (chosen.server_image, chosen.keys_secret) == ("registry/server:1", "slipway-keys")
+    chosen = parsed(operator_settings.parse, arguments, {"POD_NAMESPACE": "slipway-system"})
+    settings = chosen.settings
+    assert (name, program, chosen.name) == ("operator", "slipway-operator", "explain")
+    assert (chosen.namespace, chosen.target, settings.own_namespace) == ("team-a", "chat", "slipway-system")
+    assert (settings.server_image, settings.keys_secret) == ("registry/server:1", "slipway-keys")
 
 
 def test_words_are_the_operators() -> None:

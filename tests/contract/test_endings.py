@@ -12,8 +12,8 @@ from slipway_operator.model.cluster.observed import PodTrouble, Workload
 from slipway_operator.model.deployment.spec import Resources
 from slipway_operator.planning.facts import causes
 from slipway_server.telemetry import termination
+from testkit import ROOT
 from tests.contract.documented import TEXT
-from tests.support.api_server import ROOT
 
 FETCHER = "from slipway_server.fetcher import main; main()"
 SERVER = "from slipway_server.__main__ import main; main()"

@@ -14,7 +14,7 @@ from slipway_operator.model import quantity
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Spec, parse
 from slipway_operator.planning.facts.revision import TEMPLATE_VERSION
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 pytestmark = pytest.mark.finding("S6")
 CORES, GIB = 2, 2**30

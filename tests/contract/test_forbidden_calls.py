@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
-PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
+PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process"))
 SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
 
 # Modules that build objects, or code, out of bytes.

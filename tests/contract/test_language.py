@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import ROOT
+from testkit import ROOT
 
 # They mark prose in which things speak ("is told", "says nobody"): name the actor and the action instead.
 WORDS = (
@@ -29,7 +29,7 @@ PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob(
 # These numbers may only fall.
 ALLOWED = {"docs/crd.md": 36, "docs/rollouts.md": 2, "docs/server.md": 2}
 GLOSSARY_ROWS = 60
-PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "server", "cli")}
+PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process")}
 
 
 def prose(page: str) -> str:

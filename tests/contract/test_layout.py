@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import TORCH_IMPORTED, UNIT
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("operator/slipway_operator", "gateway/slipway_gateway", "server/slipway_server", "cli/slipway_cli")
+PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process"))
 # devcluster runs programs on foreign machines, and testkit serves many; they are held to the same sizes.
 SOURCES = sorted(path for folder in (*PACKAGES, "devcluster", "testkit") for path in (ROOT / folder).rglob("*.py"))
 FUNCTION_LINES = 60
@@ -21,6 +21,7 @@ PARAMETERS = 7
 FOLDER_DEPTH = 5
 FOLDER_FILES = 12
 NARROW = {"slipway_cli", "slipway_operator"}  # packages whose folders are held to it
+DEFINED_TWICE = {"Terms"}
 FLAT = {ROOT / "operator/slipway_operator/kube"}
 # transformers calls it with these.
 FOREIGN_SIGNATURES = {"server/slipway_server/models/foreign.py:attend"}
@@ -60,7 +61,7 @@ def test_there_is_something_to_check() -> None:
 
 def test_folders_on_the_build_path_are_no_packages() -> None:
     """operator/__init__.py would shadow the standard library's operator for every Python started here."""
-    for folder in ("operator", "gateway", "server", "cli"):
+    for folder in ("operator", "gateway", "server", "cli", "process"):
         assert not (ROOT / folder / "__init__.py").exists()
 
 
@@ -121,6 +122,13 @@ def test_class_names_of_the_command_line_are_unique() -> None:
     classes = [(path, node.name) for path, node in definitions() if isinstance(node, ast.ClassDef)]
     names = Counter(name for _, name in classes)
     assert not [name for path, name in classes if "slipway_cli" in path.parts and names[name] > 1]
+
+
+def test_class_names_of_the_operator_are_unique_in_the_product() -> None:
+    product = [(path, node) for path, node in definitions() if path.relative_to(ROOT).parts[1].startswith("slipway_")]
+    classes = [(path, node.name) for path, node in product if isinstance(node, ast.ClassDef)]
+    names = Counter(name for _, name in classes)
+    assert {name for path, name in classes if "slipway_operator" in path.parts and names[name] > 1} <= DEFINED_TWICE
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:

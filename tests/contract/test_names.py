@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 from slipway_gateway.routing.table import OWNERS_KEY, parse_owners
 from slipway_gateway.settings import GatewaySettings
-from slipway_operator import settings
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim
+from slipway_operator.settings import parse
+from tests.support.settings import parsed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,5 +21,5 @@ def test_claims_of_the_operator_are_owners_for_the_gateway() -> None:
 
 def test_both_look_in_the_same_place_by_default() -> None:
     for environment in ({}, {"POD_NAMESPACE": "slipway-system"}):
-        operator, gateway = settings.parse(["run"], environment), GatewaySettings.load([], environment)
+        operator, gateway = parsed(parse, [], environment).settings, parsed(GatewaySettings.parse, [], environment)
         assert (operator.own_namespace, operator.names_configmap) == (gateway.own_namespace, gateway.names_configmap)

@@ -14,10 +14,12 @@ from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Res
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
 from slipway_server.settings import parse
+from testkit import ROOT
+from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports
 from tests.crds.objects import model_deployment, path
 from tests.crds.schema import walk
-from tests.support.api_server import ROOT, Api
+from tests.support.settings import parsed
 
 OWNER = Owner("chat", "default", "6f0e3a52-0000-4000-8000-000000000000")
 
@@ -39,7 +41,7 @@ def _pod(**model: object) -> dict:
 def test_server_parses_the_operators_arguments() -> None:
     container = _pod()["containers"][0]
     assert container["command"] == ["slipway-server"]
-    settings = parse(container["args"], {})
+    settings = parsed(parse, container["args"])
     assert str(settings.model) == "/mnt/models"
     assert (settings.served_model_name, settings.model_version) == ("org/chat", "v2")
     assert (settings.port, settings.probe_port) == (8000, 8001)
@@ -48,15 +50,15 @@ def test_server_parses_the_operators_arguments() -> None:
 
 def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
     inputs = PodInputs(Model("hf://org/m", "chat"), resources=Resources(accelerator=("nvidia.com/gpu", 1)))
-    settings = parse(workload.server_args(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)), {})
-    assert (settings.device, settings.allow_slow) == ("cuda", "off")
+    settings = parsed(parse, workload.server_args(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)))
+    assert (settings.device, settings.allow_slow) == ("cuda", False)
 
 
 @pytest.mark.parametrize("field", ["task", "dtype"])
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")
     for choice in choices:
-        settings = parse(_pod(**{field: choice})["containers"][0]["args"], {})
+        settings = parsed(parse, _pod(**{field: choice})["containers"][0]["args"])
         assert getattr(settings, field) == choice
 
 

@@ -16,9 +16,9 @@ from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
 from slipway_operator.kube import calls, gateways
 from slipway_operator.model.deployment import status as status_room
+from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.api_server import Api
 from tests.support.told import as_told
 
 ASLEEP = Traffic(3, "chat", "s", (Backend("abcdefgh22", 100),), (), 300, asleep=True, wake_seconds=8)

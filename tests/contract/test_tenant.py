@@ -29,6 +29,7 @@ from slipway_server.http.requests.shadow import PRIORITY, SHADOW, priority_of
 from slipway_server.http.responses import resume
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT
+from tests.support.settings import parsed
 
 ALL = request_fields.TENANT_SOURCES
 TRUSTING = server.Tenants(trust=True)
@@ -232,8 +233,8 @@ def test_the_pod_is_told_what_its_server_checks_for() -> None:
     pod = replica_set(Owner("chat", "team", "u"), snapshot, 1)["spec"]["template"]["spec"]
     (container,), (fetcher,) = pod["containers"], pod["initContainers"]
     environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-    settings_ = parse(container["args"], environment)
-    assert (settings_.deployment, settings_.trust_tenant_header) == ("team/chat", "off")
+    settings_ = parsed(parse, container["args"], environment)
+    assert (settings_.deployment, settings_.trust_tenant_header) == ("team/chat", False)
     mount = next(one for one in container["volumeMounts"] if one["name"] == "tenant-key")
     assert f"{mount['mountPath']}/{keys.NAMESPACE_KEYS}" == settings_.tenant_keys_file
     secret = next(one["secret"] for one in pod["volumes"] if one["name"] == "tenant-key")

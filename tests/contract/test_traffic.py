@@ -18,9 +18,9 @@ from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.spec import parse_inputs
+from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.api_server import Api
 from tests.support.told import as_told
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)

@@ -9,13 +9,14 @@ from typing import Any
 
 import aiohttp
 
+from devcluster.ports import reserve_port
 from slipway_operator.kube.resources import CHILDREN, ENDPOINT_SLICES, EVENTS, MODEL_DEPLOYMENTS
+from testkit.world.addresses import own_address
 from tests.crash.calls import Fault, Point, is_write
 from tests.crash.end_state import differences, end_state
 from tests.crash.proxy import Tap
 from tests.crash.scenarios import SCENARIOS, Condition, Status
 from tests.crash.world import Operator, World, at_most
-from tests.support.processes import free_port, own_address
 
 Object = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Seat:
         self._world, self.name = world, name
         self.tap = world.proxy.taps[name] = Tap(self.kill)
         self._arguments = ["run", f"--namespaces={namespace}", f"--own-namespace={namespace}"]
-        self._admin_port = free_port()
+        self._admin_port = reserve_port()
         self._arguments += [f"--admin-port={self._admin_port}", *arguments]
         self._log = world.folder / f"{name}.log"
         self._kubeconfig = world.operator_kubeconfig(name)

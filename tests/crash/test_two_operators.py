@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
+from testkit.until import until_async
 from tests.crash.calls import Point
 from tests.crash.history import Seat, history, play, seated
 from tests.crash.scenarios import SCENARIOS
-from tests.support.processes import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -34,14 +34,14 @@ async def test_of_two_that_start_at_once_one_writes_and_the_other_takes_over_whe
         await chat.sees("the first revision serves", lambda now: now.get("phase") == "Healthy")
         [winner] = [seat for seat in seats if seat.writes()]
         [loser] = [seat for seat in seats if seat is not winner]
-        await until(lambda: holds(winner), "the winner is ready")
-        await until(lambda: waits(loser, winner), "the loser is not, and says why")
+        await until_async(lambda: holds(winner), "the winner is ready")
+        await until_async(lambda: waits(loser, winner), "the loser is not, and says why")
 
         await winner.leave()
         await story
         await chat.ends_like(expected)
         assert loser.writes()
-        await until(lambda: holds(loser), "the other is ready now")
+        await until_async(lambda: holds(loser), "the other is ready now")
         assert loser.exits == []
 
 
@@ -60,15 +60,15 @@ async def sleeps(world, point, expected):
                 first.operator.send(signal.SIGSTOP)
 
         first.tap.on_call = stop
-        await until(lambda: holds(first), "the first holds the lease")
+        await until_async(lambda: holds(first), "the first holds the lease")
         async with seated(second):
             story = asyncio.create_task(SCENARIOS["rollout"](chat))
-            await until(lambda: has_written(second), f"the second took over after {point}")
+            await until_async(lambda: has_written(second), f"the second took over after {point}")
             written = first.writes()
             assert written
             assert first.operator
             first.operator.send(signal.SIGCONT)
-            await until(lambda: waits(first, second), f"after {point} the first waits for the second")
+            await until_async(lambda: waits(first, second), f"after {point} the first waits for the second")
             await story
             await chat.ends_like(expected)
             assert first.writes() == written, point

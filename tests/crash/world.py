@@ -18,12 +18,16 @@ import yaml
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
+from devcluster.ports import reserve_port
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource
+from testkit import ROOT
+from testkit.world.addresses import own_address
+from testkit.world.forked import ForkedProgram
+from testkit.world.pods import has_pod
+from testkit.world.rights import operator_rules
 from tests.crash.proxy import Proxy
-from tests.support.pods import has_pod
-from tests.support.processes import ROOT, Process, free_port, operator_rules, own_address
 
 Object = dict[str, Any]
 
@@ -105,7 +109,7 @@ class World:
         self._kubeconfig, self.folder = kubeconfig, folder
         self.objects: dict[str, Object] = {}  # the ModelDeployment of each namespace, as it was last heard of
         self.changed = asyncio.Condition()
-        self.gateway_port = free_port()
+        self.gateway_port = reserve_port()
         self._home = ""  # the gateway's own namespace; each operator has one of its own
 
     async def __aenter__(self) -> "World":
@@ -127,7 +131,9 @@ class World:
         )
         self.nursery = await self._stack.enter_async_context(Nursery())
         self._token = await self._make_account()
-        gateway = Process("slipway_gateway", self._gateway_arguments(), self._kubeconfig, self.folder / "gateway.log")
+        gateway = ForkedProgram(
+            "slipway_gateway", self._gateway_arguments(), self._kubeconfig, self.folder / "gateway.log"
+        )
         await gateway.start()
         self._stack.push_async_callback(gateway.stop)
         for task in (self._follow(REPLICA_SETS, self._report_ready), self._follow(MODEL_DEPLOYMENTS, self._remember)):
@@ -165,16 +171,16 @@ class World:
 
     async def post(self, path: str, body: Object) -> Object:
         """Create something by path, as an administrator."""
-        return await self.client._call("POST", path, [], body)
+        return await self.client.request("POST", path, [], body)
 
     def _gateway_arguments(self) -> list[str]:
-        ports = [f"--port={free_port()}", f"--admin-port={self.gateway_port}"]
+        ports = [f"--port={reserve_port()}", f"--admin-port={self.gateway_port}"]
         return [f"--kubeconfig={self._kubeconfig}", f"--own-namespace={self._home}", *ports]
 
     async def _follow(self, resource: Resource, heard: Callable[[Object], Awaitable[None]]) -> None:
         """List and watch, for ever."""
         while True:
-            listed = await self.client._call("GET", resource.path())
+            listed = await self.client.request("GET", resource.path())
             for item in listed["items"]:
                 await heard(item)
             version = listed["metadata"]["resourceVersion"]
@@ -194,7 +200,7 @@ class World:
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(item["metadata"]["namespace"], item["metadata"]["name"], "status")
             with contextlib.suppress(ApiError):  # deleted meanwhile
-                await self.client._call("PATCH", path, [], {"status": status}, _MERGE)
+                await self.client.request("PATCH", path, [], {"status": status}, _MERGE)
             await has_pod(self.client, item, own_address())
 
     async def _remember(self, item: Object) -> None:

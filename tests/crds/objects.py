@@ -3,7 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
-from tests.support.api_server import GROUP_PATH, Answer, Api
+from testkit.cluster.api import GROUP_PATH, Answer, Api
 
 Spec = dict[str, Any]
 Change = dict[str, Any]

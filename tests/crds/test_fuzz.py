@@ -14,7 +14,7 @@ from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import spec, status
 from slipway_operator.planning.plan import plan
-from tests.support.api_server import GROUP_PATH, Answer, Api
+from testkit.cluster.api import GROUP_PATH, Answer, Api
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
 

@@ -10,9 +10,9 @@ from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
+from testkit import ROOT
 from tests.crds.cases import CEL_CASES, SCHEMA_CASES
 from tests.crds.objects import model_deployment
-from tests.support.api_server import ROOT
 
 KINDS = {"ModelDeployment": ModelDeployment, "AnalysisTemplate": AnalysisTemplate}
 # A revision may have been recorded by a release with more of them.

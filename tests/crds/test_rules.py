@@ -2,9 +2,9 @@
 
 import pytest
 
+from testkit.cluster.api import Api
 from tests.crds.cases import CEL_CASES, SCHEMA_CASES, Case
 from tests.crds.objects import dry_run, model_deployment, path
-from tests.support.api_server import Api
 
 pytestmark = pytest.mark.integration
 

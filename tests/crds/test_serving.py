@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Measurement, MetricRun, Phase
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
 from slipway_operator.model.analysis.measure import MOST_KEPT
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.model.deployment.status import render
+from testkit import ROOT
+from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
-from tests.support.api_server import ROOT, Api
 from tests.support.model_cluster import healthy, model
 from tests.support.tools import kubectl
 
@@ -128,8 +129,8 @@ def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) 
 
 def test_what_measurements_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
-    one = Measurement(now, Phase.FAILED, "0.2", "successCondition result > 1 does not hold for 0.2")
-    metric = MetricRun("rate", Phase.FAILED, 1, 2, 3, 4, 5, 6, (one,) * MOST_KEPT, "2 failed")
+    one = Measurement(now, AnalysisPhase.FAILED, "0.2", "successCondition result > 1 does not hold for 0.2")
+    metric = MetricRun("rate", AnalysisPhase.FAILED, 1, 2, 3, 4, 5, 6, (one,) * MOST_KEPT, "2 failed")
     run = AnalysisRun("abcdefgh22/1/1", "mine", "0123456789", now, now, measured=(metric,))
     status = render(
         Status(rollout=Rollout(State.ANALYZING, "abcdefgh22", 1, now, now, now, analysis=run, background=run))

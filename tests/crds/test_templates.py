@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from slipway_operator.model.analysis.template import LLM_DEFAULT, SHADOW_DRIFT, parse
+from testkit import ROOT
+from testkit.cluster.api import Answer, Api
 from tests.crds.objects import path
 from tests.crds.schema import TEMPLATE_FILE, sentences, template_schema, version, walk
-from tests.support.api_server import ROOT, Answer, Api
 
 METRIC = {"name": "errors", "event": "FirstAttemptError", "share": 0.5}
 QUERY = {"prometheus": {"address": "http://prometheus.monitoring.svc:9090", "query": "up"}}

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.demo.kube import Images, KubeError, _pod_line, image_values, merge, run
 from examples.demo.story import MANIFESTS
+from testkit.cluster.api import KubeError
+from testkit.cluster.diagnosis import pod_line
+from testkit.cluster.release import Images, image_values, merge
+from testkit.cluster.tools import run
 
 
 @pytest.mark.parametrize(
@@ -31,9 +34,9 @@ def test_merge_joins_mappings_and_prefers_the_second() -> None:
 def test_a_pod_says_why_it_does_not_run() -> None:
     waiting = {"name": "server", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}
     waiting["lastState"] = {"terminated": {"message": "shard 2 is missing"}}
-    line = _pod_line({"metadata": {"name": "chat-x"}, "status": {"phase": "Running", "containerStatuses": [waiting]}})
+    line = pod_line({"metadata": {"name": "chat-x"}, "status": {"phase": "Running", "containerStatuses": [waiting]}})
     assert line == "chat-x Running: server waiting, 2 restarts CrashLoopBackOff shard 2 is missing"
-    assert _pod_line({"metadata": {"name": "chat-y"}, "status": {"phase": "Pending"}}) == "chat-y Pending: not started"
+    assert pod_line({"metadata": {"name": "chat-y"}, "status": {"phase": "Pending"}}) == "chat-y Pending: not started"
 
 
 def test_a_tool_that_fails_speaks_for_itself() -> None:

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from examples.demo.load import Failure, Report
 from examples.demo.report import as_json, bars, by_version, summary
 from examples.demo.story import Outcome
+from testkit.load.closed import Failure, Report
 from testkit.report import write
 
 

@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from devcluster.controlplane import ControlPlane, assets
 from devcluster.places import places
+from testkit.until import until
 
 pytestmark = pytest.mark.integration
 
@@ -70,10 +70,7 @@ def test_it_dies_with_its_parent(control_plane: ControlPlane) -> None:
     parent.wait()
     parent.stdin.close()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while answers(url):
-        assert time.monotonic() < deadline, "the API server outlived its parent"
-        time.sleep(0.1)
+    until(lambda: not answers(url), "the API server ends with its parent")
     subprocess.run(["rm", "-rf", folder], check=True)
 
 

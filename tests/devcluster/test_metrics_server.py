@@ -12,7 +12,7 @@ from devcluster import pins
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import required_version
 from devcluster.node import metrics_server
-from tests.support.tools import tool
+from testkit.cluster.tools import tool
 
 # The parts of its Deployment that ours changes; the rest of its manifests is applied as it comes.
 UPSTREAM = """

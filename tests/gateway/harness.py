@@ -9,8 +9,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from devcluster.ports import reserve_port
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.forwarding.proxy import Proxy
+from slipway_gateway.limits.budget import MemoryBudget
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, WeightedBackend, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.serving.api import PublicApi
@@ -67,6 +69,7 @@ class Gateway:
 
     edge: PublicApi
     balancer: LoadBalancer
+    budget: MemoryBudget
     metrics: GatewayMetrics
     runner: web.AppRunner
     url: str
@@ -123,14 +126,15 @@ async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
     metrics = GatewayMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
-        edge = PublicApi(settings, balancer, Proxy(settings, balancer, metrics, session), metrics)
+        proxy = Proxy(settings, balancer, metrics, session)
+        edge = PublicApi(settings, balancer, proxy, metrics)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
         admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
         url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
         try:
-            yield Gateway(edge, balancer, metrics, runner, url, admin_url, client, session)
+            yield Gateway(edge, balancer, proxy.budget, metrics, runner, url, admin_url, client, session)
         finally:
             await client.close()
             await edge.stop_mirroring()
@@ -172,6 +176,28 @@ async def raw_upstream(*writes: bytes, abort: bool = True) -> AsyncIterator[str]
         await server.wait_closed()
 
 
+async def until_quiet(reader: asyncio.StreamReader, turns: int = 25) -> bytes:
+    """All that comes until the connection is closed, or nothing came for some turns of the event loop.
+
+    Turns and no seconds: client, gateway and upstream share this loop, and on a busy machine it may stand still for
+    longer than any pause.
+    """
+    came, quiet = b"", 0
+    while quiet < turns:
+        try:
+            async with asyncio.timeout(0.02):
+                piece = await reader.read(65536)
+        except TimeoutError:
+            quiet += 1
+            continue
+        except ConnectionError:
+            break
+        if not piece:
+            break
+        came, quiet = came + piece, 0
+    return came
+
+
 async def drop(writer: asyncio.StreamWriter) -> None:
     """Closes a raw connection the rude way, and waits until it is closed."""
     writer.transport.abort()
@@ -179,13 +205,9 @@ async def drop(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def refused_url() -> str:
-    """An address where nobody listens."""
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return f"http://127.0.0.1:{port}"
+def refused_url() -> str:
+    """An address where nobody listens, and nobody will."""
+    return f"http://127.0.0.1:{reserve_port()}"
 
 
 async def echo(request: web.Request) -> web.StreamResponse:

@@ -31,6 +31,17 @@ async def raw(gate: Gateway, *parts: bytes) -> bytes:
         await drop(writer)
 
 
+async def test_a_request_before_the_first_table_waits_for_it() -> None:
+    """Seen: a gateway was killed, and its successor got a request before it had listed the routes."""
+    async with upstream(echo) as server, gateway(hold_timeout_s=30.0) as gate:
+        waiting = asyncio.create_task(gate.post({"model": "chat"}))
+        await until_async(lambda: gate.edge.running == 1)
+        gate.route(("rev", 100, [server.url]))
+        async with await waiting as answer:
+            assert answer.status == 200
+        assert gate.outcomes() == {"ok": 1}
+
+
 async def test_refusals_have_openai_shape() -> None:
     async with upstream(echo) as server, gateway(max_body_bytes=1000) as gate:
         assert await refusal(gate, {"model": "chat"}) == (503, "not_ready")
@@ -73,7 +84,7 @@ async def test_huge_chunked_body_is_cut_off() -> None:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         said = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
         assert said.startswith(b"HTTP/1.1 413") and b"Connection: close" in said
-        assert gate.outcomes() == {"client_error": 1} and gate.edge._proxy.budget.used_bytes == 0
+        assert gate.outcomes() == {"client_error": 1} and gate.budget.used_bytes == 0
 
 
 async def test_buffered_bytes_are_bounded_together() -> None:

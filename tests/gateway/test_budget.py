@@ -18,7 +18,8 @@ from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
 from slipway_gateway.routing.table import Route, WeightedBackend
 from testkit.until import until_async
 
-from .harness import Gateway, drop, echo, gateway, upstream
+from .harness import Gateway, Handler, drop, echo, gateway, upstream
+from .test_proxy import STREAM
 
 pytestmark = [pytest.mark.attack_class(15), pytest.mark.finding(24)]
 
@@ -112,7 +113,7 @@ async def test_every_byte_is_given_back() -> None:
 
     async with upstream(big) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.budget
         body = b'{"model":"chat","x":"%s"}' % (b"y" * 900_000)
         for _ in range(3):
             async with await gate.post(body) as answer:
@@ -123,9 +124,37 @@ async def test_every_byte_is_given_back() -> None:
         await until_async(lambda: budget.used_bytes == 0)
 
 
-async def test_whole_answers_are_counted_and_passed_on_all_the_same() -> None:
-    """Safety 24: 1 MiB each, times all in flight. Without room they are passed on as they come."""
+def halting(*parts: bytes, go_on: asyncio.Event, **headers: str) -> Handler:
+    """Sends one part, and the others once it may go on."""
 
+    async def send(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        answer = web.StreamResponse(headers=headers)
+        await answer.prepare(request)
+        for part in parts:
+            await answer.write(part)
+            await go_on.wait()
+        return answer
+
+    return send
+
+
+async def test_whole_answers_are_counted_while_they_come() -> None:
+    """Safety 24: 1 MiB each, times all in flight, was outside every budget."""
+    half, go_on = b"x" * (1 << 18), asyncio.Event()
+    headers = {"Content-Type": "application/json", "Content-Length": str(2 * len(half))}
+    async with upstream(halting(half, half, go_on=go_on, **headers)) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        budget = gate.edge._proxy.budget
+        asking = asyncio.create_task(gate.post())
+        await until_async(lambda: budget.used_bytes >= len(half))
+        go_on.set()
+        async with await asking as answer:
+            assert len(await answer.read()) == 2 * len(half)
+        await until_async(lambda: budget.used_bytes == 0)
+
+
+async def test_whole_answers_are_passed_on_as_they_come_where_there_is_no_room() -> None:
     async def big(request: web.Request) -> web.StreamResponse:
         await request.read()
         return web.Response(body=b"x" * (1 << 20), content_type="application/json")
@@ -135,6 +164,21 @@ async def test_whole_answers_are_counted_and_passed_on_all_the_same() -> None:
         async with await gate.post() as answer:
             assert answer.status == 200 and len(await answer.read()) == 1 << 20
         assert gate.outcomes() == {"ok": 1}
+
+
+async def test_what_is_kept_of_a_stream_is_counted() -> None:
+    """Safety 24: the tokens of each stream, up to 128 KiB, were outside every budget."""
+    tokens, go_on = b",".join([b"7"] * 20_000), asyncio.Event()
+    events = (b": 1.00000001 %s\ndata: {}\n\n" % tokens, b"data: [DONE]\n\n")
+    headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
+    async with upstream(halting(*events, go_on=go_on, **headers)) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        budget = gate.edge._proxy.budget
+        answer = await gate.post(b'{"model":"chat","stream":true}')
+        await until_async(lambda: budget.used_bytes >= len(tokens))
+        go_on.set()
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+        await until_async(lambda: budget.used_bytes == 0)
 
 
 async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0.1") -> asyncio.StreamWriter:
@@ -149,7 +193,7 @@ async def test_stalled_bodies_lock_no_client_out() -> None:
     """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
     async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.budget
         writers = [await stalled_body(gate, 1 << 20, 120 << 10, f"127.0.0.{n}") for n in range(2, 18)]
         await until_async(lambda: budget.used_bytes > 1_700_000)
         body = b'{"model":"chat","x":"%s"}' % (b"y" * (600 << 10))
@@ -169,7 +213,7 @@ async def test_only_what_arrived_is_counted() -> None:
         gate.route(("rev", 100, []))
         writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
         await until_async(lambda: gate.edge.running == 50)
-        assert gate.edge._proxy.budget.used_bytes < 50 * 100
+        assert gate.budget.used_bytes < 50 * 100
         for writer in writers:
             await drop(writer)
 
@@ -195,7 +239,7 @@ async def test_a_slow_body_that_keeps_its_rate_is_taken(monkeypatch: pytest.Monk
         yield b'{"model":"chat","x":"'
         for _ in range(20):
             await asyncio.sleep(0.04)
-            yield b"y" * 500
+            yield b"y" * 5000
         yield b'"}'
 
     async with upstream(echo) as server, gateway(min_body_rate_bytes=3000) as gate:

@@ -4,13 +4,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import signal
-import socket
-import subprocess
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -21,11 +16,13 @@ from devcluster.errors import DevclusterError
 from slipway_gateway.routing.cluster import ClusterSource
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from testkit.cluster.api import Api
 from testkit.until import until_async
-from tests.support.api_server import Api
-from tests.support.pods import pod, ready_status
+from testkit.world.addresses import own_address
+from testkit.world.pods import pod, ready_status
+from tests.support.failing_control_plane import FailingControlPlane, Forwarder, kubeconfig_through
 
-from .harness import drop, echo, upstream
+from .harness import echo, upstream
 from .test_process import gateway as gateway_process
 
 pytestmark = pytest.mark.integration
@@ -36,36 +33,13 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CRD = yaml.safe_load((ROOT / "crds" / "modeldeployments.yaml").read_text())
 
 
-class World:
+class World(FailingControlPlane):
     """A control plane of this module's own: its API server is killed here."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self.plane = plane
+        super().__init__(plane)
         self.api = Api(plane.kubeconfig)
         self._namespaces = 0
-
-    def kill_api_server(self) -> subprocess.Popen[bytes]:
-        process = self.plane._processes.pop()
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
-        return process
-
-    def start_api_server(self, killed: subprocess.Popen[bytes]) -> None:
-        self.plane._start("kube-apiserver", killed.args)  # type: ignore[arg-type]
-        assert self.plane._becomes_ready(), self.plane.logs()[-2000:]
-
-    def compact(self) -> None:
-        """Forgets the history of etcd: any version from before is too old for a watch from now on."""
-        etcd = next(str(arg) for arg in self.plane._processes[0].args if "listen-client-urls" in str(arg))  # type: ignore[union-attr]
-        url = etcd.partition("=")[2]
-
-        def call(path: str, body: dict[str, Any]) -> dict[str, Any]:
-            request = urllib.request.Request(url + path, json.dumps(body).encode())
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return dict(json.load(answer))
-
-        revision = call("/v3/kv/range", {"key": "Lw=="})["header"]["revision"]
-        call("/v3/kv/compaction", {"revision": revision, "physical": True})
 
     async def install_crd(self) -> None:
         assert self.api.apply(f"{CRDS}/{CRD['metadata']['name']}", CRD).ok
@@ -124,13 +98,6 @@ class World:
 
 def _path(namespace: str) -> str:
     return f"{GROUP}/namespaces/{namespace}/modeldeployments"
-
-
-def own_address() -> str:
-    """An address of this machine that a client elsewhere could use too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +209,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
             async with client.post(process.url("api") + "/v1/completions", json=body) as answer:
                 return answer.status, answer.headers.get("X-Slipway-Revision", "")
 
-        async def eventually(wanted: tuple[int, str]) -> None:
-            async with asyncio.timeout(30):
-                while await ask() != wanted:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-
-        await eventually((200, "r1"))
+        await until_async(ask, "r1 answers", holds=lambda answer: answer == (200, "r1"))
         killed = world.kill_api_server()
         await until_async(lambda: process.said("the last good table stays in use"))
         for _ in range(20):
@@ -256,7 +218,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
         world.start_api_server(killed)
         world.set_endpoints(namespace, "r2", True, port=server.port)
         world.set_traffic(namespace, 2, {"r2": 100, "r1": 0})
-        await eventually((200, "r2"))
+        await until_async(ask, "r2 answers", holds=lambda answer: answer == (200, "r2"))
         assert len(process.said("the last good table stays in use")) <= 10  # once per trouble, not once per try
 
 
@@ -267,7 +229,10 @@ async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCapt
         world.deploy(namespace, name)
         world.set_traffic(namespace, 1, {"r1": 100}, name)
     forwarder = Forwarder(world.plane.url)
-    async with forwarder.running() as url, watching(rewritten(world.plane.kubeconfig, url), namespace) as watched:
+    async with (
+        forwarder.running() as url,
+        watching(kubeconfig_through(url, world.plane.kubeconfig), namespace) as watched,
+    ):
         await until_async(lambda: len(watched.routes()) == 2)
         await forwarder.cut()
         # While nobody watches: a deletion, a change, history forgotten, and an API server that starts afresh.
@@ -297,63 +262,3 @@ async def test_waits_for_the_crd(world: World, caplog: pytest.LogCaptureFixture)
 async def test_missing_rights_are_named(world: World) -> None:
     async with watching(world.plane.user_kubeconfig("nobody")) as watched:
         await until_async(lambda: "check the RBAC rules" in watched.source.waiting_for)
-
-
-def rewritten(kubeconfig: Path, url: str) -> Path:
-    content = yaml.safe_load(kubeconfig.read_text())
-    content["clusters"][0]["cluster"]["server"] = url
-    path = kubeconfig.with_name("forwarded.kubeconfig")
-    path.write_text(json.dumps(content))
-    return path
-
-
-class Forwarder:
-    """A TCP relay in front of the API server that can be cut: TLS passes through untouched."""
-
-    def __init__(self, url: str) -> None:
-        self._target = int(url.rsplit(":", 1)[1])
-        self._server: asyncio.Server | None = None
-        self._port = 0
-        self._open: set[asyncio.StreamWriter] = set()
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[str]:
-        await self.start()
-        try:
-            yield f"https://127.0.0.1:{self._port}"
-        finally:
-            await self.cut()
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def cut(self) -> None:
-        if self._server:
-            self._server.close()
-            for writer in list(self._open):
-                writer.transport.abort()
-            await until_async(lambda: not self._open)
-            self._server = None
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
-        self._open.add(writer)
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            writers.append(back)
-            self._open.add(back)
-            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
-        except ConnectionError:
-            pass  # nobody listens there now: the client sees its connection end
-        finally:
-            for one in writers:
-                await drop(one)
-                self._open.discard(one)
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()

@@ -38,7 +38,7 @@ async def connect(gate: Gateway, host: str = "127.0.0.1") -> Pair:
 async def said(pair: Pair, sent: bytes = ASK) -> bytes:
     reader, writer = pair
     writer.write(sent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await reader.readuntil(b"\r\n\r\n")
 
 
@@ -86,7 +86,6 @@ async def test_one_address_cannot_take_them_all() -> None:
 
 
 async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.serving.listener._IDLE_S", 0.2)
     monkeypatch.setattr("slipway_gateway.serving.listener._SWEPT_S", 0.0)
     async with upstream(echo) as server, gateway(max_connections=6, max_connections_per_address=2) as gate:
         gate.route(("rev", 100, [server.url]))
@@ -94,33 +93,38 @@ async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.Monk
             await connect(gate, f"127.0.0.{10 + n}")
         answer = await said(await connect(gate, "127.0.0.9"), b"")
         assert answer.startswith(b"HTTP/1.1 503") and b"Retry-After: 1" in answer
-        await asyncio.sleep(0.3)
-        # It may be turned away once more: those that give way leave a moment later.
-        await connect(gate, "127.0.0.9")
-        await asyncio.sleep(0.05)
-        assert (await said(await connect(gate, "127.0.0.9"))).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr("slipway_gateway.serving.listener._IDLE_S", 0.0)
+
+        async def answered() -> bytes:
+            """One that is turned away once more hears it before it asks: those that give way leave a moment later."""
+            try:
+                return await said(await connect(gate, "127.0.0.9"))
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return b""
+
+        await until_async(answered, "room for one", holds=lambda answer: answer.startswith(b"HTTP/1.1 200"))
 
 
 async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
-    async with gateway(header_timeout_s=0.2) as gate:
+    async with gateway(header_timeout_s=1.0) as gate:
         gate.route(("rev", 100, []))
         reader, writer = await connect(gate)
         for part in (ASK + ASK[:10], b"\r\nX-A: b", b"\r\nX-B: c"):
             writer.write(part)
             await asyncio.sleep(0.05)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             assert (await reader.read()).count(b"HTTP/1.1 200") == 1
         await drop(writer)
 
 
 async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None:
-    async with upstream(echo) as server, gateway(header_timeout_s=0.3) as gate:
+    async with upstream(echo) as server, gateway(header_timeout_s=1.5) as gate:
         gate.route(("rev", 100, [server.url]))
         pair = await connect(gate)
         pair[1].write(ASK[:12])
         await asyncio.sleep(0.1)
         assert (await said(pair, ASK[12:])).startswith(b"HTTP/1.1 200")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)
         body = b'{"model":"chat"}'
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
         await pair[0].read(4096)

@@ -8,7 +8,7 @@ from aiohttp import http_parser, web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .harness import drop, gateway, upstream
+from .harness import drop, gateway, until_quiet, upstream
 
 pytestmark = pytest.mark.attack_class(16)
 
@@ -38,14 +38,8 @@ async def exchange(sent: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
     async with upstream(keep) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
-        said = b""
         writer.write(sent)
-        try:
-            async with asyncio.timeout(0.3):
-                while piece := await reader.read(65536):
-                    said += piece
-        except (TimeoutError, ConnectionError):
-            pass
+        said = await until_quiet(reader)
         await drop(writer)
         # Whatever came: the next client's request is its own.
         async with await gate.post(b'{"model":"chat","next":1}') as answer:

@@ -336,7 +336,7 @@ async def test_a_canary_that_fails_hard_is_cut_off_by_the_process(tmp_path: Path
     """Nobody answers at the canary; clients see nothing of it, and soon no request is tried there."""
     async with upstream(echo) as stable, aiohttp.ClientSession() as client:
         split = [
-            {"revision": "c", "weight": 50, "endpoints": [await refused_url()]},
+            {"revision": "c", "weight": 50, "endpoints": [refused_url()]},
             {"revision": "s", "weight": 50, "endpoints": [stable.url]},
         ]
         path = tmp_path / "r.yaml"

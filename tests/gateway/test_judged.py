@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from slipway_gateway.judging.samples import BOUNDS
+from slipway_gateway.routing.router import assign_revision
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
 from testkit.until import until_async
 
@@ -194,7 +196,7 @@ async def test_busy_response_ends_the_attempt_and_the_retry_is_no_sample() -> No
 
 async def test_connection_refused() -> None:
     async with gateway() as gate:
-        gate.route(("rev", 100, [await refused_url()]))
+        gate.route(("rev", 100, [refused_url()]))
         assert await ask(gate) == 502
         assert judged(gate) == (1, {"errors": 1})
 
@@ -277,6 +279,81 @@ async def test_an_answer_that_was_to_be_json(text: str, kinds: dict[str, int], s
         assert judged(gate) == (1, kinds)
         assert await ask(gate, {"model": "chat", "stream": stream}) == 200
         assert judged(gate) == (2, kinds), "nobody asked for JSON"
+
+
+# -- what clients cause themselves (safety 18)
+
+
+@pytest.mark.finding(18, "S12")
+async def test_a_response_that_ends_at_the_clients_own_limit_is_no_failure() -> None:
+    """Safety 18: `max_tokens: 1` counted as truncated."""
+    async with served(whole({"choices": [{"text": "a", "finish_reason": "length"}]})) as (gate, _):
+        assert await ask(gate, {"model": "chat", "prompt": "x", "max_tokens": 1}) == 200
+        assert judged(gate) == (1, {})
+        assert await ask(gate, {"model": "chat", "prompt": "x"}) == 200
+        assert judged(gate) == (2, {"truncated": 1})
+
+
+@pytest.mark.finding(18)
+@pytest.mark.parametrize(("code", "failures"), [("deadline_exceeded", {}), ("internal_error", {"errors": 1})])
+async def test_a_deadline_of_the_clients_own_is_no_failure(code: str, failures: dict[str, int]) -> None:
+    """Safety 18: a `timeout` that no version can keep counted as an error."""
+    error = {"error": {"message": "m", "type": "server_error", "code": code}}
+    async with served(whole(error, 504)) as (gate, _):
+        assert await ask(gate, {"model": "chat", "prompt": "x", "timeout": 0.001}) == 504
+        assert judged(gate) == (1, failures)
+        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["failures"] == len(failures)
+
+
+SPLIT = (("canary", 25), ("stable", 75))
+
+
+@contextlib.asynccontextmanager
+async def split_gateway(canary: Handler) -> AsyncIterator[tuple[Gateway, list[str], list[str]]]:
+    """A gateway in front of two revisions, and session ids of which the salt sends each to the one or the other."""
+    async with upstream(canary) as tested, upstream(echo) as stable, gateway() as gate:
+        urls = {"canary": [tested.url], "stable": [stable.url]}
+        gate.route(*((revision, weight, urls[revision]) for revision, weight in SPLIT))
+        route = gate.balancer.published.find("chat")
+        assert route
+        found: dict[str, list[str]] = {"canary": [], "stable": []}
+        for number in range(1000):
+            found[assign_revision(route, f"session:{number}")].append(str(number))
+        yield gate, found["canary"], found["stable"]
+
+
+async def send(gate: Gateway, client: str, session: str) -> int:
+    return await ask(gate, headers={"Authorization": f"Bearer {client}", "X-Session-Id": session})
+
+
+@pytest.mark.finding(18)
+async def test_one_client_cuts_no_revision_off_whatever_sessions_it_invents() -> None:
+    """Safety 18: ten bad requests in a row over 5 s cut the canary off."""
+    async with split_gateway(answering(500)) as (gate, of_canary, of_stable):
+        now_s = time.monotonic()
+        gate.balancer.failsafe._clock = lambda: now_s
+        assert await send(gate, "victim", of_stable[0]) == 200
+        for session in of_canary[:30]:
+            now_s += 1
+            assert await send(gate, "hostile", session) == 500
+        assert not gate.balancer.report()["default/chat"]["failsafe"]["cut_off"]
+        for session in of_canary[30:40]:
+            now_s += 1
+            await send(gate, "victim", session)
+        assert gate.balancer.report()["default/chat"]["failsafe"]["cut_off"] == "canary", "two clients see the same"
+
+
+@pytest.mark.finding(18)
+async def test_one_client_adds_few_sessions_of_its_choice_and_takes_no_room_of_others() -> None:
+    """Safety 18: session keys are the client's own, and X-Slipway-Revision shows the side of each."""
+    async with split_gateway(echo) as (gate, of_canary, _):
+        for session in of_canary[:150]:
+            assert await send(gate, "hostile", session) == 200
+        counted = counts(gate, "canary")
+        assert counted["requests"] == 150 and counted["units"] == counted["assigned"] <= 50
+        for session in of_canary[150:154]:
+            assert await send(gate, "victim", session) == 200
+        assert counts(gate, "canary")["units"] == counted["units"] + 4
 
 
 # -- what is not counted

@@ -64,7 +64,7 @@ async def test_the_cluster_comes_first_where_it_answers_in_time(tmp_path: Path) 
     published: list[RouteTable] = []
     last = kept(tmp_path, published)
     running = asyncio.create_task(last.run(grace_s=0.3))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     assert not published
     last.publish(build([], []))
     await asyncio.sleep(0.4)
@@ -91,8 +91,9 @@ async def test_damaged_file_is_not_used_and_logged(
     assert isinstance(decode(written), Problem)
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published).run(grace_s=0.01))
+    await until_async(lambda: "is not used" in caplog.text)
     await asyncio.sleep(0.1)
-    assert not published and "is not used" in caplog.text
+    assert not published
     running.cancel()
 
 
@@ -108,7 +109,7 @@ async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
 
 async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipway_gateway.routing.last_table._RENEW_S", 0.05)
-    (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 9.8))
+    (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 8))
     published: list[RouteTable] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
     await until_async(lambda: len(published) == 2)

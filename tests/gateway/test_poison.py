@@ -116,7 +116,7 @@ async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:
 
 async def test_connections_that_are_refused_are_no_crashes() -> None:
     async with gateway() as gate:
-        gate.route(("rev", 100, [await refused_url(), await refused_url()]))
+        gate.route(("rev", 100, [refused_url(), refused_url()]))
         assert await code(gate, POISON) == (502, "upstream_unreachable")
         assert total(gate, "slipway_gateway_engine_crashes_total") == 0
 
@@ -161,6 +161,33 @@ def test_the_same_bytes_sent_twice_at_a_time_are_blamed_once_for_one_death() -> 
     assert [suspects.blame(one, "http://a", WEIGHT, sent_s=0.0, on_trial=False) for one in twins] == [WEIGHT, WEIGHT]
     again = suspects.blame(twins[0], "http://a", WEIGHT, sent_s=0.1, on_trial=False)
     assert again == 2 * WEIGHT, "it was sent again, and the next engine died"
+
+
+def test_each_completed_response_takes_a_third_of_a_crash_from_the_count() -> None:
+    suspects = Suspects(lambda: 0.0)
+    popular = Suspect("k", "/", b"popular")
+    suspects.completed(popular)
+    assert suspects.blame(popular, "http://a", WEIGHT, sent_s=0.0, on_trial=False) == WEIGHT
+    suspects.completed(Suspect("k", "/", b"another"))
+    counts = []
+    for _ in range(WEIGHT + 1):
+        suspects.completed(popular)
+        counts.append(suspects.blamed(popular))
+    assert counts == [*range(WEIGHT - 1, -1, -1), 0]
+    assert not suspects._crashes and not any(suspects._keys.values())
+
+
+async def test_bytes_that_many_requests_send_outlive_pods_that_are_killed() -> None:
+    """Seen: ten rollouts under load with kills; the load had six prompts, and all of them were refused for minutes."""
+    popular = b'{"model":"chat"}'
+    async with upstream(crashing(popular)) as dead, upstream(echo) as good, gateway() as gate:
+        for _ in range(4):
+            gate.route(("rev", 100, [dead.url]), ("good", 0, [good.url]))
+            assert (await code(gate, popular))[0] == 200
+            gate.route(("rev", 100, [good.url]))
+            for _ in range(WEIGHT):
+                assert (await code(gate, popular))[0] == 200
+        assert len(dead.bodies) == 4 and gate.outcomes() == {"ok": 4 * (WEIGHT + 1)}
 
 
 async def test_suspects_are_tried_one_at_a_time() -> None:

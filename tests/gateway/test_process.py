@@ -108,6 +108,31 @@ async def completion(request: web.Request) -> web.StreamResponse:
     return out
 
 
+async def test_the_log_names_request_and_revision_and_no_path_forges_a_line(tmp_path: Path) -> None:
+    async def broken(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=500)
+
+    forged = '/x%0D{"ts":"now","level":"error","msg":"forged"}%C2%85%E2%80%A8'
+    async with (
+        upstream(broken) as server,
+        gateway("--routes", str(routes(tmp_path / "r.yaml", server.url)), "--log-level=debug") as process,
+        aiohttp.ClientSession() as client,
+    ):
+        await client.post(f"{process.url('api')}{forged}", headers={"X-Request-Id": "forger"})
+        asked = {"model": "chat", "messages": []}
+        answer = await client.post(
+            process.url("api") + "/v1/chat/completions", json=asked, headers={"X-Request-Id": "one"}
+        )
+        assert answer.status == 500
+        await until_async(lambda: process.said("POST /v1/chat"))
+        (line,) = process.said("POST /v1/chat")
+        assert (line["request_id"], line["revision"], line["code"], line["level"]) == ("one", "v1", 500, "warning")
+        (line,) = process.said("POST /x\r")
+        assert (line["request_id"], line["level"]) == ("forger", "debug")
+    assert all(list(line)[:4] == ["ts", "level", "logger", "msg"] for line in process.log)
+    assert not [line for line in process.log if line["msg"] == "forged"]
+
+
 async def test_openai_client(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     async with (
@@ -193,14 +218,18 @@ async def test_drain_timeout_cuts(tmp_path: Path) -> None:
         await until_async(lambda: server.cancelled == 2)
 
 
+DRAIN_DELAY_S = 60
+
+
 async def test_second_signal_exits_now(tmp_path: Path) -> None:
-    async with gateway("--routes", str(routes(tmp_path / "r.yaml", "http://127.0.0.1:1"))) as process:
+    path = routes(tmp_path / "r.yaml", "http://127.0.0.1:1")
+    async with gateway("--routes", str(path), "--drain-delay", str(DRAIN_DELAY_S)) as process:
         process.process.send_signal(signal.SIGTERM)
         await until_async(lambda: process.said("draining"))
         started = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert await process.ended() == 1
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < DRAIN_DELAY_S
 
 
 async def test_missing_routes_file_is_waited_for(tmp_path: Path) -> None:

@@ -446,7 +446,7 @@ async def unread_request(gate: Gateway) -> tuple[asyncio.StreamReader, asyncio.S
 
 async def test_refused_connection_goes_to_the_next_endpoint() -> None:
     async with upstream(echo) as server, gateway() as gate:
-        dead = await refused_url()
+        dead = refused_url()
         gate.route(("rev", 100, [dead, server.url]))
         for _ in range(20):
             async with await gate.post() as answer:
@@ -481,7 +481,7 @@ async def test_other_statuses_are_passed_on(status: int) -> None:
 async def test_busy_everywhere_is_passed_on_at_once() -> None:
     async with upstream(answering(429, **{"Retry-After": "7"})) as busy, gateway(hold_timeout_s=30) as gate:
         gate.route(("rev", 100, [busy.url]))
-        async with asyncio.timeout(5), await gate.post() as answer:
+        async with asyncio.timeout(20), await gate.post() as answer:
             assert answer.status == 429 and answer.headers["Retry-After"] == "7"
         assert len(busy.seen) == 1
         assert gate.outcomes() == {"refused": 1}
@@ -497,7 +497,7 @@ async def test_attempts_are_bounded() -> None:
 
 async def test_server_that_restarts_is_waited_for() -> None:
     async with upstream(echo) as server, gateway(hold_timeout_s=10) as gate:
-        gate.route(("rev", 100, [await refused_url()]))
+        gate.route(("rev", 100, [refused_url()]))
         asking = asyncio.create_task(gate.post())
         await asyncio.sleep(0.2)
         gate.route(("rev", 100, [server.url]))
@@ -507,7 +507,7 @@ async def test_server_that_restarts_is_waited_for() -> None:
 
 async def test_unreachable_model() -> None:
     async with gateway() as gate:
-        gate.route(("rev", 100, [await refused_url()]))
+        gate.route(("rev", 100, [refused_url()]))
         async with await gate.post() as answer:
             assert answer.status == 502 and answer.headers["Retry-After"]
             assert answer.headers["X-Slipway-Revision"] == "rev"
@@ -568,13 +568,13 @@ async def test_request_waits_for_an_endpoint() -> None:
 
 
 async def test_no_endpoint_is_503_after_the_hold() -> None:
-    async with gateway(hold_timeout_s=0.2, max_held=1) as gate:
+    async with gateway(hold_timeout_s=1.0, max_held=1) as gate:
         gate.route(("rev", 100, []))
         started = time.monotonic()
         async with await gate.post() as answer:
             assert answer.status == 503 and answer.headers["Retry-After"] == "5"
             assert (await answer.json())["error"]["code"] == "model_not_ready"
-        assert time.monotonic() - started >= 0.2
+        assert time.monotonic() - started >= 1.0
         # With the one place taken the next one is refused at once.
         first = asyncio.create_task(gate.post())
         await until_async(lambda: gate.edge.running == 1)

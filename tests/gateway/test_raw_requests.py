@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from .harness import Gateway, drop, echo, gateway, upstream
+from .harness import Gateway, drop, echo, gateway, until_quiet, upstream
 
 BODY = b'{"model":"chat"}'
 
@@ -16,13 +16,7 @@ async def ask(gate: Gateway, head: bytes, body: bytes = BODY, *, admin: bool = F
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
     try:
         writer.write(head + body)
-        said = b""
-        try:
-            async with asyncio.timeout(0.5):
-                while piece := await reader.read(65536):
-                    said += piece
-        except (TimeoutError, ConnectionError):
-            pass
+        said = await until_quiet(reader)
         return int(said[9:12] or 0), said
     finally:
         await drop(writer)

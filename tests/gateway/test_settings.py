@@ -7,6 +7,7 @@ import pytest
 from slipway_gateway.routing import routes_file
 from slipway_gateway.routing.table import Problem, RouteTable
 from slipway_gateway.settings import GatewaySettings
+from tests.support.settings import parsed
 
 GOOD = """
 models:
@@ -19,39 +20,73 @@ models:
 
 
 def test_defaults_flags_and_environment() -> None:
-    assert GatewaySettings.load([], {}) == GatewaySettings()
+    assert parsed(GatewaySettings.parse) == parsed(lambda _: GatewaySettings())
     env = {"SLIPWAY_GATEWAY_DRAIN_TIMEOUT": "7", "SLIPWAY_GATEWAY_NAMESPACES": "a, b", "SLIPWAY_GATEWAY_PORT": "1"}
-    loaded = GatewaySettings.load(["--port", "2", "--sticky-by", "user"], env)
+    loaded = parsed(GatewaySettings.parse, ["--port", "2", "--sticky-by", "user"], env)
     assert (loaded.drain_timeout_s, loaded.namespaces, loaded.port, loaded.sticky_by) == (7.0, ("a", "b"), 2, ("user",))
-    assert GatewaySettings.load([], {"KUBECONFIG": "/k"}).kubeconfig == "/k"
-    assert GatewaySettings.load([], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "true"}).allow_pure_python
+    assert parsed(GatewaySettings.parse, [], {"KUBECONFIG": "/k"}).kubeconfig == "/k"
+    assert parsed(GatewaySettings.parse, [], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "true"}).allow_pure_python
+    assert parsed(GatewaySettings.parse, ["--allow-pure-python"]).allow_pure_python
+
+
+def test_an_empty_flag_is_a_value_and_an_empty_variable_is_none() -> None:
+    empty = {"SLIPWAY_GATEWAY_TENANT_BY": "", "SLIPWAY_GATEWAY_OWN_NAMESPACE": "", "POD_NAMESPACE": "system"}
+    settings = parsed(GatewaySettings.parse, [], empty)
+    assert (settings.tenant_by, settings.own_namespace) == (("key", "user"), "system")
+    assert parsed(GatewaySettings.parse, ["--tenant-by", ""]).tenant_by == ()
+
+
+def test_the_last_of_equal_flags_counts() -> None:
+    """Values of the chart's `extraArgs` come after its own."""
+    assert parsed(GatewaySettings.parse, ["--sticky-by=session,key", "--sticky-by=user"]).sticky_by == ("user",)
+
+
+def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"SLIPWAY_GATEWAY_TENANT_SALT": "pepper"}
+    settings = parsed(GatewaySettings.parse, [], environment)
+    assert settings.tenant_salt.get_secret_value() == "pepper"
+    for arguments in (["--help"], ["--port", "x"]):
+        with pytest.raises(SystemExit):
+            parsed(GatewaySettings.parse, arguments, environment)
+    shown = capsys.readouterr()
+    assert "pepper" not in f"{settings!r}{settings}{shown.out}{shown.err}"
 
 
 @pytest.mark.parametrize(
-    ("argv", "env"),
+    ("argv", "env", "said"),
     [
-        (["--port", "x"], {}),
-        ([], {"SLIPWAY_GATEWAY_PORT": "x"}),
-        (["--sticky-by", "cookie"], {}),
-        (["--tenant-by", "session"], {}),
-        (["--log-level", "loud"], {}),
-        (["--no-such"], {}),
+        (["--port", "x"], {}, "--port: 'x' is not a whole number"),
+        ([], {"SLIPWAY_GATEWAY_PORT": "tcp://x"}, "SLIPWAY_GATEWAY_PORT: 'tcp://x' is not a whole number"),
+        (["--sticky-by", "cookie"], {}, "--sticky-by: unknown cookie; choose from session, user, key"),
+        (["--tenant-by", "session"], {}, "--tenant-by: unknown session"),
+        (["--log-level", "loud"], {}, "--log-level: 'loud' is not one of 'debug', 'info', 'warning' or 'error'"),
+        (["--hold-timeout", "-1"], {}, "--hold-timeout: '-1' is less than 0"),
+        (["--max-client-percentage", "101"], {}, "--max-client-percentage: '101' is more than 100"),
+        ([], {"SLIPWAY_GATEWAY_ALLOW_PURE_PYTHON": "perhaps"}, "'perhaps' is neither on nor off"),
+        (
+            ["--port", "x"],
+            {"SLIPWAY_GATEWAY_MAX_HELD": "y"},
+            "'x' is not a whole number; SLIPWAY_GATEWAY_MAX_HELD: 'y'",
+        ),
+        (["--port", "x\ny"], {}, r"--port: 'x\ny' is not"),
+        (["--no-such"], {}, "unrecognized arguments: --no-such"),
+        (["--drain-time", "1"], {}, "unrecognized arguments"),
     ],
 )
 def test_bad_settings_end_with_a_sentence(
-    argv: list[str], env: dict[str, str], capsys: pytest.CaptureFixture[str]
+    argv: list[str], env: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        GatewaySettings.load(argv, env)
+        parsed(GatewaySettings.parse, argv, env)
     assert ended.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        GatewaySettings.load(["--help"], {})
+        parsed(GatewaySettings.parse, ["--help"])
     shown = capsys.readouterr().out
-    assert "--drain-timeout SECONDS" in shown and "SLIPWAY_GATEWAY_DRAIN_TIMEOUT" in shown
+    assert "--drain-timeout SECONDS" in shown and "SLIPWAY_GATEWAY_LOG_LEVEL" in shown
 
 
 ONE = "backends: [{endpoints: [http://h]}]"

@@ -72,7 +72,7 @@ async def ask(gate: Gateway) -> None:
 
 async def test_first_requests_of_a_raised_weight_open_no_connection() -> None:
     async with upstream(echo) as server, counted(server.url) as wire, gateway() as gate:
-        gate.route(("new", 0, [wire.url]), ("now", 100, [server.url, await refused_url()]))
+        gate.route(("new", 0, [wire.url]), ("now", 100, [server.url, refused_url()]))
         await Warmup(gate.upstreams, 2, lambda: 0.0).renew(cold(gate.balancer.published.current))
         gate.route(("new", 100, [wire.url]), ("now", 0, []))
         await asyncio.gather(ask(gate), ask(gate))
@@ -89,7 +89,7 @@ async def test_warm_connections_are_renewed_and_bounded() -> None:
             assert (len(server.seen), wire.made) == (touched, 3)
         # One that went and came back is new; one that does not answer costs nothing but the try.
         await warmup.renew([])
-        await warmup.renew([wire.url, await refused_url()])
+        await warmup.renew([wire.url, refused_url()])
         assert (len(server.seen), wire.made) == (12, 3)
 
 

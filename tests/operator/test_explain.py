@@ -11,7 +11,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
-from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.planning.decided import PlanSettings
 
 SETTINGS = PlanSettings("image", "url")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

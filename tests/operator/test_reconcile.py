@@ -9,7 +9,7 @@ from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unav
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.deployment.hooks import HookAnswer
-from slipway_operator.planning.plan import PlanSettings
+from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler, Sight
 from slipway_operator.telemetry.metrics import Metrics
 

@@ -3,15 +3,21 @@
 import pytest
 
 from slipway_operator.manifests.fence import FenceSettings
-from slipway_operator.outbound.addresses import Policy
-from slipway_operator.settings import parse
+from slipway_operator.outbound.addresses import EgressPolicy
+from slipway_operator.settings import parse as parse_command
+from tests.support.settings import parsed
+
+
+def parse(arguments, environment):
+    return parsed(parse_command, arguments, environment).settings
 
 
 def test_defaults_run_the_whole_cluster():
-    settings = parse([], {"POD_NAMESPACE": "slipway"})
-    assert (settings.command, settings.namespaces, settings.workers) == ("run", (), 8)
+    command = parsed(parse_command, [], {"POD_NAMESPACE": "slipway"})
+    settings = command.settings
+    assert (command.name, settings.namespaces, settings.workers) == ("run", (), 8)
     assert settings.endpoint == "http://slipway-gateway.slipway.svc/v1"
-    assert (settings.hook_signing_key_file, settings.outbound) == (None, Policy())
+    assert (settings.hook_signing_key_file, settings.outbound) == (None, EgressPolicy())
     assert (settings.gateway_service, settings.resync_s, settings.admin_port) == ("slipway-gateway-admin", 300.0, 8001)
 
 
@@ -19,13 +25,23 @@ def test_flags_beat_the_environment_beats_defaults():
     environment = {"SLIPWAY_WORKERS": "3", "SLIPWAY_NAMESPACES": "a,b", "SLIPWAY_LOG_LEVEL": "DEBUG"}
     assert parse([], environment).workers == 3
     settings = parse(["--workers", "5"], environment)
-    assert (settings.workers, settings.namespaces, settings.log_level) == (5, ("a", "b"), "DEBUG")
+    assert (settings.workers, settings.namespaces, settings.log_level) == (5, ("a", "b"), "debug")
 
 
 def test_the_identity_is_the_pods_unless_it_is_named():
     assert parse([], {"POD_ID": "operator-1"}).identity == "operator-1"
     assert parse(["--identity", "me"], {"POD_ID": "operator-1"}).identity == "me"
     assert (parse([], {}).identity, parse([], {}).lease_name, parse([], {}).lease_s) == ("", "slipway-operator", 20.0)
+
+
+@pytest.mark.parametrize(("word", "wanted"), [("true", True), ("false", False), ("on", True), ("off", False)])
+def test_annotations_of_namespaces_are_a_switch(word, wanted):
+    assert parse(["--name-annotations", word], {}).name_annotations is wanted
+
+
+def test_where_the_cluster_is_comes_from_the_environment():
+    settings = parse([], {"KUBECONFIG": "/k", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert (settings.kubeconfig, settings.api_server_host) == ("/k", "10.96.0.1")
 
 
 def test_what_may_be_called_for_tenants():
@@ -46,16 +62,17 @@ def test_model_pods_are_fenced_where_the_release_says_who_it_is():
 
 
 def test_explain_takes_a_target_and_a_namespace():
-    settings = parse(["explain", "chat", "-n", "prod"], {})
-    assert (settings.command, settings.target, settings.target_namespace) == ("explain", "chat", "prod")
+    command = parsed(parse_command, ["explain", "chat", "-n", "prod", "--workers", "3"])
+    assert (command.name, command.target, command.namespace) == ("explain", "chat", "prod")
+    assert command.settings.workers == 3
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (["--workers", "0"], {}, "--workers: 0 is not a number from 1 to 256"),
-        ([], {"SLIPWAY_WORKERS": "many"}, "--workers: many is not a number from 1 to 256"),
-        (["--resync-seconds", "0"], {}, "0 is not a number of seconds from 1 on"),
+        (["--workers", "0"], {}, "--workers: '0' is less than 1"),
+        ([], {"SLIPWAY_WORKERS": "many"}, "SLIPWAY_WORKERS: 'many' is not a whole number"),
+        (["--resync-seconds", "0"], {}, "--resync-seconds: '0' is less than 1"),
         (["--allowed-private-cidrs", "10.0.0.1/8"], {}, "'10.0.0.1/8' is no address range: write for example 10."),
         (["--allowed-private-hosts", "10.0.0.1"], {}, "'10.0.0.1' is no host name: write for example prometheus."),
         (["--allowed-private-hosts", "*"], {}, "'*' is no host name"),
@@ -66,12 +83,17 @@ def test_explain_takes_a_target_and_a_namespace():
         ),
         (["--fence-metrics-peers", "{}"], {}, "it must be a list of NetworkPolicyPeers"),
         (["--fence-metrics-peers", "["], {}, "this is no JSON"),
-        (["--lease-seconds", "2"], {}, "2 is too short: name at least 3 seconds"),
-        (["--log-level", "loud"], {}, "invalid choice: 'loud'"),
+        (["--lease-seconds", "2"], {}, "--lease-seconds: '2' is less than 3"),
+        (["--log-level", "loud"], {}, "--log-level: 'loud' is not one of"),
         (["--name-grants", "team-a"], {}, "team-a: write NAMESPACE=NAME,PREFIX*"),
         ([], {"SLIPWAY_NAME_GRANTS": "a=chat;b=x/y"}, "namespace b: 'x/y' is no model name"),
-        (["--name-retention-seconds", "-1"], {}, "-1 is not a number of seconds"),
-        (["--name-annotations", "no"], {}, "invalid choice: 'no'"),
+        (["--name-retention-seconds", "-1"], {}, "--name-retention-seconds: '-1' is less than 0"),
+        (["--name-annotations", "maybe"], {}, "--name-annotations: 'maybe' is neither on nor off"),
+        (
+            ["--workers", "257"],
+            {"SLIPWAY_RESYNC_SECONDS": "x"},
+            "SECONDS: 'x' is not a number; --workers: '257'",
+        ),
         (["explain"], {}, "required: FILE|NAME"),
         (["dance"], {}, "invalid choice: 'dance'"),
     ],

@@ -73,7 +73,7 @@ class ServerProcess:
         return status
 
     def message(self, text: str) -> dict[str, Any] | None:
-        return next((line for line in self.lines if line["message"] == text), None)
+        return next((line for line in self.lines if line["msg"] == text), None)
 
     def metric(self, sample: str) -> float:
         status, body = get(self.url + "/metrics")
@@ -96,7 +96,7 @@ class ServerProcess:
             try:
                 self.lines.append(json.loads(line))
             except ValueError:
-                self.lines.append({"message": line.rstrip()})
+                self.lines.append({"msg": line.rstrip()})
 
 
 def get(url: str) -> tuple[int, bytes]:

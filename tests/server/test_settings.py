@@ -3,45 +3,69 @@
 import pytest
 
 from slipway_server.settings import parse
+from tests.support.settings import parsed
 
 
 def test_defaults_are_the_contract() -> None:
-    settings = parse(["--model", "models/tiny-v1"], {})
+    settings = parsed(parse, ["--model", "models/tiny-v1"])
     assert (settings.port, settings.probe_port, settings.drain_timeout_s) == (8000, 8001, 600)
     assert (settings.served_model_name, settings.task, settings.dtype) == ("tiny-v1", "auto", "auto")
+    assert (settings.model_version, settings.tenant_keys_file) == ("unversioned", "/etc/slipway/tenant/keys.json")
 
 
 def test_environment_is_a_fallback() -> None:
     environment = {"SLIPWAY_MODEL": "/m", "SLIPWAY_MAX_MODEL_LEN": "128", "SLIPWAY_DRAIN_TIMEOUT": "5"}
-    assert parse([], environment).max_model_len == 128
-    assert parse(["--drain-timeout", "7"], environment).drain_timeout_s == 7
+    assert parsed(parse, [], environment).max_model_len == 128
+    assert parsed(parse, ["--drain-timeout", "7"], environment).drain_timeout_s == 7
 
 
-def test_debugging_is_switched_on_by_its_name_alone() -> None:
-    assert parse(["--model", "m"], {}).enable_debug == "off"
-    assert parse(["--model", "m", "--enable-debug"], {}).enable_debug == "on"
-    assert parse(["--model", "m"], {"SLIPWAY_ENABLE_DEBUG": "on"}).enable_debug == "on"
+def test_an_empty_variable_is_a_value() -> None:
+    environment = {"SLIPWAY_TENANT_KEYS_FILE": "", "SLIPWAY_HOST": ""}
+    settings = parsed(parse, ["--model", "m", "--model-version", ""], environment)
+    assert (settings.tenant_keys_file, settings.host, settings.model_version) == ("", "", "unversioned")
+
+
+def test_spans_go_to_the_first_endpoint_that_the_environment_names() -> None:
+    environment = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+    assert parsed(parse, ["--model", "m"], environment).spans_endpoint == "http://collector:4318"
+
+
+@pytest.mark.parametrize("flag", ["enable-debug", "allow-slow", "trust-tenant-header"])
+def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
+    field, variable = flag.replace("-", "_"), f"SLIPWAY_{flag.replace('-', '_').upper()}"
+
+    def chosen(flags: list[str], environment: dict[str, str] | None = None) -> bool:
+        return bool(getattr(parsed(parse, ["--model", "m", *flags], environment), field))
+
+    assert not chosen([]) and chosen([f"--{flag}"]) and chosen([f"--{flag}", "on"]) and not chosen([f"--{flag}=off"])
+    assert chosen([], {variable: "on"}) and not chosen([f"--{flag}=off"], {variable: "on"})
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ([], "--model"),
-        (["--port", "99999"], "not a port"),
-        (["--max-num-seqs", "0"], "at least 1"),
-        (["--drain-timeout", "-1"], "not a number of seconds"),
-        (["--drain-timeout", "nan"], "not a number of seconds"),
-        (["--device", "tpu"], "not auto, cpu"),
-        (["--gpu-memory-utilization", "90"], "not a share above 0 and up to 1"),
-        (["--gpu-memory-utilization", "nan"], "not a share above 0 and up to 1"),
-        (["--task", "paint"], "invalid choice"),
-        (["--kv-cache-dtype", "fp8"], "invalid choice"),
-        (["--kernels", "avx2"], "invalid choice"),
-        (["--replay-window", "-1"], "not a number of seconds"),
+        ([], "--model or SLIPWAY_MODEL is required"),
+        (["--model", ""], "--model: name a path"),
+        (["--port", "99999"], "--port: '99999' is more than 65535"),
+        (["--max-num-seqs", "0"], "--max-num-seqs: '0' is less than 1"),
+        (["--max-model-len", "many"], "--max-model-len: 'many' is not a whole number"),
+        (["--drain-timeout", "-1"], "--drain-timeout: '-1' is less than 0"),
+        (["--drain-timeout", "nan"], "--drain-timeout: 'nan' is not a finite number"),
+        (["--device", "tpu"], "--device: 'tpu' is not auto, cpu"),
+        (["--gpu-memory-utilization", "90"], "--gpu-memory-utilization: '90' is more than 1"),
+        (["--gpu-memory-utilization", "0"], "--gpu-memory-utilization: '0' is not more than 0"),
+        (["--gpu-memory-utilization", "nan"], "--gpu-memory-utilization: 'nan' is not a finite number"),
+        (["--task", "paint"], "--task: 'paint' is not one of 'auto', 'generate' or 'embed'"),
+        (["--kv-cache-dtype", "fp8"], "'fp8' is not one of 'auto' or 'int8'"),
+        (["--kernels", "avx2"], "'avx2' is not one of"),
+        (["--replay-window", "-1"], "--replay-window: '-1' is less than 0"),
+        (["--enable-debug", "perhaps"], "--enable-debug: 'perhaps' is neither on nor off"),
         (["--max-model", "5"], "unrecognized arguments"),
+        (["--task", "paint", "--port", "x"], "'embed'; --port: 'x' is not a whole number"),
     ],
 )
 def test_nonsense_is_refused(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse([*(["--model", "m"] if flags else []), *flags], {})
+    with pytest.raises(SystemExit) as ended:
+        parsed(parse, [*(["--model", "m"] if flags else []), *flags])
+    assert ended.value.code == 2
     assert sentence in capsys.readouterr().err

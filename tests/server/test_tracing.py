@@ -23,7 +23,7 @@ def test_without_an_endpoint_nothing_is_traced() -> None:
     from opentelemetry import trace
 
     before = {thread.name for thread in threading.enumerate()}
-    off = tracing.tracing({}, "chat")
+    off = tracing.tracing("", "chat")
     with off.request({"traceparent": f"00-{TRACE}-{PARENT}-01"}, "POST", "/v1/completions") as ended:
         assert trace.get_current_span() is trace.INVALID_SPAN
         off.phases(Timing(3))
@@ -36,7 +36,7 @@ def test_without_the_package_a_server_serves_and_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    made = tracing.tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "chat")
+    made = tracing.tracing("http://127.0.0.1:1", "chat")
     with made.request({}, "POST", "/") as ended:
         ended("completed", 200)
     assert tracing.NOT_INSTALLED in caplog.text

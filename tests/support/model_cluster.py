@@ -16,13 +16,14 @@ import yaml
 from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import labels
-from slipway_operator.model.analysis.measure import Answer, Question
+from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 from slipway_operator.model.cluster.observed import Autoscaler, Snapshot
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.deployment.spec import parse_inputs
-from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway
 from tests.support.model_invariants import WatchedWorld
@@ -62,8 +63,11 @@ class ModelCluster(WatchedWorld):
 
     def patch_status(self, **change: Any) -> None:
         """Merge a patch into the status as kubectl does: None removes."""
-        self.status = {key: value for key, value in (self.status | change).items() if value is not None}
-        self._parsed = self._written = None
+        self.forge({key: value for key, value in (self.status | change).items() if value is not None})
+
+    def forge(self, status: dict[str, Any]) -> None:
+        """The status is this, by another hand than the operator's."""
+        self.status, self._parsed, self._written = status, None, None
 
     def keep(self, new: Status, rendered: dict[str, Any]) -> None:
         """The status is this from now on, as the operator rendered it."""
@@ -153,8 +157,8 @@ class ModelCluster(WatchedWorld):
             self._answers[key] = HookAnswer(ok, "200 OK" if ok else "403 Forbidden: not yet")
         self._questions = {}
         for key, question in self._due.items():
-            value = self.values.get(question.metric.name, Answer(problem="nobody answers"))
-            self._measurements[key] = value if isinstance(value, Answer) else Answer(value)
+            value = self.values.get(question.metric.name, ProviderAnswer(problem="nobody answers"))
+            self._measurements[key] = value if isinstance(value, ProviderAnswer) else ProviderAnswer(value)
         self._due = {}
 
     # --- what the operator decided is carried out ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from slipway_operator.api.v1alpha1.status import Mode, Status
-from slipway_operator.model.analysis.measure import Answer, Question
+from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Event
@@ -74,7 +74,7 @@ class World:
     _questions: dict[str, HookCall] = field(default_factory=dict)
     _answers: dict[str, HookAnswer] = field(default_factory=dict)
     _due: dict[str, Question] = field(default_factory=dict)
-    _measurements: dict[str, Answer] = field(default_factory=dict)
+    _measurements: dict[str, ProviderAnswer] = field(default_factory=dict)
 
     def obj(self) -> dict[str, Any]:
         """The ModelDeployment."""

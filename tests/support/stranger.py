@@ -14,9 +14,9 @@ from slipway_operator.kube.resources import (
     SERVICES,
 )
 from slipway_operator.model import labels
+from testkit.world.addresses import own_address
+from testkit.world.pods import MERGE, owner_of, pod, set_ready
 from tests.support.forgery import forged
-from tests.support.pods import MERGE, owner_of, pod, set_ready
-from tests.support.processes import own_address
 
 MADE_UP = "made-up"  # the uid of an owner that is not there
 FINALIZER = "example.com/held"
@@ -207,4 +207,4 @@ class Stranger:
 
     async def _patch(self, resource, item, change):
         path = resource.path(self._namespace, item["metadata"]["name"])
-        await self._client._call("PATCH", path, [], change, MERGE)
+        await self._client.request("PATCH", path, [], change, MERGE)

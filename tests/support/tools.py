@@ -1,24 +1,10 @@
-"""The real command-line tools: from PATH when new enough, else devcluster's own builds."""
+"""kubectl and helm whose failure a test reads."""
 
-import functools
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from devcluster import tools
-from devcluster.errors import DevclusterError
-from devcluster.places import places
-
-
-@functools.cache
-def tool(name: str) -> str:
-    """Path of a binary. Without it the test fails, and says how to get it: `make tools` builds all of them."""
-    try:
-        return str(tools.tool(places(), name))
-    except DevclusterError as missing:
-        pytest.fail(str(missing))
+from testkit.cluster.tools import tool
 
 
 def kubectl(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ def test_the_first_look_that_holds_is_returned(numbers: Iterator[int]) -> None:
 
 
 def test_what_is_true_at_once_needs_no_time() -> None:
-    assert until(lambda: "yes", "yes", 0.0, every_s=60.0) == "yes"
+    assert until(lambda: "yes", "yes", 0.0) == "yes"
 
 
 def test_the_error_says_what_was_waited_for_and_what_was_seen_last() -> None:

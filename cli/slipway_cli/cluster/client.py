@@ -1,13 +1,12 @@
 """The requests that commands send to the API server; retries, and one kind of error for each cause."""
 
-import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urlencode
 
 from slipway_cli.api import GROUP_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, Json
 from slipway_cli.cluster.access import Access
-from slipway_cli.cluster.transport import USER_AGENT, Transport
+from slipway_cli.cluster.transport import USER_AGENT, ApiResponse, Transport
 from slipway_cli.errors import CommandError, Forbidden, ObjectNotFound, Unreachable
 
 FIELD_MANAGER = USER_AGENT
@@ -121,16 +120,21 @@ class ClusterClient:
         return self._call("GET", path).get("items") or []
 
     def _call(self, method: str, path: str, body: Json | None = None, accept: str = _JSON) -> Json:
+        # As in the transport: help and completion start without it.
+        from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
+
         headers = {"Accept": accept, **({} if body is None else {"Content-Type": _MERGE_PATCH})}
-        for attempt in range(1, ATTEMPTS + 1):
-            response = self._transport.send(method, path, body, headers)
-            self._now = _parse_date(response.headers.get("Date"))
-            if response.status < 400:
-                return response.body
-            if response.status not in _RETRIED or attempt == ATTEMPTS:
-                raise self._error(response.status, response.body)
-            time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
-        raise AssertionError("the loop returns or raises")
+        retrying = Retrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential(multiplier=FIRST_PAUSE_S),
+            retry=retry_if_result(_is_passing),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+        )
+        response = retrying(self._transport.send, method, path, body, headers)
+        self._now = _parse_date(response.headers.get("Date"))
+        if response.status >= 400:
+            raise self._error(response.status, response.body)
+        return response.body
 
     def _error(self, status: int, answer: Json) -> CommandError:
         message = str(answer.get("message") or f"status {status}")
@@ -154,6 +158,10 @@ class ClusterClient:
                 f"there is no ModelDeployment {name} in {where}: `slipway get -A` lists all there are"
             )
         return CommandError(f"this cluster does not serve {KIND}.{GROUP_VERSION}: install Slipway's chart (README.md)")
+
+
+def _is_passing(response: ApiResponse) -> bool:
+    return response.status in _RETRIED
 
 
 def _parse_date(text: str | None) -> datetime | None:

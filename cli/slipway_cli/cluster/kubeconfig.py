@@ -13,6 +13,7 @@ from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from slipway_cli.cluster.access import Access, Connection
 from slipway_cli.errors import CommandError
+from slipway_cli.settings import environment
 
 # They have no annotations.
 _library: Any = kube_config
@@ -27,13 +28,13 @@ def connect(access: Access) -> Connection:
     Raises:
         CommandError: when there is none, or it makes no sense.
     """
-    path = access.kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    surroundings = environment()
+    path = access.kubeconfig or surroundings.kubeconfig
     configuration = Configuration()
     # One attempt: what may be tried again is decided where the answer is read.
     configuration.retries = False
-    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     try:
-        if in_pod and not any(map(os.path.exists, path.split(os.pathsep))) and not access.context:
+        if surroundings.in_pod and not any(map(os.path.exists, path.split(os.pathsep))) and not access.context:
             _incluster.load_incluster_config(client_configuration=configuration)
             return Connection(configuration, access.namespace or _pod_namespace(), "the pod's service account")
         with _plugin_errors_raised():

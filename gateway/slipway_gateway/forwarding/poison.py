@@ -82,6 +82,20 @@ class Suspects:
         self._note(one, before + weight, now_s)
         return before + weight
 
+    def completed(self, one: Suspect) -> None:
+        """A response to it has been sent to its end: each one takes 1 from what it is blamed for.
+
+        Bytes that many requests send are in flight at most deaths, whatever the cause. What crashes an engine seldom
+        completes, so its count still rises.
+        """
+        if one.key not in self._keys or (found := self._crashes.get(one.digest)) is None:
+            return
+        count, at_s, key = found
+        if count > 1:
+            self._crashes[one.digest] = (count - 1, at_s, key)
+        else:
+            self._drop(one.digest)
+
     def busy(self) -> Collection[str]:
         """Endpoints at which a suspect is on trial."""
         return self._trials.keys()

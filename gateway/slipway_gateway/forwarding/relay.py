@@ -133,6 +133,8 @@ class Relay:
         await self._send(self._out.write_eof())
         self._done = True
         self._record.end(classify_status(self._answer.status), self._answer.status)
+        if self._answer.status == 200:
+            self._context.crashes.completed(self._call)
         if self._mirrored:
             self._context.mirror.offer(self._mirrored)
 

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
+from slipway_process import logs
+
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
 from ..routing.router import RouteEndpoint
@@ -57,6 +59,7 @@ class Retries:
                     break
                 continue
             record.revision = endpoint.revision
+            logs.add(revision=endpoint.revision)
             first = not (state.attempts or state.resumes)
             if first:
                 state.recorder = self._recorder(outgoing, endpoint)

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio import config as _config
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from ..telemetry.metrics import GatewayMetrics
 from .table import (
@@ -49,10 +50,12 @@ _INACTIVITY_S = 75.0
 _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=_INACTIVITY_S)
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
+_BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
 _COALESCE_S = 0.02
 _PAGE = "500"  # objects in one response to a list
 _PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
 
+_EXPIRED = 410
 # The version we have is still good after these.
 _BUSY = frozenset({401, 429, 503, 504})
 # Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
@@ -157,25 +160,42 @@ class Reflector:
         self._owner = owner
         self._keys: set[str] = set()
         self._version = ""
-        self._pause_s = _FIRST_PAUSE_S
         self.synced = False
         self.trouble = "not listed yet"
 
     async def run(self) -> None:
         while True:
+            retrying = AsyncRetrying(
+                wait=_pause_s,
+                retry=retry_if_exception_type((KubernetesApiError, *_TROUBLES)),
+                before_sleep=lambda state: self._failed(_error_of(state)),
+            )
+            stream: aiohttp.ClientResponse = await retrying(self._open)
             try:
-                if not self._version:
-                    await self._list()
-                await self._watch()
-                # A server that ends streams at once must not make us spin.
-                await asyncio.sleep(_FIRST_PAUSE_S * random.random())
-            except KubernetesApiError as refused:
-                await self._recover(refused)
-            except _TROUBLES as error:
-                await self._wait(f"{type(error).__name__}: {error}")
+                await self._follow(stream)
+            except (KubernetesApiError, *_TROUBLES) as error:
+                self._failed(error)
+            finally:
+                _drop(stream)
+            # A server that ends streams at once must not make us spin.
+            await asyncio.sleep(_FIRST_PAUSE_S * random.random())
 
     async def close(self) -> None:
         await self._api.close()
+
+    async def _open(self) -> aiohttp.ClientResponse:
+        """The stream of what changed since the last list, or since the last event."""
+        if not self._version:
+            await self._list()
+        query = self._query | {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(_WATCH_S * random.uniform(0.8, 1.0))),
+        }
+        stream = await self._api.watch(self._path, query)
+        self._recovered()
+        return stream
 
     async def _list(self) -> None:
         """In pages: thousands of pods are many megabytes, of which little is kept."""
@@ -197,27 +217,16 @@ class Reflector:
         self._recovered()
         self._owner.contacted(self.name)
 
-    async def _watch(self) -> None:
-        query = self._query | {
-            "watch": "1",
-            "resourceVersion": self._version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(_WATCH_S * random.uniform(0.8, 1.0))),
-        }
-        stream = await self._api.watch(self._path, query)
-        try:
-            self._recovered()
-            async for line in stream.content:
-                event = json.loads(line)
-                self._take(event["type"], event["object"])
-                self._owner.contacted(self.name)
-        finally:
-            _drop(stream)
+    async def _follow(self, stream: aiohttp.ClientResponse) -> None:
+        async for line in stream.content:
+            event = json.loads(line)
+            self._take(event["type"], event["object"])
+            self._owner.contacted(self.name)
 
     def _recovered(self) -> None:
         if self.trouble and self.synced:
             log.info("watching %s again", self.name)
-        self.synced, self.trouble, self._pause_s = True, "", _FIRST_PAUSE_S
+        self.synced, self.trouble = True, ""
 
     def _take(self, kind: str, item: KubernetesObject) -> None:
         if kind == "ERROR":
@@ -233,28 +242,42 @@ class Reflector:
             self._keys.add(key)
             self._owner.seen(item)
 
-    async def _recover(self, refused: KubernetesApiError) -> None:
-        """Too old a version means list again at once; a busy server means wait; anything else wait, then list."""
-        had_version = bool(self._version)
-        if refused.status not in _BUSY:
-            self._version = ""
-        if refused.status == 410 and had_version:
-            log.info("the version of %s is too old: listing again", self.name)
+    def _failed(self, error: BaseException) -> None:
+        """Keeps the version for a busy server; after any other refusal the next try lists again."""
+        if not isinstance(error, KubernetesApiError):
+            self._warn(f"{type(error).__name__}: {error}")
             return
-        if refused.status == 404:
-            await self._wait(f"the API server does not know {self.name}: is the CRD installed?")
-        elif refused.status == 403:
-            await self._wait(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
+        had_version = bool(self._version)
+        if error.status not in _BUSY:
+            self._version = ""
+        if error.status == _EXPIRED and had_version:
+            log.info("the version of %s is too old: listing again", self.name)
+        elif error.status == 404:
+            self._warn(f"the API server does not know {self.name}: is the CRD installed?")
+        elif error.status == 403:
+            self._warn(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
         else:
-            await self._wait(str(refused))
+            self._warn(str(error))
 
-    async def _wait(self, trouble: str) -> None:
+    def _warn(self, trouble: str) -> None:
         # Logged once per problem, not once per attempt.
         if trouble != self.trouble:
             log.warning("%s: %s; the last good table stays in use", self.name, trouble)
         self.trouble = trouble
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
-        self._pause_s = min(self._pause_s * 2, _MAX_PAUSE_S)
+
+
+def _pause_s(state: RetryCallState) -> float:
+    """A version that is too old needs a new list, at once; only one that never lists well waits longer and longer."""
+    error = _error_of(state)
+    if isinstance(error, KubernetesApiError) and error.status == _EXPIRED and state.attempt_number == 1:
+        return 0.0
+    return _BACKOFF(state)
+
+
+def _error_of(state: RetryCallState) -> BaseException:
+    error = state.outcome.exception() if state.outcome else None
+    assert error is not None, "only errors are retried"
+    return error
 
 
 def key_of(item: KubernetesObject) -> str:

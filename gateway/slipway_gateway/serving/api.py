@@ -11,6 +11,8 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
+from slipway_process import logs
+
 from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
@@ -94,6 +96,10 @@ class PublicApi:
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
         record = RequestRecord(headers.request_id(request.headers), self._clock())
+        with logs.about(request_id=record.request_id):
+            return await self._serve(request, record, work)
+
+    async def _serve(self, request: web.Request, record: RequestRecord, work: Work) -> web.StreamResponse:
         self.running += 1
         try:
             if self.running > self._settings.max_inflight:
@@ -112,7 +118,7 @@ class PublicApi:
                 record.end("drained", 503)
             raise
         except Exception:
-            log.exception("a request failed inside of the gateway", extra={"request_id": record.request_id})
+            log.exception("a request failed inside of the gateway")
             return self._refuse(record, errors.internal())
         finally:
             self.running -= 1
@@ -165,7 +171,7 @@ class PublicApi:
         level = logging.WARNING if record.code >= 500 else logging.DEBUG
         if log.isEnabledFor(level):
             seconds = round(self._clock() - record.started, 4)
-            fields = {name: getattr(record, name) for name in ("request_id", "model", "revision", "code", "outcome")}
+            fields = {name: getattr(record, name) for name in ("model", "revision", "code", "outcome")}
             log.log(level, "%s %s", request.method, request.path[:200], extra=fields | {"seconds": seconds})
 
     # -- requests for a model
@@ -180,6 +186,9 @@ class PublicApi:
         client = request_fields.client(request.headers, request.remote or "", self._settings.share_by)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
+            if self._balancer.published.current is None:
+                # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
+                await self._balancer.published.changed(self._settings.hold_timeout_s)
             outgoing = self._call(request, record, body, model, account)
             # Held by the call alone from here on.
             del body
@@ -199,7 +208,8 @@ class PublicApi:
         if route is None:
             raise errors.model_not_found(model)
         key = request_fields.sticky_key(request.headers, fields, record.request_id, self._settings.sticky_by)
-        tenant = request_fields.tenant(request.headers, fields, self._settings.tenant_by, self._settings.tenant_salt)
+        salt = self._settings.tenant_salt.get_secret_value()
+        tenant = request_fields.tenant(request.headers, fields, self._settings.tenant_by, salt)
         forwarded, limit = route.forward_headers, self._settings.priority_limit
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit

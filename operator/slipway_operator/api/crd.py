@@ -65,7 +65,7 @@ def _subresources(said: markers.Definition) -> Node:
     return {"subresources": found} if found else {}
 
 
-def _column(column: markers.Column) -> Node:
+def _column(column: markers.PrinterColumn) -> Node:
     return {
         "name": column.name,
         "type": column.type,

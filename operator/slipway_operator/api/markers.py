@@ -13,7 +13,7 @@ _REQUIRED = "__kubernetes_required__"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CelRule:
     """A CEL rule of the API server, and the sentence for who breaks it."""
 
     cel: str
@@ -66,7 +66,7 @@ class AtMost:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrinterColumn:
     """A column of `kubectl get`."""
 
     name: str
@@ -77,7 +77,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScaleSubresource:
     """Paths of the scale subresource."""
 
     spec_replicas: str
@@ -94,24 +94,24 @@ class Definition:
     plural: str
     short_names: tuple[str, ...]
     categories: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     status: bool = False
-    scale: Scale | None = None
+    scale: ScaleSubresource | None = None
 
 
 def rule(cel: str, message: str) -> Callable[[T], T]:
     """Add a rule about a whole object; several are checked from the top."""
 
     def mark(kind: T) -> T:
-        setattr(kind, _RULES, (Rule(cel, message), *vars(kind).get(_RULES, ())))
+        setattr(kind, _RULES, (CelRule(cel, message), *vars(kind).get(_RULES, ())))
         return kind
 
     return mark
 
 
-def rules_of(kind: type) -> tuple[Rule, ...]:
+def rules_of(kind: type) -> tuple[CelRule, ...]:
     """The rules of a type itself."""
-    found: tuple[Rule, ...] = vars(kind).get(_RULES, ())
+    found: tuple[CelRule, ...] = vars(kind).get(_RULES, ())
     return found
 
 

@@ -17,7 +17,7 @@ _SHOWN = 80  # characters of a value
 _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 
 
-class Unreadable(ValueError):
+class UnreadableObject(ValueError):
     """What is written is no object of this type; the message names each place and says what belongs there."""
 
 
@@ -30,7 +30,7 @@ def encoded(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except _NO_JSON as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise UnreadableObject(f"it is no JSON: {error}") from None
 
 
 def read(kind: type[T], written: bytes, at: str = "") -> T:
@@ -45,7 +45,7 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
         found = [one for one in error.errors(include_url=False) if not _follows(one)]
         told = [_sentence(one, at) for one in found[:MOST_TOLD]]
         rest = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        raise Unreadable("; ".join([*told, *rest])[:LONGEST]) from None
+        raise UnreadableObject("; ".join([*told, *rest])[:LONGEST]) from None
     return made
 
 

@@ -143,7 +143,7 @@ def _constrain(node: Node, constraint: Any) -> None:
             node["enum"] = list(values)
         case markers.AnyText():
             node.pop("enum")
-        case markers.Rule():
+        case markers.CelRule():
             _add_rules(node, (constraint,))
         case markers.ListMap(key):
             node |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
@@ -173,7 +173,7 @@ def _bound(node: Node, constraint: Any) -> None:
             node["pattern"] = pattern
 
 
-def _add_rules(node: Node, rules: tuple[markers.Rule, ...]) -> None:
+def _add_rules(node: Node, rules: tuple[markers.CelRule, ...]) -> None:
     if rules:
         said = [{"rule": one.cel, "message": one.message} for one in rules]
         node["x-kubernetes-validations"] = [*node.get("x-kubernetes-validations", ()), *said]

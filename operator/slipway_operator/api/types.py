@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from slipway_operator.api.markers import Format, Rule
+from slipway_operator.api.markers import CelRule, Format
 from slipway_operator.api.times import parse_time
 from slipway_operator.api.writing import camel
 
@@ -45,6 +45,6 @@ DURATION = "self.matches('^([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?$')"
 Duration = Annotated[str, Field(min_length=2, max_length=32)]
 
 
-def duration_rule(field: str, examples: str) -> Rule:
+def duration_rule(field: str, examples: str) -> CelRule:
     """That a field is a duration."""
-    return Rule(DURATION, f"{field} is written in hours, minutes and seconds: write for example {examples}")
+    return CelRule(DURATION, f"{field} is written in hours, minutes and seconds: write for example {examples}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, Request, Response, TooLate
+from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, OutboundRequest, Response, TooLate
 
 _AGAIN = frozenset({408, 425, 429})  # beside 5xx: statuses that another try may change
 
@@ -39,7 +39,7 @@ class Poster:
     async def post(self, url: str, body: bytes, key: str, timeout_s: float) -> Reply:
         """Try once; every way to fail is a Reply."""
         try:
-            request = Request("POST", url, headers=self._headers(body, key), body=body, timeout_s=timeout_s)
+            request = OutboundRequest("POST", url, headers=self._headers(body, key), body=body, timeout_s=timeout_s)
             return _meaning(await self._dialer.send(request))
         except KeyUnreadable as error:
             return Reply("error", str(error), again=True)

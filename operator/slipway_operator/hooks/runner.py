@@ -9,11 +9,13 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
+
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.wire import format_time
 
-Key = tuple[str, str]  # namespace and name of a ModelDeployment
 Measure = Callable[[str, str, float], None]
 
 QUESTIONS_LIMIT = 4096  # on their way or waiting for their turn; above it a plan's question waits for its next plan
@@ -31,7 +33,7 @@ class HookRunner:
     def __init__(
         self,
         poster: Poster,
-        wake: Callable[[Key], None],
+        wake: Callable[[ObjectKey], None],
         measure: Measure,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -39,18 +41,18 @@ class HookRunner:
         """`wake` is told whose answer came; `measure` takes type, outcome and seconds of every try."""
         self._poster, self._wake, self._measure = poster, wake, measure
         self._clock, self._sleep = clock, sleep
-        self._wanted: dict[Key, frozenset[str]] = {}
-        self._answers: dict[Key, dict[str, HookAnswer]] = {}
+        self._wanted: dict[ObjectKey, frozenset[str]] = {}
+        self._answers: dict[ObjectKey, dict[str, HookAnswer]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
         self._notices: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(CALLS_AT_A_TIME)
         self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def answers(self, key: Key) -> dict[str, HookAnswer]:
+    def answers(self, key: ObjectKey) -> dict[str, HookAnswer]:
         """The answers that came and are still wanted, by idempotency key."""
         return dict(self._answers.get(key, {}))
 
-    def follow(self, key: Key, calls: Iterable[HookCall]) -> bool:
+    def follow(self, key: ObjectKey, calls: Iterable[HookCall]) -> bool:
         """Put what was not put yet and forget answers that nobody wants any more; False when some must wait."""
         wanted = {call.key: call for call in calls}
         known = self._answers.get(key, {})
@@ -64,7 +66,7 @@ class HookRunner:
             self._questions[call.key] = task
         return len(new) <= room
 
-    def tell(self, key: Key, calls: Iterable[HookCall]) -> None:
+    def tell(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:
         """Send and forget; what is beyond the limit is dropped and counted."""
         for call in calls:
             if len(self._notices) >= NOTICES_LIMIT:
@@ -74,7 +76,7 @@ class HookRunner:
             self._notices.add(task)
             task.add_done_callback(self._notices.discard)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Nobody wants answers for this ModelDeployment; what is on its way ends by itself."""
         self._wanted.pop(key, None)
         self._answers.pop(key, None)
@@ -86,7 +88,7 @@ class HookRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _question(self, key: Key, call: HookCall) -> None:
+    async def _question(self, key: ObjectKey, call: HookCall) -> None:
         try:
             answer = await self._ask(key, call)
         except Exception:
@@ -98,25 +100,29 @@ class HookRunner:
             self._answers[key][call.key] = answer
             self._wake(key)
 
-    async def _notice(self, key: Key, call: HookCall) -> None:
+    async def _notice(self, key: ObjectKey, call: HookCall) -> None:
         answer = await self._ask(key, call)
         if not answer.ok:
             log.warning("event hook %s of %s/%s was not reached: %s", call.hook.name, *key, answer.message)
 
-    async def _ask(self, key: Key, call: HookCall) -> HookAnswer:
+    async def _ask(self, key: ObjectKey, call: HookCall) -> HookAnswer:
         """All tries of one question, under one key and with one body."""
         asked_at = format_time(self._clock())
         payload = {**call.payload, "idempotencyKey": call.key, "timestamp": asked_at}
         body = json.dumps(payload, separators=(",", ":")).encode()
-        for number in range(1, call.hook.tries + 1):
-            reply = await self._try(key, call, body)
-            if reply.ok or not reply.again or number == call.hook.tries:
-                break
-            await self._sleep(min(RETRY_LIMIT_S, RETRY_FIRST_S * 2.0 ** (number - 1)))
+        retrying = AsyncRetrying(
+            sleep=self._sleep,
+            stop=stop_after_attempt(call.hook.tries),
+            wait=wait_exponential(multiplier=RETRY_FIRST_S, max=RETRY_LIMIT_S),
+            retry=retry_if_result(_is_to_be_repeated),
+            retry_error_callback=_last_reply,
+        )
+        reply: Reply = await retrying(self._try, key, call, body)
+        number = retrying.statistics["attempt_number"]
         tries = f" (try {number} of {call.hook.tries})" if number > 1 else ""
         return HookAnswer(reply.ok, reply.message + tries)
 
-    async def _try(self, key: Key, call: HookCall, body: bytes) -> Reply:
+    async def _try(self, key: ObjectKey, call: HookCall, body: bytes) -> Reply:
         async with AsyncExitStack() as turn:
             # The namespace's turn first: who waits for it must not hold one of everybody's.
             await turn.enter_async_context(self._turns_in(key[0]))
@@ -131,3 +137,13 @@ class HookRunner:
         if found is None:
             found = self._turns_of[namespace] = asyncio.Semaphore(CALLS_OF_A_NAMESPACE)
         return found
+
+
+def _is_to_be_repeated(reply: Reply) -> bool:
+    return not reply.ok and reply.again
+
+
+def _last_reply(state: RetryCallState) -> Reply:
+    assert state.outcome, "it is called after a try"
+    reply: Reply = state.outcome.result()
+    return reply

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_operator.api.v1alpha1.analysis_run import Measurement, MetricRun, Outcome, Phase, Reason
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, Measurement, MetricRun, Outcome, Reason
 from slipway_operator.model.analysis import expression
-from slipway_operator.model.analysis.measure import MOST_KEPT, Answer, Measure
+from slipway_operator.model.analysis.measure import MOST_KEPT, Measure, ProviderAnswer
 from slipway_operator.model.analysis.verdict import Verdict
 
 VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
@@ -30,13 +30,16 @@ class Measured:
     run: MetricRun
 
 
-def measured(metric: Measure, answer: Answer, at: datetime) -> Measurement:
+def measured(metric: Measure, answer: ProviderAnswer, at: datetime) -> Measurement:
     """What an answer is worth by the conditions of its metric."""
     if answer.problem:
-        return Measurement(at, Phase.ERROR, message=_short(answer.problem, MESSAGE_LIMIT))
+        return Measurement(at, AnalysisPhase.ERROR, message=_short(answer.problem, MESSAGE_LIMIT))
     value = _short(shown(answer.value), VALUE_LIMIT)
     if metric.job:
-        phase, message = Phase.SUCCESSFUL if answer.value is True else Phase.FAILED, answer.message
+        phase, message = (
+            AnalysisPhase.SUCCESSFUL if answer.value is True else AnalysisPhase.FAILED,
+            answer.message,
+        )
     else:
         phase, message = _by_conditions(metric, answer.value)
     return Measurement(at, phase, value, _short(message, MESSAGE_LIMIT))
@@ -46,16 +49,16 @@ def noted(metric: Measure, run: MetricRun, one: Measurement) -> MetricRun:
     """The metric with one measurement more, and what that makes of it."""
     grown = dataclasses.replace(
         run,
-        successful=run.successful + (one.phase is Phase.SUCCESSFUL),
-        failed=run.failed + (one.phase is Phase.FAILED),
-        inconclusive=run.inconclusive + (one.phase is Phase.INCONCLUSIVE),
-        error=run.error + (one.phase is Phase.ERROR),
-        consecutive_success=run.consecutive_success + 1 if one.phase is Phase.SUCCESSFUL else 0,
-        consecutive_error=run.consecutive_error + 1 if one.phase is Phase.ERROR else 0,
+        successful=run.successful + (one.phase is AnalysisPhase.SUCCESSFUL),
+        failed=run.failed + (one.phase is AnalysisPhase.FAILED),
+        inconclusive=run.inconclusive + (one.phase is AnalysisPhase.INCONCLUSIVE),
+        error=run.error + (one.phase is AnalysisPhase.ERROR),
+        consecutive_success=run.consecutive_success + 1 if one.phase is AnalysisPhase.SUCCESSFUL else 0,
+        consecutive_error=run.consecutive_error + 1 if one.phase is AnalysisPhase.ERROR else 0,
         measurements=(*run.measurements, one)[-MOST_KEPT:],
     )
     phase, message = _assessed(metric, grown)
-    last = f": {one.message}" if one.message and phase not in (Phase.RUNNING, Phase.SUCCESSFUL) else ""
+    last = f": {one.message}" if one.message and phase not in (AnalysisPhase.RUNNING, AnalysisPhase.SUCCESSFUL) else ""
     return dataclasses.replace(grown, phase=phase, message=_short(message + last, MESSAGE_LIMIT))
 
 
@@ -65,9 +68,9 @@ def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
     if verdict.outcome is Outcome.FAIL:
         return verdict
     for phase, outcome, reason in (
-        (Phase.FAILED, Outcome.FAIL, Reason.METRIC_FAILED),
-        (Phase.ERROR, Outcome.FAIL, Reason.METRIC_ERROR),
-        (Phase.INCONCLUSIVE, Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
+        (AnalysisPhase.FAILED, Outcome.FAIL, Reason.METRIC_FAILED),
+        (AnalysisPhase.ERROR, Outcome.FAIL, Reason.METRIC_ERROR),
+        (AnalysisPhase.INCONCLUSIVE, Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
     ):
         if found := next((item for item in deciding if item.run.phase is phase), None):
             return _said(verdict, outcome, reason, f"{found.metric.name}: {found.run.message}", found)
@@ -103,45 +106,54 @@ def _shown_one(value: Any) -> str:
     return f"a list of {len(value)} values" if isinstance(value, list) else f"an object with {len(value)} fields"
 
 
-def _by_conditions(metric: Measure, value: Any) -> tuple[Phase, str]:
+def _by_conditions(metric: Measure, value: Any) -> tuple[AnalysisPhase, str]:
     """One condition decides alone; with two, what neither calls good nor bad is inconclusive."""
     try:
         good = expression.holds(metric.success, value) if metric.success else None
         bad = expression.holds(metric.failure, value) if metric.failure else None
     except expression.NotANumber as error:
-        return Phase.INCONCLUSIVE, f"{error} compares NaN: there is no data"
+        return AnalysisPhase.INCONCLUSIVE, f"{error} compares NaN: there is no data"
     except expression.Unclear as error:
-        return Phase.ERROR, str(error)
+        return AnalysisPhase.ERROR, str(error)
     if bad or (bad is None and good is False):
         text = f"failureCondition {metric.failure} holds" if bad else f"successCondition {metric.success} does not hold"
-        return Phase.FAILED, f"{text} for {_short(shown(value), VALUE_LIMIT)}"
+        return AnalysisPhase.FAILED, f"{text} for {_short(shown(value), VALUE_LIMIT)}"
     if good or good is None:
-        return Phase.SUCCESSFUL, ""
-    return Phase.INCONCLUSIVE, "neither successCondition nor failureCondition holds"
+        return AnalysisPhase.SUCCESSFUL, ""
+    return AnalysisPhase.INCONCLUSIVE, "neither successCondition nor failureCondition holds"
 
 
-def _assessed(metric: Measure, run: MetricRun) -> tuple[Phase, str]:
+def _assessed(metric: Measure, run: MetricRun) -> tuple[AnalysisPhase, str]:
     """Limits first, in Argo's order; then whether it is done."""
     if run.failed > metric.failure_limit >= 0:
-        return Phase.FAILED, f"{run.failed} failed, failureLimit is {metric.failure_limit}"
+        return AnalysisPhase.FAILED, f"{run.failed} failed, failureLimit is {metric.failure_limit}"
     if run.inconclusive > metric.inconclusive_limit:
-        return Phase.INCONCLUSIVE, f"{run.inconclusive} inconclusive, inconclusiveLimit is {metric.inconclusive_limit}"
+        return (
+            AnalysisPhase.INCONCLUSIVE,
+            f"{run.inconclusive} inconclusive, inconclusiveLimit is {metric.inconclusive_limit}",
+        )
     if run.consecutive_error > metric.error_limit:
-        return Phase.ERROR, f"{run.consecutive_error} errors in a row, consecutiveErrorLimit is {metric.error_limit}"
+        return (
+            AnalysisPhase.ERROR,
+            f"{run.consecutive_error} errors in a row, consecutiveErrorLimit is {metric.error_limit}",
+        )
     if 0 < metric.success_limit <= run.consecutive_success:
-        return Phase.SUCCESSFUL, f"{run.consecutive_success} good ones in a row"
+        return AnalysisPhase.SUCCESSFUL, f"{run.consecutive_success} good ones in a row"
     if metric.count is None or run.count < metric.count:
-        return Phase.RUNNING, ""
+        return AnalysisPhase.RUNNING, ""
     if metric.success_limit:
-        return Phase.INCONCLUSIVE, f"never {metric.success_limit} good ones in a row, as consecutiveSuccessLimit asks"
-    return Phase.SUCCESSFUL, f"{run.successful} of {run.count} good"
+        return (
+            AnalysisPhase.INCONCLUSIVE,
+            f"never {metric.success_limit} good ones in a row, as consecutiveSuccessLimit asks",
+        )
+    return AnalysisPhase.SUCCESSFUL, f"{run.successful} of {run.count} good"
 
 
 def _is_good(item: Measured) -> bool:
     """Done and good; one without an end is good as long as its last measurement was."""
     if item.metric.endless and item.run.measurements:
-        return item.run.measurements[-1].phase is Phase.SUCCESSFUL
-    return item.run.phase is Phase.SUCCESSFUL
+        return item.run.measurements[-1].phase is AnalysisPhase.SUCCESSFUL
+    return item.run.phase is AnalysisPhase.SUCCESSFUL
 
 
 def _progress(item: Measured) -> str:

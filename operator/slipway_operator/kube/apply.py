@@ -41,7 +41,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
         Leaving: when the namespace is being deleted.
     """
     for create in plan.create:
-        await _create(client, obj, create)
+        await create_child(client, obj, create)
     for scale in plan.scale:
         await _scale(client, obj, scale)
     await write_status(client, obj, plan.status)
@@ -52,7 +52,15 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
     return all([await events.post(client, obj, event, now) for event in plan.events])
 
 
-async def _create(client: Client, obj: Object, create: Create) -> None:
+async def create_child(client: Client, obj: Object, create: Create) -> None:
+    """Create or adopt one child as the plan wants it.
+
+    Raises:
+        NameTaken: when a foreign object has its name.
+        CannotCreate: when quota, admission or permissions forbid it.
+        Stale: when the namespace is gone or not known yet.
+        Leaving: when the namespace is being deleted.
+    """
     resource = child(create.manifest["apiVersion"], create.manifest["kind"])
     manifest = await _named(client, obj, resource, create)
     what = f"{manifest['kind']} {manifest['metadata']['name']}"

@@ -31,18 +31,20 @@ class Credentials:
     proxy: str | None
 
 
-async def load() -> kubernetes_client.Configuration:
-    """The configuration of $KUBECONFIG, else of the pod we run in, else of ~/.kube/config.
+async def load(kubeconfig: str = "", *, in_pod: bool = False) -> kubernetes_client.Configuration:
+    """The configuration of a kubeconfig, else of the pod we run in, else of ~/.kube/config.
 
     Raises:
         ConfigMissing: when none of them is there.
     """
     configuration = kubernetes_client.Configuration()
     try:
-        if os.environ.get("KUBECONFIG") or not os.environ.get("KUBERNETES_SERVICE_HOST"):
-            await kubernetes_config.load_kube_config(config_file=_kubeconfig(), client_configuration=configuration)
-        else:
+        if in_pod and not kubeconfig:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
+        else:
+            await kubernetes_config.load_kube_config(
+                config_file=kubeconfig or _usual_kubeconfig(), client_configuration=configuration
+            )
     except kubernetes_config.ConfigException as error:
         raise ConfigMissing(f"no way to reach a Kubernetes API server: {error}") from error
     # Looked up once: told to trust the environment, the library's session looks for a proxy, and in a thread for a
@@ -75,6 +77,6 @@ def _proxy(url: str) -> str | None:
     return getproxies().get(address.scheme)
 
 
-def _kubeconfig() -> str:
-    # Read now: the library reads it when it is imported, and tools set it later.
-    return os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+def _usual_kubeconfig() -> str:
+    # The library decides when it is imported, by an environment that tools may change later.
+    return os.path.expanduser("~/.kube/config")

@@ -1,7 +1,6 @@
 """The only hands on the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from kubernetes.aio import client as kubernetes_client
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from slipway_operator.kube import auth
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
@@ -27,7 +27,7 @@ TIMEOUT_S = 10.0
 CONCURRENCY = 16
 PAGE = 500  # objects of a list in one answer
 ATTEMPTS = 4  # the first and three retries
-RETRY_FIRST_S = 0.2
+RETRY_WITHIN_S = 0.4  # the first retry; each further one within twice as much
 RETRY_LIMIT_S = 10.0
 
 _JSON = "application/json"
@@ -159,7 +159,7 @@ class Client:
         kind = ACCESS_REVIEWS
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"resourceAttributes": asked}}
         self._on_call("create", kind.plural)
-        answer = await self._call("POST", kind.path(), [], body)
+        answer = await self.request("POST", kind.path(), [], body)
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def evict(self, namespace: str, pod: str) -> None:
@@ -171,7 +171,7 @@ class Client:
         self, verb: str, resource: Resource, path: str, query: Query | None = None, accept: str = _JSON
     ) -> Object:
         self._on_call(verb, resource.plural)
-        return await self._call("GET", path, query, accept=accept)
+        return await self.request("GET", path, query, accept=accept)
 
     async def _write(
         self,
@@ -186,7 +186,7 @@ class Client:
         result = "ok"
         self._on_call(verb, resource.plural)
         try:
-            answer = await self._call(method, path, query, body, content)
+            answer = await self.request(method, path, query, body, content)
             if answer.get("kind") == resource.kind:  # an eviction and most deletions answer with a Status
                 self._on_answer(resource, answer)
             return answer
@@ -196,7 +196,7 @@ class Client:
         finally:
             self._on_write(resource.kind, result)
 
-    async def _call(
+    async def request(
         self,
         method: str,
         path: str,
@@ -205,23 +205,35 @@ class Client:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
-        headers = {"Content-Type": content, "Accept": accept}
-        for attempt in range(1, self._attempts + 1):
-            try:
-                async with self._slots:
-                    status, retry_after, answer = await self._once(method, path, query or [], body, dict(headers))
-                failure = _failure(status, answer)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                retry_after, answer = None, {}
-                failure = Unavailable(f"{method} {path}: {type(error).__name__}: {error}")
-            if failure is None:
-                return answer
-            if not isinstance(failure, Unavailable) or attempt == self._attempts:
-                raise failure
-            await asyncio.sleep(_pause_s(attempt, retry_after))
-        raise AssertionError("the loop returns or raises")
+        """One call by path, with retries; `may_write` and `on_write` are for the calls by resource.
 
-    async def _once(
+        Raises:
+            ApiError: the API server refused or did not answer.
+        """
+        headers = {"Content-Type": content, "Accept": accept}
+        # One for each call: it has the state of one call at a time.
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=_pause_s,
+            retry=retry_if_exception_type(Unavailable),
+            reraise=True,
+        )
+        answer: Object = await retrying(self._attempt, method, path, query or [], body, headers)
+        return answer
+
+    async def _attempt(
+        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
+    ) -> Object:
+        try:
+            async with self._slots:
+                status, retry_after, answer = await self._send(method, path, query, body, dict(headers))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unavailable(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if failure := _failure(status, answer, retry_after):
+            raise failure
+        return answer
+
+    async def _send(
         self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
     ) -> tuple[int, str | None, Object]:
         # As late as can be: the process may have been stopped since the write was decided.
@@ -250,7 +262,7 @@ def _parse(text: bytes) -> Object:
     return value if isinstance(value, dict) else {"message": str(value)[:200]}
 
 
-def _failure(status: int, answer: Object) -> ApiError | None:
+def _failure(status: int, answer: Object, retry_after: str | None) -> ApiError | None:
     message = str(answer.get("message") or f"status {status}")
     if status < 400:
         return None
@@ -259,7 +271,8 @@ def _failure(status: int, answer: Object) -> ApiError | None:
     if status == 409:
         return Exists(message) if answer.get("reason") == "AlreadyExists" else Stale(message)
     if status == 429 or status >= 500:
-        return Unavailable(f"{status}: {message}")
+        after_s = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+        return Unavailable(f"{status}: {message}", after_s)
     return Leaving(status, message) if _namespace_leaves(answer) else Refused(status, message)
 
 
@@ -268,7 +281,9 @@ def _namespace_leaves(answer: Object) -> bool:
     return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
 
-def _pause_s(attempt: int, retry_after: str | None) -> float:
-    backoff = RETRY_FIRST_S * 2 ** (attempt - 1) * (0.5 + random.random())
-    asked = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
-    return float(min(RETRY_LIMIT_S, max(backoff, asked)))
+def _pause_s(state: RetryCallState) -> float:
+    """Random, within twice as long each time; but not before the API server wants to see the call again."""
+    backoff_s = wait_random_exponential(multiplier=RETRY_WITHIN_S, max=RETRY_LIMIT_S)(state)
+    error = state.outcome.exception() if state.outcome else None
+    wanted_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
+    return min(RETRY_LIMIT_S, max(backoff_s, wanted_s))

@@ -35,3 +35,8 @@ class Fenced(ApiError):
 
 class Unavailable(ApiError):
     """The API server did not answer, or not with an answer; later it may."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: before that the API server does not want to see the call again."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -88,7 +88,7 @@ class Keys:
                 self._keys = await self._advance(found)
             except Refused as error:
                 self._say(f"no tenant is honoured in new places, the keys cannot be kept: {error}")
-            except keys.Unreadable as error:
+            except keys.UnreadableKeys as error:
                 where = f"{self._namespace}/{self._secret}"
                 self._say(f"Secret {where}: {error}; delete it, then the operator writes it again")
             else:

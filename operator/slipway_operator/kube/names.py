@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
+
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
-from slipway_operator.planning.claims import UNCLAIMED, Rules, settle
+from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
 
 Key = tuple[str, str]
@@ -65,7 +67,7 @@ class Names:
         self._add, self._may_write, self._now = add, may_write, now
         self._claims: dict[str, Claim] = {}
         self._object: Object | None = None  # the ConfigMap as it was last read or written
-        self._rules = Rules(terms.retention_s)
+        self._rules = ClaimRules(terms.retention_s)
         self._rules_until: datetime | None = None
         self._standings: dict[str, Standing] = {}
         self._warned: set[str] = set()  # who was told that names cannot be claimed
@@ -92,28 +94,21 @@ class Names:
 
     async def run(self) -> None:
         """Until cancelled: settle when something changed, and now and then."""
-        pause_s = RETRY_S
         while True:
-            if not self._may_write():
+            retrying = AsyncRetrying(
+                wait=wait_exponential(multiplier=RETRY_S, max=RETRY_LIMIT_S),
+                retry=retry_if_exception(_is_trouble),
+                before_sleep=self._failed,
+                reraise=True,
+            )
+            try:
+                await retrying(self._settle)
+            except (Stale, Exists, Fenced):
                 # Another operator may be writing now: what was read counts no more.
                 self._object = None
                 await asyncio.sleep(GATHER_S)
-                continue
-            self._dirty.clear()
-            try:
-                await self._settle()
-                pause_s = RETRY_S
-            except (Stale, Exists, Fenced):
-                self._object = None
-                await asyncio.sleep(GATHER_S)
-                continue
-            except ApiError as error:
-                self._object = None
-                self._fail(str(error))
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_LIMIT_S)
-                continue
-            await self._rest()
+            else:
+                await self._rest()
 
     async def _rest(self) -> None:
         try:
@@ -124,6 +119,9 @@ class Names:
         await asyncio.sleep(GATHER_S)
 
     async def _settle(self) -> None:
+        if not self._may_write():
+            raise Fenced("no name is given without the lease")
+        self._dirty.clear()
         if self._object is None:
             self._object = await self._read()
         await self._look_up_grants()
@@ -222,7 +220,9 @@ class Names:
             one["type"] == NAME_CONFLICT for one in status.get("conditions") or ()
         )
 
-    def _fail(self, why: str) -> None:
+    def _failed(self, state: RetryCallState) -> None:
+        self._object = None
+        why = str(state.outcome.exception()) if state.outcome else ""
         if why == self._trouble:
             return
         log.warning("model names cannot be claimed: %s", why)
@@ -234,6 +234,11 @@ class Names:
     def _unclaimed(self, wish: Wish) -> Standing:
         message = f'clients reach this model as {wish.owner}; whether also as "{wish.name}" cannot be said'
         return Standing(wish.owner, wish.name, UNCLAIMED, f"{message}: {self._trouble}", known=False)
+
+
+def _is_trouble(error: BaseException) -> bool:
+    """Whether a pause may help; a writer who was faster is no trouble."""
+    return isinstance(error, ApiError) and not isinstance(error, Stale | Exists | Fenced)
 
 
 def _wish(obj: Object) -> Wish:

@@ -128,7 +128,8 @@ def _last_words(message: str) -> str:
     line = (message.strip().splitlines() or [""])[-1]
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
-            line = str(json.loads(line).get("message", line))
+            told = json.loads(line)
+            line = str(told.get("msg") or told.get("message") or line)
     return line.strip().rstrip(".")[:MESSAGE_LIMIT]
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
-from slipway_operator.model.deployment.autoscaling import OWN_NAMES, Autoscaling, Metric, MetricType, Rules
-from slipway_operator.model.deployment.spec import Json
+from slipway_operator.model.deployment.autoscaling import OWN_NAMES, AutoscalerRules, Autoscaling, Metric, MetricType
 
 API_VERSION, KIND = "autoscaling/v2", "HorizontalPodAutoscaler"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
@@ -106,7 +106,7 @@ def _share_or_average(target: str) -> dict[str, Any]:
     return {"type": "AverageValue", "averageValue": target}
 
 
-def _rules(rules: Rules) -> dict[str, Any]:
+def _rules(rules: AutoscalerRules) -> dict[str, Any]:
     return {
         "stabilizationWindowSeconds": rules.window_s,
         "selectPolicy": rules.select,

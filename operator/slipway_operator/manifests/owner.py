@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.model import labels
-from slipway_operator.model.deployment.spec import Json
 
 
 @dataclass(frozen=True, slots=True)

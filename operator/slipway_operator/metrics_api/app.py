@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
 from slipway_operator.metrics_api import documents, selector
-from slipway_operator.metrics_api.documents import DEPLOYMENTS, VERSIONS, Document, Sample
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.documents import DEPLOYMENTS, VERSIONS, Document, MetricValue
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD, Number, PodTarget, Series, Unknown
 from slipway_operator.model import labels
 
 Answer = Callable[[web.Request], Awaitable[Document]]
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Key = tuple[str, str]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Refusal(Exception):
 class Api:
     """What the sampler knows, as the API tells it."""
 
-    sampler: Sampler
+    sampler: MetricsSampler
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def application(self, names: Callable[[], Collection[str]]) -> web.Application:
@@ -71,7 +71,7 @@ class Api:
         _require_metric(metric, OF_DEPLOYMENT)
         return documents.external_values(metric, self._deployments(namespace, "*", metric, _selector(request)))
 
-    def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[Sample]:
+    def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[MetricValue]:
         """Of one, or of all that a selector of `slipway.dev/modeldeployment` picks: those with a fresh number."""
         keys = [
             key
@@ -82,14 +82,14 @@ class Api:
             raise Refusal(404, f"no ModelDeployment {'of this selector' if name == '*' else name} in {namespace}")
         return _fresh([self._deployment(key, metric) for key in keys], metric)
 
-    def _deployment(self, key: Key, metric: str) -> Sample | str:
+    def _deployment(self, key: ObjectKey, metric: str) -> MetricValue | str:
         series = self.sampler.series(key)
         try:
             return self._sample(labels.KIND, key, _there(series).number(metric, self.sampler.clock()))
         except Unknown as unknown:
             return f"ModelDeployment {key[1]}: {unknown}"
 
-    def _pods(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[Sample]:
+    def _pods(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[MetricValue]:
         found = [
             (key, pod)
             for key in self.sampler.known(namespace)
@@ -100,7 +100,7 @@ class Api:
             raise Refusal(404, f"no ready pod {'of this selector' if name == '*' else name} in {namespace}")
         return _fresh([self._pod(key, pod, metric) for key, pod in found], metric)
 
-    def _pod(self, key: Key, pod: PodTarget, metric: str) -> Sample | str:
+    def _pod(self, key: ObjectKey, pod: PodTarget, metric: str) -> MetricValue | str:
         series = _there(self.sampler.series(key))
         try:
             number = series.of_pod(metric, pod.name, self.sampler.clock())
@@ -108,9 +108,9 @@ class Api:
             return f"pod {pod.name}: {unknown}"
         return self._sample("Pod", (key[0], pod.name), number)
 
-    def _sample(self, kind: str, key: Key, number: Number) -> Sample:
+    def _sample(self, kind: str, key: ObjectKey, number: Number) -> MetricValue:
         taken = self.now() - timedelta(seconds=max(0.0, self.sampler.clock() - number.at))
-        return Sample(kind, *key, number.value, taken, number.window_s)
+        return MetricValue(kind, *key, number.value, taken, number.window_s)
 
 
 def _there(series: Series | None) -> Series:
@@ -118,16 +118,16 @@ def _there(series: Series | None) -> Series:
     return series
 
 
-def _fresh(found: Sequence[Sample | str], metric: str) -> list[Sample]:
+def _fresh(found: Sequence[MetricValue | str], metric: str) -> list[MetricValue]:
     """Those that have a number: an autoscaler copes with a missing one, and must not take it for zero."""
-    fresh = [item for item in found if isinstance(item, Sample)]
+    fresh = [item for item in found if isinstance(item, MetricValue)]
     if not fresh:
         why = next(item for item in found if isinstance(item, str))
         raise Refusal(503, f"{metric} has no fresh value: {why}")
     return fresh
 
 
-def _labels(key: Key, pod: PodTarget) -> dict[str, str]:
+def _labels(key: ObjectKey, pod: PodTarget) -> dict[str, str]:
     return labels.child_labels(key[1], pod.revision)
 
 

@@ -1,64 +1,67 @@
-"""The serving certificate of the metrics API: made by the openssl program, kept in memory, renewed with the process."""
+"""The serving certificate of the metrics API: self-signed, kept in memory, renewed with the process."""
 
-import asyncio
 import contextlib
 import os
-import re
 import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS = 365
-_TIMEOUT_S = 20.0
-_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
-
-
-class NoCertificate(Exception):
-    """None could be made; the message says why."""
+_SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "slipway-metrics-api")])
+_BACKDATED = timedelta(hours=1)  # for clients whose clock is slow
+_USAGE = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate that vouches for itself, and its key; both PEM."""
+    """A self-signed certificate and its key; both PEM."""
 
     certificate: str
     key: str
 
 
-async def make(name: str, days: int = DAYS) -> Certificate:
-    """A certificate for one DNS name (P-256). It is its own authority, so whoever trusts it trusts nothing else.
+def make(name: str, now: datetime) -> Certificate:
+    """A certificate for one DNS name (P-256), valid for DAYS from `now`.
 
-    Raises:
-        NoCertificate: when openssl is not there, fails or hangs.
+    It is its own authority, so whoever trusts it trusts nothing else.
     """
-    command = (
-        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-        *("-days", str(days), "-subj", "/CN=slipway-metrics-api", "-keyout", "-", "-out", "-"),
-        *("-addext", f"subjectAltName=DNS:{name}", "-addext", "extendedKeyUsage=serverAuth"),
-        *("-addext", "keyUsage=critical,digitalSignature,keyCertSign"),
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_SUBJECT)
+        .issuer_name(_SUBJECT)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_USAGE, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
     )
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
-        raise NoCertificate(f"openssl cannot be run: {error}") from error
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            out, complaint = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise NoCertificate(f"openssl did not end within {_TIMEOUT_S:g} s") from None
-    return _read(out.decode(), complaint.decode(errors="replace"))
-
-
-def _read(out: str, complaint: str) -> Certificate:
-    blocks = {found[1]: found[0] for found in _BLOCK.finditer(out)}
-    if blocks.keys() != {"CERTIFICATE", "PRIVATE KEY"}:
-        raise NoCertificate(f"openssl made none: {complaint.strip()[-200:] or 'it says nothing'}")
-    return Certificate(blocks["CERTIFICATE"], blocks["PRIVATE KEY"])
+    written = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Certificate(certificate.public_bytes(serialization.Encoding.PEM).decode(), written.decode())
 
 
 def server_context(own: Certificate, clients_ca: str) -> ssl.SSLContext:

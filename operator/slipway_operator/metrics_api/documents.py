@@ -22,7 +22,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNo
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricValue:
     """One value to be told, and what it is about."""
 
     kind: str  # Pod | ModelDeployment
@@ -61,7 +61,7 @@ def resources(name: str, version: str) -> Document:
     }
 
 
-def custom_values(version: str, metric: str, samples: Sequence[Sample]) -> Document:
+def custom_values(version: str, metric: str, samples: Sequence[MetricValue]) -> Document:
     """A MetricValueList: also of a single object."""
     return {
         "kind": "MetricValueList",
@@ -71,7 +71,7 @@ def custom_values(version: str, metric: str, samples: Sequence[Sample]) -> Docum
     }
 
 
-def external_values(metric: str, samples: Sequence[Sample]) -> Document:
+def external_values(metric: str, samples: Sequence[MetricValue]) -> Document:
     """An ExternalMetricValueList, each item labelled with its ModelDeployment."""
     return {
         "kind": "ExternalMetricValueList",
@@ -100,7 +100,7 @@ def failure(code: int, message: str) -> Document:
 _TABLES: Mapping[str, Mapping[str, Any]] = {DEPLOYMENTS: OF_DEPLOYMENT, "pods": OF_POD}
 
 
-def _custom_value(version: str, metric: str, sample: Sample) -> Document:
+def _custom_value(version: str, metric: str, sample: MetricValue) -> Document:
     api_version = "v1" if sample.kind == "Pod" else labels.API_VERSION
     about = {"kind": sample.kind, "namespace": sample.namespace, "name": sample.name, "apiVersion": api_version}
     if version == "v1beta1":
@@ -108,7 +108,7 @@ def _custom_value(version: str, metric: str, sample: Sample) -> Document:
     return {"describedObject": about, "metric": {"name": metric, "selector": None}, **_value(sample, "windowSeconds")}
 
 
-def _value(sample: Sample, window: str) -> Document:
+def _value(sample: MetricValue, window: str) -> Document:
     taken = sample.taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     span = {window: sample.window_s} if sample.window_s is not None else {}
     # To a millionth: what floating point adds behind it is no measurement.

@@ -8,16 +8,15 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import SleepState, Status
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import exposition
-from slipway_operator.metrics_api.exposition import Reading
+from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
-
-Key = tuple[str, str]
 
 PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
@@ -54,20 +53,20 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
     return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps)
 
 
-class Sampler:
+class MetricsSampler:
     """The series of every ModelDeployment. Only pods whose numbers somebody wants are asked."""
 
     def __init__(
         self, gateways: Answers, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._gateways, self._session, self.clock = gateways, session, clock
-        self._series: dict[Key, Series] = {}
-        self._asked_at: dict[Key, float] = {}
+        self._series: dict[ObjectKey, Series] = {}
+        self._asked_at: dict[ObjectKey, float] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._new: set[Key] = set()  # with pods that were never heard
+        self._new: set[ObjectKey] = set()  # with pods that were never heard
         self._wanted_now = asyncio.Event()
 
-    def follow(self, key: Key, seen: Followed) -> None:
+    def follow(self, key: ObjectKey, seen: Followed) -> None:
         """Take over what a reconcile saw; pods that are new are asked at once."""
         series = self._series.get(key)
         if series is None or series.followed.uid != seen.uid:
@@ -77,13 +76,13 @@ class Sampler:
         if new and self._is_wanted(key):
             self._want(key)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """The ModelDeployment is gone."""
         for memory in (self._series, self._asked_at):
             memory.pop(key, None)
         self._new.discard(key)
 
-    def series(self, key: Key) -> Series | None:
+    def series(self, key: ObjectKey) -> Series | None:
         """The series of a ModelDeployment for somebody who asks; None when there is no such object."""
         found = self._series.get(key)
         if found and not self._is_wanted(key):
@@ -92,11 +91,11 @@ class Sampler:
             self._asked_at[key] = self.clock()
         return found
 
-    def peek(self, key: Key) -> Series | None:
+    def peek(self, key: ObjectKey) -> Series | None:
         """The series of a ModelDeployment for somebody who only looks for its pods."""
         return self._series.get(key)
 
-    def known(self, namespace: str = "") -> list[Key]:
+    def known(self, namespace: str = "") -> list[ObjectKey]:
         """ModelDeployments of a namespace, or all."""
         return sorted(key for key in self._series if namespace in ("", key[0]))
 
@@ -113,7 +112,7 @@ class Sampler:
                 keys, self._new = sorted(self._new), set()
                 await self.sample(keys)
 
-    async def sample(self, keys: Sequence[Key]) -> None:
+    async def sample(self, keys: Sequence[ObjectKey]) -> None:
         """Ask the gateways once and every pod of these ModelDeployments."""
         if not keys:
             return
@@ -131,15 +130,15 @@ class Sampler:
         except TimeoutError:
             return
 
-    def _is_wanted(self, key: Key) -> bool:
+    def _is_wanted(self, key: ObjectKey) -> bool:
         asked = self.clock() - self._asked_at.get(key, float("-inf")) < ASKED_S
         return asked or self._series[key].followed.scaled
 
-    def _want(self, key: Key) -> None:
+    def _want(self, key: ObjectKey) -> None:
         self._new.add(key)
         self._wanted_now.set()
 
-    async def _ask_gateways(self, keys: Sequence[Key]) -> None:
+    async def _ask_gateways(self, keys: Sequence[ObjectKey]) -> None:
         try:
             answers: Sequence[Answer] = await self._gateways.answers()
             problem = ""
@@ -152,13 +151,13 @@ class Sampler:
                 held = sum(answer.held(*key, uid) for answer in answers if not answer.gone)
                 series.hear_gateways(problem or inflight(answers, key, uid), now, held)
 
-    async def _ask_pod(self, key: Key, pod: PodTarget) -> None:
+    async def _ask_pod(self, key: ObjectKey, pod: PodTarget) -> None:
         async with self._slots:
             reading = await self._read(pod)
         if series := self._series.get(key):
             series.hear(pod.name, reading, self.clock())
 
-    async def _read(self, pod: PodTarget) -> Reading | str:
+    async def _read(self, pod: PodTarget) -> ExposedSample | str:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
@@ -180,7 +179,7 @@ class Sampler:
             return f"/metrics cannot be read: {type(error).__name__}: {error}".rstrip(": ")
 
 
-def inflight(answers: Sequence[Answer], key: Key, uid: str) -> int | str:
+def inflight(answers: Sequence[Answer], key: ObjectKey, uid: str) -> int | str:
     """Requests in progress over all gateways, those that leave too; in words why that is not known.
 
     What a gateway held that died is not counted: its clients come back through another one.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from slipway_operator.metrics_api.exposition import Buckets, Reading
+from slipway_operator.metrics_api.exposition import Buckets, ExposedSample
 
 PERIOD_S = 10.0  # between two readings of a pod
 WINDOW_S = 60.0  # over which rates and percentiles are taken
@@ -56,7 +56,7 @@ class _Memory:
     """What one pod said, oldest first."""
 
     since: float  # when the pod was first heard of
-    readings: deque[tuple[float, Reading]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problem: str = "it was not asked yet"
 
 
@@ -80,7 +80,7 @@ class Series:
         self._pods |= {name: _Memory(now) for name in new}
         return bool(new)
 
-    def hear(self, pod: str, reading: Reading | str, now: float) -> None:
+    def hear(self, pod: str, reading: ExposedSample | str, now: float) -> None:
         """What a pod answered, or in words why it did not; nothing of a pod that is followed no more."""
         if memory := self._pods.get(pod):
             if isinstance(reading, str):
@@ -184,18 +184,18 @@ class Series:
 OfPod = Callable[[_Memory, float], Number]
 
 
-def _fresh(memory: _Memory, now: float) -> tuple[float, Reading]:
+def _fresh(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
     if not memory.readings or now - memory.readings[-1][0] > STALE_S:
         raise Unknown(memory.problem)
     return memory.readings[-1]
 
 
-def _first(memory: _Memory, now: float) -> tuple[float, Reading]:
+def _first(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
     """The oldest reading within the window."""
     return next(item for item in memory.readings if now - item[0] <= WINDOW_S)
 
 
-def _gauge(read: Callable[[Reading], float]) -> OfPod:
+def _gauge(read: Callable[[ExposedSample], float]) -> OfPod:
     def number(memory: _Memory, now: float) -> Number:
         at, reading = _fresh(memory, now)
         return Number(read(reading), at)

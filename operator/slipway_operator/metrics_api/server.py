@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from aiohttp import web
 
@@ -13,9 +14,9 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.metrics_api import certificate
 from slipway_operator.metrics_api.app import Api
-from slipway_operator.metrics_api.certificate import Certificate, NoCertificate
+from slipway_operator.metrics_api.certificate import Certificate
 from slipway_operator.metrics_api.documents import VERSIONS
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.sampler import MetricsSampler
 
 LOOK_S = 60.0
 RETRY_S = 5.0
@@ -40,7 +41,7 @@ class MetricsApi:
     """The server of one operator. What goes wrong is logged and tried again: rollouts do not depend on it."""
 
     client: Client
-    sampler: Sampler
+    sampler: MetricsSampler
     host: Host
     port: int
     changed: Callable[[dict[str, str]], None]  # hears who serves each group whenever that changes
@@ -66,7 +67,7 @@ class MetricsApi:
     async def _look(self) -> float:
         try:
             await self.keep()
-        except (ApiError, NoFrontProxy, NoCertificate, OSError) as error:
+        except (ApiError, NoFrontProxy, OSError) as error:
             self._tell(f"the metrics API is not served as it should be: {error}")
             return RETRY_S
         self._tell("")
@@ -77,7 +78,7 @@ class MetricsApi:
 
         Raises:
             ApiError, NoFrontProxy: when it does not say or take it.
-            NoCertificate, OSError: when there is no certificate or no port to serve with.
+            OSError: when there is no port to serve with.
         """
         proxy = await front_proxy(self.client)
         self._names = proxy.names
@@ -92,7 +93,7 @@ class MetricsApi:
             self.changed(self.providers())
 
     async def _serve(self, proxy: FrontProxy) -> _Served:
-        own = await certificate.make(self.host.dns_name)
+        own = certificate.make(self.host.dns_name, datetime.now(UTC))
         context = certificate.server_context(own, proxy.ca)
         await self._stop()
         application = Api(self.sampler).application(lambda: self._names)

@@ -1,4 +1,8 @@
-"""Quantities as Kubernetes writes them (apimachinery's resource.Quantity), without floating point."""
+"""Quantities as Kubernetes writes them (apimachinery's resource.Quantity), without floating point.
+
+Not `kubernetes.utils.quantity`: it accepts what the API server refuses (`1K`, ` 1`, `1_000`, `1e3Ki`), rounds to 28
+digits and does not write the canonical form. `tests/contract/test_quantities.py` compares this module with both.
+"""
 
 import re
 from fractions import Fraction
@@ -7,7 +11,7 @@ from math import ceil
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # Two digits of an exponent are beyond any quantity; more would only cost memory.
-_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+_QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _LONGEST = 64  # characters
 
 

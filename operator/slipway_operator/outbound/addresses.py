@@ -85,7 +85,7 @@ SETTINGS = "operator.outbound.allowedCIDRs or operator.outbound.allowedHosts of 
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EgressPolicy:
     """What may be connected to, as a cluster's admin says it."""
 
     networks: tuple[Network, ...] = ()  # private ranges

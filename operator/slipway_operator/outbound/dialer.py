@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 
 AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
 
@@ -23,7 +23,7 @@ URL_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OutboundRequest:
     """What is sent, and how much of the answer is wanted: `keep_bytes` 0 reads none of it."""
 
     method: str
@@ -72,7 +72,7 @@ class _Refused(OSError):
 class _Dial:
     """One connection attempt to all addresses of one host."""
 
-    def __init__(self, policy: Policy, host: str) -> None:
+    def __init__(self, policy: EgressPolicy, host: str) -> None:
         self._policy, self._host, self.refusal = policy, host, ""
 
     def open_socket(self, info: AddressInfo) -> socket.socket:
@@ -88,10 +88,10 @@ class _Dial:
 class Dialer:
     """Sends requests for tenants. `who` begins a refusal: "hooks", "analyses"."""
 
-    def __init__(self, policy: Policy, who: str, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, policy: EgressPolicy, who: str, resolver: AbstractResolver | None = None) -> None:
         self._policy, self._who, self._resolver = policy, who, resolver
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: OutboundRequest) -> Response:
         """One try.
 
         Raises:
@@ -145,7 +145,7 @@ def _read(text: str) -> URL:
     return url
 
 
-async def _exchange(session: aiohttp.ClientSession, url: URL, request: Request) -> Response:
+async def _exchange(session: aiohttp.ClientSession, url: URL, request: OutboundRequest) -> Response:
     async with session.request(
         request.method,
         url,

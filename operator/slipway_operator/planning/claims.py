@@ -28,14 +28,14 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ClaimRules:
     """What the installation says about names."""
 
     retention_s: float
     grants: Grants = field(default_factory=Grants)
 
 
-def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: Rules, now: datetime) -> Settled:
+def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: ClaimRules, now: datetime) -> Settled:
     """One step of the history of all names. Pure; done twice it changes nothing more.
 
     A name has one owner at most. It loses it when an admin grants the name to other namespaces, or when the owner has
@@ -56,7 +56,7 @@ def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: Rules, no
 
 
 def _kept(
-    claims: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: Rules, now: datetime
+    claims: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> dict[str, Claim]:
     kept: dict[str, Claim] = {}
     for name, claim in claims.items():
@@ -67,7 +67,7 @@ def _kept(
     return kept
 
 
-def _next(claim: Claim, asked: Collection[Wish], rules: Rules, now: datetime) -> Claim | None:
+def _next(claim: Claim, asked: Collection[Wish], rules: ClaimRules, now: datetime) -> Claim | None:
     """What becomes of a claim; None when it is over."""
     if any(wish.owner == claim.owner for wish in asked):
         return replace(claim, released_at=None)
@@ -89,7 +89,7 @@ def _beyond(kept: Mapping[str, Claim]) -> list[str]:
 
 
 def _given(
-    kept: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: Rules, now: datetime
+    kept: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> tuple[dict[str, Claim], set[str]]:
     """Free names and to whom they go, the longest wait first; and those for which there is no room."""
     given: dict[str, Claim] = {}
@@ -120,14 +120,14 @@ def _used(kept: Mapping[str, Claim]) -> tuple[int, dict[str, int]]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _standing(wish: Wish, claim: Claim | None, rules: Rules, full: Collection[str]) -> Standing:
+def _standing(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Collection[str]) -> Standing:
     if claim and claim.owner == wish.owner:
         return Standing(wish.owner, wish.name)
     reason, why = _why(wish, claim, rules, full)
     return Standing(wish.owner, wish.name, reason, f"clients reach this model as {wish.owner} only: {why}")
 
 
-def _why(wish: Wish, claim: Claim | None, rules: Rules, full: Collection[str]) -> tuple[str, str]:
+def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Collection[str]) -> tuple[str, str]:
     name, other = f'the model name "{wish.name}"', "create it again with another spec.model.name"
     if not names.is_name(wish.name):
         return INVALID, f"{name} is not one that a model can have; {other}, of letters, digits and ._:- and without /"

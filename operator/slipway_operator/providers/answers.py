@@ -56,7 +56,7 @@ def of_web(status: int, body: bytes, path: str) -> Any:
         raise Unanswered(f"{status}: no measurement, for the status is not 2xx ({_size(body)})")
     try:
         return json_path.pick(path, _json(status, body))
-    except (json_path.Unreadable, json_path.Missing) as error:
+    except (json_path.InvalidPath, json_path.PathNotFound) as error:
         raise Unanswered(str(error)) from error
 
 

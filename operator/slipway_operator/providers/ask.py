@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from slipway_operator.kube.client import Client
-from slipway_operator.model.analysis.measure import Answer, Prometheus, Question, Web
-from slipway_operator.outbound.dialer import Dialer, NoAnswer, Request
+from slipway_operator.model.analysis.measure import Prometheus, ProviderAnswer, Question, Web
+from slipway_operator.outbound.dialer import Dialer, NoAnswer, OutboundRequest
 from slipway_operator.providers import answers
 from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.jobs import Jobs
@@ -22,18 +22,18 @@ class Providers:
     ) -> None:
         self._client, self._dialer, self._jobs = client, dialer, Jobs(client, sleep)
 
-    async def ask(self, namespace: str, question: Question) -> Answer:
+    async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
         """One measurement; every way to fail is an Answer with a problem."""
         try:
             if question.job:
                 return await self._jobs.run(question.job)
             if question.metric.prometheus:
-                return Answer(await self._query(namespace, question.metric.prometheus))
+                return ProviderAnswer(await self._query(namespace, question.metric.prometheus))
             if question.metric.web:
-                return Answer(await self._request(namespace, question.metric.web))
-            return Answer(problem="the metric has no provider")
+                return ProviderAnswer(await self._request(namespace, question.metric.web))
+            return ProviderAnswer(problem="the metric has no provider")
         except Unanswered as error:
-            return Answer(problem=str(error))
+            return ProviderAnswer(problem=str(error))
 
     async def release(self, question: Question) -> None:
         """The answer is written down, or nobody wants it any more: what was made for it goes."""
@@ -41,7 +41,7 @@ class Providers:
             await self._jobs.delete(question.job)
 
     async def _query(self, namespace: str, provider: Prometheus) -> list[float] | float:
-        request = Request(
+        request = OutboundRequest(
             "GET",
             provider.address.rstrip("/") + "/api/v1/query",
             {"query": provider.query, "timeout": f"{provider.timeout_s}s"},
@@ -55,7 +55,7 @@ class Providers:
         headers = await resolved(self._client, namespace, provider.headers)
         if provider.body and "content-type" not in {name.lower() for name in headers}:
             headers["Content-Type"] = "application/json"
-        request = Request(
+        request = OutboundRequest(
             provider.method,
             provider.url,
             headers=headers,
@@ -66,7 +66,7 @@ class Providers:
         )
         return answers.of_web(*await self._fetch(request), provider.json_path)
 
-    async def _fetch(self, request: Request) -> tuple[int, bytes]:
+    async def _fetch(self, request: OutboundRequest) -> tuple[int, bytes]:
         """Status and body; Unanswered when there is none within time and size."""
         try:
             answer = await self._dialer.send(request)

@@ -2,19 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Unavailable
 from slipway_operator.kube.resources import JOBS, SECRETS
 from slipway_operator.model.analysis.closed_job import closed, secrets_of
-from slipway_operator.model.analysis.measure import Answer
+from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.providers.answers import Unanswered
 
 POLL_S = 2.0
 GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that is slow to say that it ended
-
-Object = dict[str, Any]
 
 
 class Jobs:
@@ -23,7 +21,7 @@ class Jobs:
     def __init__(self, client: Client, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._client, self._sleep = client, sleep
 
-    async def run(self, manifest: Object) -> Answer:
+    async def run(self, manifest: Object) -> ProviderAnswer:
         """Whether the Job succeeded: a new one, or the one of this name that an operator before us made.
 
         Raises:
@@ -76,7 +74,7 @@ class Jobs:
             if not _is_ours(await self._client.get(JOBS, metadata["namespace"], metadata["name"]), manifest):
                 raise Unanswered(f"there is a Job {metadata['name']} already, and it is not ours") from None
 
-    async def _ended(self, manifest: Object) -> Answer:
+    async def _ended(self, manifest: Object) -> ProviderAnswer:
         metadata = manifest["metadata"]
         while True:
             try:
@@ -88,14 +86,16 @@ class Jobs:
             await self._sleep(POLL_S)
 
 
-def verdict(job: Object) -> Answer | None:
+def verdict(job: Object) -> ProviderAnswer | None:
     """What a Job's conditions say; None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("status") != "True" or condition.get("type") not in ("Complete", "Failed"):
             continue
         done = condition["type"] == "Complete"
         why = ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)
-        return Answer(done, "" if done else f"Job {job['metadata']['name']} failed" + (f": {why}" if why else ""))
+        return ProviderAnswer(
+            done, "" if done else f"Job {job['metadata']['name']} failed" + (f": {why}" if why else "")
+        )
     return None
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from slipway_operator.model.analysis.measure import Answer, Question
+from slipway_operator.api.objects import ObjectKey
+from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 
-Key = tuple[str, str]  # namespace and name of a ModelDeployment
 Observe = Callable[[str, str, float], None]
 
 QUESTIONS_LIMIT = 4096  # under way; above it a plan's question waits for its next plan
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Asker(Protocol):
     """Who takes a measurement."""
 
-    async def ask(self, namespace: str, question: Question) -> Answer:
+    async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
         """Take it; every way to fail is an Answer."""
 
     async def release(self, question: Question) -> None:
@@ -34,21 +34,21 @@ class Asker(Protocol):
 class MeasurementRunner:
     """Every measurement that plans want. One is known by its key and taken once at a time."""
 
-    def __init__(self, asker: Asker, wake: Callable[[Key], None], observe: Observe) -> None:
+    def __init__(self, asker: Asker, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
         """`wake` is told whose answer came; `observe` takes provider, outcome and seconds of each."""
         self._asker, self._wake, self._observe = asker, wake, observe
-        self._wanted: dict[Key, dict[str, Question]] = {}
-        self._answers: dict[Key, dict[str, Answer]] = {}
+        self._wanted: dict[ObjectKey, dict[str, Question]] = {}
+        self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._releases: set[asyncio.Task[None]] = set()
         self._turns = {False: asyncio.Semaphore(AT_A_TIME), True: asyncio.Semaphore(QUESTIONS_LIMIT)}
         self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
 
-    def answers(self, key: Key) -> dict[str, Answer]:
+    def answers(self, key: ObjectKey) -> dict[str, ProviderAnswer]:
         """The answers that came and are still wanted, by the key of their question."""
         return dict(self._answers.get(key, {}))
 
-    def follow(self, key: Key, questions: Iterable[Question]) -> bool:
+    def follow(self, key: ObjectKey, questions: Iterable[Question]) -> bool:
         """Ask what was not asked yet, and let go what nobody wants any more; False when some must wait."""
         wanted = {question.key: question for question in questions}
         former, known = self._wanted.get(key, {}), self._answers.get(key, {})
@@ -67,7 +67,7 @@ class MeasurementRunner:
             task.add_done_callback(partial(self._forget_task, name))
         return len(new) <= room
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Nobody wants answers for this ModelDeployment; its Jobs go with it by their owner reference."""
         for name in self._wanted.pop(key, {}):
             if task := self._tasks.get(name):
@@ -100,19 +100,19 @@ class MeasurementRunner:
         except Exception:
             log.exception("a bug: what was made for measurement %s was not let go", question.key)
 
-    async def _question(self, key: Key, question: Question) -> None:
+    async def _question(self, key: ObjectKey, question: Question) -> None:
         started, provider = time.monotonic(), question.metric.provider
         try:
             answer = await self._in_turn(key[0], question)
         except Exception:
             log.exception("a bug: measurement %s raised", question.key)
-            answer = Answer(problem="the operator failed to ask; see its log")
+            answer = ProviderAnswer(problem="the operator failed to ask; see its log")
         self._observe(provider, "error" if answer.problem else "ok", time.monotonic() - started)
         if question.key in self._wanted.get(key, {}):
             self._answers[key][question.key] = answer
             self._wake(key)
 
-    async def _in_turn(self, namespace: str, question: Question) -> Answer:
+    async def _in_turn(self, namespace: str, question: Question) -> ProviderAnswer:
         # The namespace's turn first: who waits for it must not hold one of everybody's.
         is_job = question.job is not None
         async with self._turn_of(namespace, is_job), self._turns[is_job]:

@@ -8,9 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Phase, Status
-
-Key = tuple[str, str]
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -158,13 +157,13 @@ class Rollouts(Collector):
     """Phase and weights of every ModelDeployment; what is forgotten leaves no series behind."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Status] = {}
+        self._known: dict[ObjectKey, Status] = {}
 
-    def show(self, key: Key, status: Status) -> None:
+    def show(self, key: ObjectKey, status: Status) -> None:
         """Remember what was decided last."""
         self._known[key] = status
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """The ModelDeployment is gone."""
         self._known.pop(key, None)
 

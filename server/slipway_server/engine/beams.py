@@ -5,6 +5,8 @@ Pure. The rules are those of transformers' `generate(num_beams=width)`, so that 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import itemgetter
 from typing import Literal
 
 from .request import FinishReason, Logprobs
@@ -50,27 +52,29 @@ class BeamSearch:
 
     def advance(self, logprobs: Iterable[Logprobs]) -> None:
         """Adds a token. `logprobs` has the `alternatives` likeliest tokens after each of `running`, in order."""
-        candidates = sorted(
-            (
-                self._extended(beam, token, value)
-                for beam, after in zip(self.running, logprobs, strict=True)
-                for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
-            ),
-            key=lambda beam: -beam.total,
-        )[: self.rules.alternatives]
-        # Candidates further down replace those that end. They must not end an answer themselves.
-        ended = [beam for beam in candidates[: self.rules.width] if beam.finish]
-        self.answers = sorted(self.answers + ended, key=self._score, reverse=True)[: self.rules.width]
-        self.running = [beam for beam in candidates if not beam.finish][: self.rules.width]
-        self.done = not self.running or self._enough()
+        extensions = (
+            (beam.total + value, beam, token)
+            for beam, after in zip(self.running, logprobs, strict=True)
+            for token, value in zip(after.tokens[1:], after.values[1:], strict=True)
+        )
+        width = self.rules.width
+        running: list[Beam] = []
+        ended: list[Beam] = []
+        for rank, (total, beam, token) in enumerate(nlargest(self.rules.alternatives, extensions, key=itemgetter(0))):
+            finish = self._finish(beam, token)
+            # Candidates after the first `width` replace those that end. They must not end an answer themselves.
+            if finish and rank < width:
+                ended.append(Beam((*beam.tokens, token), total, finish))
+            elif not finish and len(running) < width:
+                running.append(Beam((*beam.tokens, token), total))
+        self.answers = sorted(self.answers + ended, key=self._score, reverse=True)[:width]
+        self.running = running
+        self.done = not running or self._enough()
 
-    def _extended(self, beam: Beam, token: int, value: float) -> Beam:
-        tokens, finish = (*beam.tokens, token), None
+    def _finish(self, beam: Beam, token: int) -> FinishReason | None:
         if token in self.rules.stop_token_ids:
-            finish = FinishReason.STOP
-        elif len(tokens) >= self.rules.max_tokens:
-            finish = FinishReason.LENGTH
-        return Beam(tokens, beam.total + value, finish)
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(beam.tokens) + 1 >= self.rules.max_tokens else None
 
     def _score(self, beam: Beam) -> float:
         return beam.score(self.rules.length_penalty)

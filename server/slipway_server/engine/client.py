@@ -289,7 +289,7 @@ class EngineClient:
                 *(sys.executable, "-P", "-m", "slipway_server.engine.process", *map(str, descriptors)),
                 pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=environment.for_engine(threads, start.kernels),
+                env=environment.for_engine(threads, start.kernels, start.log_level),
             )
         reader, self._writer = await asyncio.open_connection(sock=http_end)
         self._writer.write(encode(start))

@@ -29,6 +29,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
     kernels: str = "auto"  # or native, torch
     allow_slow: bool = False  # a GPU may compute without its kernels
+    log_level: str = "info"
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

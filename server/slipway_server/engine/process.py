@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 import torch
 
+from slipway_process import logs
+
 from .. import environment
 from ..models.devices import LoadError
-from ..telemetry import logs
 from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
 from .engine import EngineCore

@@ -18,6 +18,8 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 class Restarts:
     """At most `most` within any window. The first is at once: one crash may be chance. Then each waits twice as long as
     the one before. What crashes more often than that is a fault that starting again does not cure.
+
+    Not a retry of tenacity's: it counts crashes in a moving window, and lives that went well for long lie between them.
     """
 
     most: int = 5

@@ -1,5 +1,6 @@
 """The engine process's end of the socket to the HTTP process: whole messages, blocking."""
 
+import math
 import select
 import socket
 
@@ -15,6 +16,8 @@ class Wire:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._poll = select.poll()  # select() refuses descriptors from 1024 on
+        self._poll.register(connection, select.POLLIN)
 
     def send(self, message: FromEngine) -> None:
         try:
@@ -23,7 +26,7 @@ class Wire:
             raise HungUp from error
 
     def readable(self, timeout_s: float) -> bool:
-        return bool(select.select([self._socket], [], [], timeout_s)[0])
+        return bool(self._poll.poll(math.ceil(timeout_s * 1000)))
 
     def receive(self) -> ToEngine:
         return to_engine.decode(self._read(int.from_bytes(self._read(LENGTH_BYTES), "big")))

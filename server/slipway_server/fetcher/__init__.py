@@ -1,29 +1,38 @@
 """The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole."""
 
-import argparse
 import json
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .. import environment
+from slipway_process import logs
+
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
-from ..telemetry import logs
-from ..telemetry.termination import DATA_ERROR, NO_INPUT, Parser, last_words, leave
+from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
 from . import folder, guard, hub, marker, pin, web
 from .folder import FetchError, UnusableError
 from .guard import EgressRules
+from .hub import Hub
 from .marker import Marker
 from .pin import ModelPin, Report
+from .settings import SCHEMES, parse
 
 log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
-SCHEMES = "file://, pvc://, hf:// and https://"
 LEFT_OUT_KEPT = 1000  # names in the marker
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a model may come from."""
+
+    rules: EgressRules = field(default_factory=EgressRules)
+    hub: Hub = field(default_factory=Hub)
+    pvc_mount: Path = PVC_MOUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +45,15 @@ class Found:
 
 
 def main() -> None:
-    options = _parse()
-    logs.configure(environment.log_level())
-    shown = guard.shown(options.uri)
+    settings = parse(sys.argv[1:])
+    logs.configure(settings.log_level)
+    shown = guard.shown(settings.uri)
     try:
-        rules = EgressRules.of(options.allow_host, [*options.allow_network, *environment.allowed_networks()])
+        rules = EgressRules.of(settings.allow_host, [*settings.allow_network, *settings.allow_networks])
+        sources = Sources(rules, Hub(settings.hub_endpoint, settings.hub_token.get_secret_value()))
         report = fetch(
-            options.uri, options.revision, options.dest,
-            max_bytes=options.max_bytes, pin_file=options.pin_file, rules=rules,
+            settings.uri, settings.revision, settings.dest,
+            max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources,
         )  # fmt: skip
         leave(report.text())
     except (UnusableError, CheckpointError) as error:
@@ -64,9 +74,8 @@ def fetch(
     dest: Path,
     *,
     max_bytes: int,
-    pvc_mount: Path = PVC_MOUNT,
     pin_file: Path | None = None,
-    rules: EgressRules | None = None,
+    sources: Sources | None = None,
 ) -> Report:
     """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision.
 
@@ -84,7 +93,7 @@ def fetch(
         return _report(done, kept)
     with folder.writing(dest):
         dest.mkdir(parents=True, exist_ok=True)
-    found = _find(uri, revision, dest, max_bytes, pvc_mount, kept, rules or EgressRules())
+    found = _find(uri, revision, dest, max_bytes, kept, sources or Sources())
     _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
     files = folder.digests(found.path)
     digest = pin.digest_of(files)
@@ -99,22 +108,22 @@ def fetch(
     return _report(fresh, kept)
 
 
-def _find(
-    uri: str, revision: str, dest: Path, max_bytes: int, pvc_mount: Path, kept: ModelPin | None, rules: EgressRules
-) -> Found:
+def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Found:
     parts = urlsplit(uri)
     match parts.scheme:
         case "file":
             return _in_place(Path(parts.netloc + parts.path))
         case "pvc":
             name = parts.path.strip("/")
-            return _in_place(folder.inside(pvc_mount, name) if name else pvc_mount)
+            return _in_place(folder.inside(sources.pvc_mount, name) if name else sources.pvc_mount)
         case "hf":
             repository, pinned = parts.netloc + parts.path, kept.commit if kept else ""
-            path, commit, left_out = hub.download(repository, revision, dest, max_bytes, rules, pinned)
+            path, commit, left_out = hub.download(
+                repository, revision, dest, max_bytes, sources.rules, sources.hub, pinned
+            )
             return Found(path, commit, tuple(left_out))
         case "https":
-            path, left_out = web.download(uri, revision, dest, max_bytes, rules)
+            path, left_out = web.download(uri, revision, dest, max_bytes, sources.rules)
             return Found(path, "", tuple(left_out))
     raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
 
@@ -146,29 +155,3 @@ def _look_at_code(config: dict[str, object], source: str) -> None:
 def _report(done: Marker, kept: ModelPin | None) -> Report:
     size = sum(int(file["size"]) for file in done.files.values())
     return Report(done.digest, done.commit, len(done.files), size, kept is not None)
-
-
-def _parse() -> argparse.Namespace:
-    parser = Parser(prog="slipway-fetcher", description=(__doc__ or "").strip(), allow_abbrev=False)
-    parser.add_argument("--uri", required=True, help=f"where the model is: {SCHEMES}")
-    parser.add_argument(
-        "--revision",
-        default="",
-        help="hf: branch, tag or commit; https: sha256:DIGEST of the archive or the manifest; "
-        "file and pvc: sha256:DIGEST of the folder, as the marker has it",
-    )
-    parser.add_argument("--dest", required=True, type=Path, metavar="DIR", help="where the marker and downloads go")
-    parser.add_argument("--max-bytes", type=int, default=2**40, help="write no more than this (default: 1 TiB)")
-    parser.add_argument(
-        "--pin-file", type=Path, default=environment.pin_file(), metavar="FILE",
-        help="commit and digest that the model must have, where the file exists (default: $SLIPWAY_PIN_FILE)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-network", action="append", default=[], metavar="CIDR",
-        help=f"private addresses that redirects may lead to; also ${environment.ALLOW_NETWORKS}, with commas",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="HOST",
-        help="a host that may be on this machine: for tests",
-    )  # fmt: skip
-    return parser.parse_args()

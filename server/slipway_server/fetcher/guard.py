@@ -14,10 +14,10 @@ from functools import partial
 from typing import IO, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
-from ..environment import ALLOW_NETWORKS
 from .addresses import AddressKind, Network, is_in, judge
 from .folder import FetchError
 
+ALLOW_NETWORKS = "SLIPWAY_FETCHER_ALLOW_NETWORKS"
 PORTS = {"https": 443, "http": 80}
 # Sent again after a redirect only where it leads to the same scheme, host and port.
 CREDENTIALS = ("Authorization", "Cookie", "Proxy-authorization")
@@ -201,6 +201,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         try:
             after = check_url(self._rules, newurl, insecure=before.scheme == "http")
         except RefusedError as error:
+            fp.close()
             raise RefusedError(f"{shown(req.full_url)} redirects where the fetcher does not go: {error}") from None
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:

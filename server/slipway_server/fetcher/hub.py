@@ -8,12 +8,11 @@ import json
 import logging
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from .. import environment
 from . import folder, guard
 from .folder import FetchError
 from .transfer import AnsweredError, Listed, Transfer
@@ -32,6 +31,14 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
+class Hub:
+    """Where repositories are, and the token that goes there and nowhere else."""
+
+    endpoint: str = ENDPOINT
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Repository:
     """One repository at one commit, as the hub lists it."""
 
@@ -42,7 +49,7 @@ class Repository:
 
 
 def download(
-    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, pinned: str = ""
+    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, hub: Hub, pinned: str = ""
 ) -> tuple[Path, str, list[str]]:
     """The folder, the commit, and the names of files that were left out.
 
@@ -55,8 +62,8 @@ def download(
     source = f"hf://{repository}"
     if not _NAME.fullmatch(repository):
         raise FetchError(f"{source[:256]!r} is not a repository name: write hf://org/model.")
-    endpoint = (environment.hub_endpoint() or ENDPOINT).rstrip("/")
-    transfer = Transfer(rules, endpoint, _authorization(endpoint))
+    endpoint = hub.endpoint.rstrip("/")
+    transfer = Transfer(rules, endpoint, _authorization(endpoint, hub.token))
     try:
         found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes)
         log.info("downloading %d files of %s at %s", len(found.files), repository, found.commit)
@@ -68,8 +75,7 @@ def download(
     return target, found.commit, found.left_out
 
 
-def _authorization(endpoint: str) -> dict[str, str]:
-    token = environment.hub_token()
+def _authorization(endpoint: str, token: str) -> dict[str, str]:
     if not token:
         return {}
     if not token.isascii() or not token.isprintable() or " " in token:

@@ -2,15 +2,17 @@
 
 import http.client
 import logging
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from . import folder, guard
 from .folder import CHUNK_BYTES, DownloadProgress, FetchError, UnusableError
@@ -169,6 +171,10 @@ class _Partial:
         self.path.unlink(missing_ok=True)
 
 
+class _PassingError(Exception):
+    """Another try may succeed; the message says what happened."""
+
+
 def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = None) -> Answer:
     """Try a few times when the server or the line fails.
 
@@ -176,25 +182,41 @@ def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = Non
         FetchError: when it failed for good.
     """
     source = guard.shown(url)
-    for count in range(1, ATTEMPTS + 1):
-        try:
-            return attempt()
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 416 and state:  # the partial file is not the beginning of the server's file
-                state.drop()
-            elif error.code not in TRANSIENT:
-                raise AnsweredError(f"{source} answered {_status(error.code)}.", error.code) from None
-            reason = _status(error.code)
-        except http.client.BadStatusLine as error:
-            reason = f"{type(error).__name__}: no answer of HTTP"  # its text is what the server wrote
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = str(error)
-        if count == ATTEMPTS:
-            raise FetchError(f"{source} failed {ATTEMPTS} times, last: {reason}.")
-        log.warning("attempt %d of %d for %s failed: %s", count, ATTEMPTS, source, reason)
-        time.sleep(BACKOFF_S * 2 ** (count - 1))
-    raise AssertionError("the loop returns or raises")
+    retrying = Retrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=BACKOFF_S),
+        retry=retry_if_exception_type(_PassingError),
+        before_sleep=partial(_log_failure, source),
+        reraise=True,
+    )
+    try:
+        answer: Answer = retrying(_once, source, attempt, state)
+        return answer
+    except _PassingError as error:
+        raise FetchError(f"{source} failed {ATTEMPTS} times, last: {error}.") from None
+
+
+def _once(source: str, attempt: Callable[[], Answer], state: _Partial | None) -> Answer:
+    try:
+        return attempt()
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and state:  # the partial file is not the beginning of the server's file
+            state.drop()
+        elif error.code not in TRANSIENT:
+            raise AnsweredError(f"{source} answered {_status(error.code)}.", error.code) from None
+        reason = _status(error.code)
+    except http.client.BadStatusLine as error:
+        reason = f"{type(error).__name__}: no answer of HTTP"  # its text is what the server wrote
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = str(error)
+    # Outside of the handlers: it is kept while the next try waits, and must not keep the connection with it.
+    raise _PassingError(reason)
+
+
+def _log_failure(source: str, state: RetryCallState) -> None:
+    reason = state.outcome.exception() if state.outcome else None
+    log.warning("attempt %d of %d for %s failed: %s", state.attempt_number, ATTEMPTS, source, reason)
 
 
 def _status(code: int) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from slipway_process import logs
+
 from ..engine.client import EngineClient, EngineError
 from ..settings import ServerSettings
 from .debug import profiles
@@ -27,6 +29,7 @@ log = logging.getLogger("slipway.http")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOP_BEAT_S = 1.0
+REQUEST_ID_CHARACTERS = 128  # in the log
 IDLE_S = 75.0  # for a connection without a request, or with the beginning of one; longer than a gateway keeps its own
 ERROR_EVENTS_S = 2.0  # for error events to reach clients after the engine died
 
@@ -44,6 +47,10 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method != "POST":
             return await self._answer(request, handler)
+        with logs.about(request_id=request.headers.get("X-Request-Id", "")[:REQUEST_ID_CHARACTERS]):
+            return await self._count(request, handler)
+
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.in_flight += 1
         self.idle.clear()
         self._service.metrics.arrived()
@@ -173,7 +180,7 @@ async def serve(
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)
     await site.start()
-    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug == "on" else None
+    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None
     probes = ProbeServer(service.health, settings.host, settings.probe_port, debug)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})

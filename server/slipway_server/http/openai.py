@@ -22,6 +22,9 @@ from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, 
 from .responses.sse import json_response, stream_events
 from .service import Generation, ModelService
 
+MAX_RESPONSE_LOGPROBS = 1 << 19
+ASSUMED_TOKENS = 4096  # of an answer without max_tokens, to bound its log probabilities
+
 
 class OpenAI:
     def __init__(self, service: ModelService, replays: ReplayStore) -> None:
@@ -98,6 +101,7 @@ class OpenAI:
     ) -> web.StreamResponse:
         num_answers = len(prompts) * body.candidates
         check_answers(num_answers)
+        check_logprobs(body, [len(prompt.tokens) for prompt in prompts], self._service.max_context_tokens)
         priority = priority_of(http.headers, body.priority)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
@@ -128,7 +132,11 @@ class OpenAI:
             choices = [Choice() for _ in range(num_answers)]
             async for index, delta in deltas:
                 choices[index].add(delta)
-        return json_response(shape.whole(select_choices(choices, body), sum(choice.tokens for choice in choices)))
+        selected, tokens = select_choices(choices, body), sum(choice.tokens for choice in choices)
+        if any(choice.logprobs or choice.prompt_logprobs for choice in selected):
+            # There may be hundreds of thousands of them: other requests go on meanwhile.
+            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, tokens)))
+        return json_response(shape.whole(selected, tokens))
 
     async def _resumable(
         self,
@@ -208,6 +216,22 @@ async def search_beams(
 def check_answers(num_answers: int) -> None:
     if num_answers > MAX_PROMPTS:
         raise invalid(f"{num_answers} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
+
+
+def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens: int) -> None:
+    """Raises HttpError for more log probabilities than a response may have. `prompt_tokens`: of each prompt."""
+    limit = ASSUMED_TOKENS if body.limit is None else body.limit
+    answer_tokens = sum(min(limit, max(0, context_tokens - tokens)) for tokens in prompt_tokens)
+    of_prompts = sum(prompt_tokens) * body.candidates * (body.prompt_token_logprobs + 1)
+    of_answers = answer_tokens * body.candidates * (body.token_logprobs + 1)
+    if max(of_prompts, of_answers) <= MAX_RESPONSE_LOGPROBS:
+        return
+    param = "prompt_logprobs" if of_prompts > of_answers and body.prompt_logprobs is not None else "logprobs"
+    raise invalid(
+        f"The response could have {max(of_prompts, of_answers)} log probabilities in all; "
+        f"{MAX_RESPONSE_LOGPROBS} is the limit: lower n, max_tokens or {param}.",
+        param,
+    )
 
 
 def check_model(service: ModelService, name: str) -> None:

@@ -16,6 +16,9 @@ SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel:
     """The model in evaluation mode on its device; a weight that the folder lacks is an error, never a random tensor."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # Its lines are the process's: its own handler writes plain text.
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
     # transformers warns of missing weights; here they are an error.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     factory: Any = AutoModelForCausalLM if task == "generate" else AutoModel

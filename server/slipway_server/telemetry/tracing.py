@@ -12,7 +12,6 @@ from typing import Any
 
 from .metrics import Timing
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 NOT_INSTALLED = "no spans are sent: install slipway[tracing], opentelemetry is missing"
 
 log = logging.getLogger("slipway")
@@ -72,9 +71,9 @@ def _end(span: Any, outcome: str, status: int) -> None:
         span.set_status(StatusCode.ERROR)
 
 
-def tracing(environment: Mapping[str, str], model: str) -> Tracing:
-    """Exports to the configured endpoint in batches, from a separate thread."""
-    if not any(environment.get(name) for name in ENDPOINTS):
+def tracing(endpoint: str, model: str, service: str = "") -> Tracing:
+    """Exports in batches, from a separate thread, if there is an endpoint. The SDK reads it from the environment."""
+    if not endpoint:
         return Tracing()
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -84,7 +83,7 @@ def tracing(environment: Mapping[str, str], model: str) -> Tracing:
     except ImportError:
         log.warning(NOT_INSTALLED)
         return Tracing()
-    named = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": "slipway-server"}
+    named = {} if service else {"service.name": "slipway-server"}
     provider = TracerProvider(resource=Resource.create(named))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracing(provider.get_tracer("slipway_server"), model)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import LONGEST, Unreadable, encoded, read
+from slipway_operator.api.reading import LONGEST, UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec
-from slipway_operator.api.v1alpha1.provider import Header
+from slipway_operator.api.v1alpha1.provider import WebMetricHeader
 
 METRIC: dict[str, Any] = {"name": "errors", "event": "FirstAttemptError", "share": 1}
 
@@ -43,20 +43,20 @@ def test_what_is_left_out_has_its_default() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_path(written: Any, says: str) -> None:
-    with pytest.raises(Unreadable) as found:
+    with pytest.raises(UnreadableObject) as found:
         read(AnalysisTemplateSpec, encoded(written), "spec")
     assert str(found.value).startswith(says)
 
 
 def test_a_path_without_an_end_makes_no_message_without_one() -> None:
     header = {"key": "a", "value": 1}
-    with pytest.raises(Unreadable) as found:
-        read(dict[str, Header], encoded({"k" * 5000: header}))
+    with pytest.raises(UnreadableObject) as found:
+        read(dict[str, WebMetricHeader], encoded({"k" * 5000: header}))
     assert len(str(found.value)) == LONGEST
 
 
 def test_only_the_first_mistakes_are_told_and_long_values_are_cut() -> None:
-    with pytest.raises(Unreadable) as found:
+    with pytest.raises(UnreadableObject) as found:
         read(AnalysisTemplateSpec, encoded({"metrics": [{**METRIC, "share": "x" * 500}] * 9}), "spec")
     said = str(found.value)
     assert said.count("must be a number") == 5 and said.endswith("; and 4 more") and len(said) < 700
@@ -64,5 +64,5 @@ def test_only_the_first_mistakes_are_told_and_long_values_are_cut() -> None:
 
 @pytest.mark.parametrize("value", [{"a": "\ud800"}, {"a": object()}])
 def test_what_is_no_json_is_refused_in_words(value: Any) -> None:
-    with pytest.raises(Unreadable, match="it is no JSON"):
+    with pytest.raises(UnreadableObject, match="it is no JSON"):
         read(AnalysisTemplateSpec, encoded(value))

@@ -13,13 +13,13 @@ from slipway_operator.api import crd, markers
 from slipway_operator.api.markers import (
     AnyText,
     AtMost,
-    Column,
+    CelRule,
     Definition,
     ListMap,
     ListSet,
     OneOf,
-    Rule,
-    Scale,
+    PrinterColumn,
+    ScaleSubresource,
     SchemaOf,
 )
 from slipway_operator.api.schema import structural
@@ -89,7 +89,7 @@ class Leaf(ApiType):
             {"type": "array", "items": {"type": "string"}, "maxItems": 4, "x-kubernetes-list-type": "set"},
         ),
         (
-            Annotated[str, Rule("self != ''", "write one"), Rule("self != 'a'", "write another")],
+            Annotated[str, CelRule("self != ''", "write one"), CelRule("self != 'a'", "write another")],
             {
                 "type": "string",
                 "x-kubernetes-validations": [
@@ -182,9 +182,12 @@ def test_types_that_no_structural_schema_can_say_are_refused() -> None:
         plural="things",
         short_names=("th",),
         categories=("all",),
-        columns=(Column("Size", "integer", ".spec.size", "How big."), Column("Age", "date", ".metadata.x", wide=True)),
+        columns=(
+            PrinterColumn("Size", "integer", ".spec.size", "How big."),
+            PrinterColumn("Age", "date", ".metadata.x", wide=True),
+        ),
         status=True,
-        scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
+        scale=ScaleSubresource(".spec.replicas", ".status.replicas", ".status.selector"),
     )
 )
 class Thing(ApiType):

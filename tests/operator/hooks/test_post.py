@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import unused_port
 
 from slipway_operator.hooks.post import Poster, signature
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,7 +21,7 @@ NOW = 1_795_000_000.9
 
 
 def poster_with(key_file=None):
-    return Poster(Dialer(Policy(loopback=True), "hooks"), key_file, lambda: NOW)
+    return Poster(Dialer(EgressPolicy(loopback=True), "hooks"), key_file, lambda: NOW)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
+from testkit.until import until_async
 
 CHAT = ("default", "chat")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -45,7 +46,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(receiver):
-    stage = Stage(receiver, Poster(Dialer(Policy(loopback=True), "hooks"), None, lambda: 0.0))
+    stage = Stage(receiver, Poster(Dialer(EgressPolicy(loopback=True), "hooks"), None, lambda: 0.0))
     yield stage
     await stage.runner.close()
 
@@ -69,15 +70,6 @@ def held(stage):
 
     stage.receiver.reply = reply
     return release
-
-
-async def until(condition):
-    """For what has no event to wait for; the deadline is there for failures alone."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("not within the time that it may take")
 
 
 async def test_an_answer_is_kept_until_nobody_wants_it(stage):
@@ -122,7 +114,7 @@ async def test_what_is_asked_anew_anyway_is_tried_once(stage, kind):
 async def test_a_question_on_its_way_is_not_put_twice(stage):
     release, call = held(stage), stage.call()
     stage.runner.follow(CHAT, [call])
-    await until(lambda: stage.receiver.got)
+    await until_async(lambda: stage.receiver.got)
     stage.runner.follow(CHAT, [call])
     release.set()
     await stage.woken.get()
@@ -132,10 +124,10 @@ async def test_a_question_on_its_way_is_not_put_twice(stage):
 async def test_an_answer_that_nobody_wants_any_more_wakes_nobody(stage):
     release, call = held(stage), stage.call()
     stage.runner.follow(CHAT, [call])
-    await until(lambda: stage.receiver.got)
+    await until_async(lambda: stage.receiver.got)
     stage.runner.forget(CHAT)
     release.set()
-    await until(lambda: stage.measured)
+    await until_async(lambda: stage.measured)
     other = stage.call("u/r/1/1/smoke/2")
     await stage.answer(other)
     assert set(stage.runner.answers(CHAT)) == {other.key}
@@ -145,7 +137,7 @@ async def test_a_new_process_puts_the_question_again_under_the_same_key(stage):
     held(stage)
     call = stage.call()
     stage.runner.follow(CHAT, [call])
-    await until(lambda: stage.receiver.got)
+    await until_async(lambda: stage.receiver.got)
     await stage.runner.close()
     second = Stage(stage.receiver, stage.runner._poster)
     stage.receiver.reply = replies(200)
@@ -165,7 +157,7 @@ async def test_one_namespace_cannot_hold_up_another(stage):
     slow = HookCall("slow", stage.call().hook, {"name": "slow"})
     for number in range(runner_room.CALLS_AT_A_TIME + 10):
         stage.runner.follow(("noisy", f"m{number}"), [HookCall(f"slow/{number}", slow.hook, slow.payload)])
-    await until(lambda: len(stage.receiver.got) == runner_room.CALLS_OF_A_NAMESPACE)
+    await until_async(lambda: len(stage.receiver.got) == runner_room.CALLS_OF_A_NAMESPACE)
     assert (await stage.answer(stage.call(), ("quiet", "chat"))).ok
     assert len(stage.receiver.got) == runner_room.CALLS_OF_A_NAMESPACE + 1
     release.set()
@@ -176,16 +168,16 @@ async def test_questions_beyond_the_limit_wait_for_their_next_plan(stage, monkey
     release = held(stage)
     calls = [stage.call(f"k/{number}") for number in range(3)]
     assert not stage.runner.follow(CHAT, calls)
-    await until(lambda: len(stage.receiver.got) == 2)
+    await until_async(lambda: len(stage.receiver.got) == 2)
     release.set()
-    await until(lambda: len(stage.runner.answers(CHAT)) == 2)
+    await until_async(lambda: len(stage.runner.answers(CHAT)) == 2)
     assert stage.runner.follow(CHAT, calls)
-    await until(lambda: len(stage.runner.answers(CHAT)) == 3)
+    await until_async(lambda: len(stage.runner.answers(CHAT)) == 3)
 
 
 async def test_notices_are_sent_and_forgotten(stage):
     stage.runner.tell(CHAT, [stage.call(kind=HookType.EVENT)])
-    await until(lambda: stage.measured == [("event", "ok")])
+    await until_async(lambda: stage.measured == [("event", "ok")])
     assert stage.runner.answers(CHAT) == {}
     assert stage.woken.empty()
 
@@ -196,7 +188,7 @@ async def test_notices_beyond_the_limit_are_dropped_and_counted(stage, monkeypat
     stage.runner.tell(CHAT, [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)])
     assert stage.measured == [("event", "dropped")] * 3
     release.set()
-    await until(lambda: len(stage.measured) == 5)
+    await until_async(lambda: len(stage.measured) == 5)
 
 
 async def test_a_bug_is_an_answer_too(stage, monkeypatch, caplog):

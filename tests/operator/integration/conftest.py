@@ -19,7 +19,7 @@ MANIFEST = {
 @pytest.fixture
 async def client(api_server, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(api_server))
-    async with Client(await auth.load()) as client:
+    async with Client(await auth.load(str(api_server))) as client:
         yield client
 
 

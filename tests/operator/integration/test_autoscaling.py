@@ -4,7 +4,7 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS
-from tests.support.processes import until
+from testkit.until import until_async
 
 from .conftest import MANIFEST
 
@@ -45,7 +45,7 @@ def reads(reason):
 
 async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_field(cluster):
     client, namespace = cluster.client, cluster.namespace
-    await until(lambda: has_ours(cluster, 4), "our autoscaler is there")
+    await until_async(lambda: has_ours(cluster, 4), "our autoscaler is there")
     first = await ours(cluster)
     assert first["metadata"]["ownerReferences"][0]["uid"] == (await cluster.chat())["metadata"]["uid"]
     await cluster.reaches("it was not looked at", reads("Starting"))
@@ -56,7 +56,7 @@ async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_fie
     )
 
     await client.patch(AUTOSCALERS, namespace, "chat-autoscaler", {"spec": {"maxReplicas": 99}})
-    await until(lambda: has_ours(cluster, 4), "an edit by hand is corrected")
+    await until_async(lambda: has_ours(cluster, 4), "an edit by hand is corrected")
 
     foreign = {
         "metadata": {"name": "theirs", "namespace": namespace},
@@ -65,10 +65,10 @@ async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_fie
     made = await client.create(AUTOSCALERS, foreign)
     status = await cluster.reaches("two scalers", reads("TwoScalers"))
     assert "HorizontalPodAutoscaler theirs and spec.autoscaling would fight" in autoscaling(status)["message"]
-    await until(lambda: is_gone(cluster), "ours steps back")
+    await until_async(lambda: is_gone(cluster), "ours steps back")
 
     await client.delete(AUTOSCALERS, namespace, "theirs", made["metadata"]["uid"])
-    await until(lambda: has_ours(cluster, 4), "ours comes again")
+    await until_async(lambda: has_ours(cluster, 4), "ours comes again")
 
     said = {"conditions": [condition("AbleToScale", "True"), condition("ScalingActive", "False", "no fresh value")]}
     live = await ours(cluster)
@@ -77,7 +77,7 @@ async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_fie
     assert autoscaling(status)["message"].endswith("no fresh value")
 
     await cluster.edit({"autoscaling": None})
-    await until(lambda: is_gone(cluster), "it goes with the field")
+    await until_async(lambda: is_gone(cluster), "it goes with the field")
     await cluster.reaches("nothing is said any more", lambda now: not autoscaling(now))
 
 
@@ -92,12 +92,12 @@ async def is_gone(cluster):
 
 
 async def test_replicas_in_the_users_own_manifest_are_named(cluster):
-    await until(lambda: has_ours(cluster, 4), "our autoscaler is there")
+    await until_async(lambda: has_ours(cluster, 4), "our autoscaler is there")
     chat = await cluster.chat()
     applied = {"apiVersion": chat["apiVersion"], "kind": chat["kind"], "spec": {**MANIFEST["spec"], "replicas": 3}}
     applied["metadata"] = {"name": "chat", "namespace": cluster.namespace}
     path = MODEL_DEPLOYMENTS.path(cluster.namespace, "chat")
     query = [("fieldManager", "argocd-controller"), ("force", "true")]
-    await cluster.client._call("PATCH", path, query, applied, "application/apply-patch+yaml")
+    await cluster.client.request("PATCH", path, query, applied, "application/apply-patch+yaml")
     status = await cluster.reaches("it is told", lambda now: "argocd-controller" in autoscaling(now).get("message", ""))
     assert "remove it there, or each apply undoes what was scaled" in autoscaling(status)["message"]

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from devcluster.ports import reserve_port
 from slipway_operator.__main__ import main
 from slipway_operator.kube.resources import (
     ANALYSIS_TEMPLATES,
@@ -19,7 +20,7 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     SECRETS,
 )
-from tests.support.processes import free_port, own_address
+from testkit.world.addresses import own_address
 
 from .conftest import MANIFEST
 from .test_measuring import allow_secret, healthy, measured
@@ -33,7 +34,7 @@ class Service:
     """A hook's receiver, a web service and a Prometheus that say secrets in every way they can."""
 
     def __init__(self):
-        self.port, self.paths = free_port(), []
+        self.port, self.paths = reserve_port(), []
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._say)
         self._runner = web.AppRunner(application, access_log=None)
@@ -127,7 +128,7 @@ async def everything_said(cluster):
         async with session.post(f"http://127.0.0.1:{cluster.port}/v1/completions", json=body) as answer:
             said["gateway's answer"] = await answer.text()
         for page in ("/metrics", "/internal/routes"):
-            async with session.get(f"http://127.0.0.1:{cluster._gateway_port}{page}") as answer:
+            async with session.get(f"http://127.0.0.1:{cluster.gateway_admin_port}{page}") as answer:
                 said[f"gateway's {page}"] = await answer.text()
     return said
 

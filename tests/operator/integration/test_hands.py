@@ -23,7 +23,8 @@ from slipway_operator.kube.resources import (
 from slipway_operator.model.cluster.observed import Observed, PodTrouble
 from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 
 pytestmark = pytest.mark.integration
 
@@ -169,11 +170,11 @@ async def test_a_refused_child_speaks_for_itself(client, chat):
 async def test_an_exhausted_quota_is_told_in_its_own_words(client, chat):
     namespace = chat["metadata"]["namespace"]
     quota = {"metadata": {"name": "none", "namespace": namespace}, "spec": {"hard": {"count/replicasets.apps": "0"}}}
-    await client._call("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", [], quota)
+    await client.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", [], quota)
     used = {"status": {"hard": {"count/replicasets.apps": "0"}, "used": {"count/replicasets.apps": "0"}}}
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/none/status"
     # Without a controller manager nobody counts: do it for it.
-    await client._call("PATCH", path, [], used, "application/merge-patch+json")
+    await client.request("PATCH", path, [], used, "application/merge-patch+json")
     with pytest.raises(apply.CannotCreate, match=r"ReplicaSet chat-.* exceeded quota: none") as refused:
         await made(client, chat)
     assert refused.value.status == 403
@@ -202,7 +203,7 @@ async def test_the_same_event_posted_again_is_no_second_one(client, chat):
 
 async def test_in_a_namespace_that_is_being_deleted_creating_is_given_up(client, chat):
     namespace = chat["metadata"]["namespace"]
-    await client._call("DELETE", f"/api/v1/namespaces/{namespace}", [], {})
+    await client.request("DELETE", f"/api/v1/namespaces/{namespace}", [], {})
     with pytest.raises(Leaving):
         await made(client, chat)
 
@@ -222,7 +223,7 @@ async def test_pods_of_a_revision_tell_their_trouble(client, chat):
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     init = [{"name": "fetch", "state": waiting, "ready": False, "restartCount": 0, "image": "i", "imageID": ""}]
     path = PODS.path(namespace, "chat-a", "status")
-    await client._call("PATCH", path, [], {"status": {"initContainerStatuses": init}}, "application/merge-patch+json")
+    await client.request("PATCH", path, [], {"status": {"initContainerStatuses": init}}, "application/merge-patch+json")
     workload = (await seen(client, live)).workloads[revision]
     assert workload.troubles == (PodTrouble("chat-a", "ImagePullBackOff", "container fetch: no such image"),)
     assert workload.replicas == 1

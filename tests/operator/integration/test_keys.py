@@ -11,7 +11,8 @@ from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, SECRETS
 from slipway_operator.manifests.tenant_key import NAME, namespace_secret
 from slipway_operator.model.cluster import keys
-from tests.support.processes import limited_kubeconfig, operator_rules, until
+from testkit.until import until_async
+from testkit.world.rights import limited_kubeconfig, operator_rules
 
 from .conftest import MANIFEST
 
@@ -33,7 +34,7 @@ async def found(client, namespace, name):
         except NotFound:
             return None
 
-    return await until(ask, f"the Secret {name}")
+    return await until_async(ask, f"the Secret {name}")
 
 
 async def test_the_operator_makes_publishes_and_keeps_them(cluster, chat):
@@ -64,17 +65,16 @@ async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_ser
     """With the documented rights no other Secret is read, made by apply or changed; a namespace's one is never read."""
     limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
     served = f"{namespace}-served"
-    await client._call("POST", "/api/v1/namespaces", [], {"metadata": {"name": served}})
+    await client.request("POST", "/api/v1/namespaces", [], {"metadata": {"name": served}})
     # `create` by name holds for server-side apply, whose request has a name, and lets nothing be posted.
     rules = [rule for rule in operator_rules() if rule.get("resourceNames") == [NAME]]
     metadata = {"name": "operator", "namespace": served}
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
-    await client._call("POST", f"{RBAC}/namespaces/{served}/roles", [], {"metadata": metadata, "rules": rules})
+    await client.request("POST", f"{RBAC}/namespaces/{served}/roles", [], {"metadata": metadata, "rules": rules})
     binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
-    await client._call("POST", f"{RBAC}/namespaces/{served}/rolebindings", [], binding)
-    monkeypatch.setenv("KUBECONFIG", str(limited))
-    async with Client(await auth.load()) as operator:
+    await client.request("POST", f"{RBAC}/namespaces/{served}/rolebindings", [], binding)
+    async with Client(await auth.load(str(limited))) as operator:
         for key in (keys.new_key(b"1" * 36, 1.0), keys.new_key(b"2" * 36, 2.0)):
             wanted = namespace_secret(served, (key,))
             await operator.apply(SECRETS, wanted)
@@ -103,4 +103,4 @@ async def test_somebody_elses_secret_of_that_name_is_taken_over(cluster, client,
         data = (await client.get(SECRETS, namespace, NAME))["data"]
         return data["keys.json"] != "e30="
 
-    await until(ours, "the keys are ours")
+    await until_async(ours, "the keys are ours")

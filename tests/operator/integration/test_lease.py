@@ -9,6 +9,7 @@ from slipway_operator.kube.errors import Fenced
 from slipway_operator.kube.lease import HELD_FOR, RENEW_EVERY, Lease, Terms
 from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS
 from slipway_operator.settings import parse
+from tests.support.settings import parsed
 
 pytestmark = pytest.mark.integration
 
@@ -118,4 +119,4 @@ async def test_without_the_lease_the_client_reads_and_writes_nothing(client, cha
 
 
 def test_no_call_lasts_from_the_last_moment_of_one_holder_to_the_first_of_the_next():
-    assert parse([], {}).lease_s * (1 - HELD_FOR) > TIMEOUT_S
+    assert parsed(parse).settings.lease_s * (1 - HELD_FOR) > TIMEOUT_S

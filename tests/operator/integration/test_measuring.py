@@ -5,8 +5,11 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
+from devcluster.ports import reserve_port
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, EVENTS, JOBS, MODEL_DEPLOYMENTS, SECRETS
-from tests.support.processes import MERGE, free_port, own_address, until
+from testkit.until import until_async
+from testkit.world.addresses import own_address
+from testkit.world.pods import MERGE
 
 from .conftest import MANIFEST
 
@@ -21,7 +24,7 @@ class Quality:
     """A web service that says how good a revision is, to who knows its word."""
 
     def __init__(self):
-        self.score, self.asked, self.port = 0.9, [], free_port()
+        self.score, self.asked, self.port = 0.9, [], reserve_port()
         application = web.Application()
         application.router.add_get("/{revision}", self._say)
         self._runner = web.AppRunner(application, access_log=None)
@@ -73,9 +76,9 @@ async def allow_secret(cluster, name):
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": ["get"]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "slipway-analysis"}
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": cluster.namespace}
-    await cluster.client._call("POST", f"{rbac}/roles", [], {"metadata": metadata, "rules": [rule]})
+    await cluster.client.request("POST", f"{rbac}/roles", [], {"metadata": metadata, "rules": [rule]})
     binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
-    await cluster.client._call("POST", f"{rbac}/rolebindings", [], binding)
+    await cluster.client.request("POST", f"{rbac}/rolebindings", [], binding)
 
 
 def healthy(status):
@@ -146,7 +149,7 @@ async def finish(cluster, name, succeeded):
     status = {"startTime": now, "conditions": conditions, ("succeeded" if succeeded else "failed"): 1}
     status |= {"completionTime": now} if succeeded else {}
     path = JOBS.path(cluster.namespace, name, "status")
-    await cluster.client._call("PATCH", path, [], {"status": status}, MERGE)
+    await cluster.client.request("PATCH", path, [], {"status": status}, MERGE)
 
 
 async def test_a_job_measures_across_a_kill_and_is_deleted(cluster):
@@ -155,7 +158,7 @@ async def test_a_job_measures_across_a_kill_and_is_deleted(cluster):
     await launch(
         cluster, {"blueGreen": {"prePromotionAnalysis": ANALYSIS, "scaleDownDelaySeconds": 0}}, metrics=[smoke]
     )
-    (job,) = await until(lambda: jobs(cluster), "the Job is made")
+    (job,) = await until_async(lambda: jobs(cluster), "the Job is made")
     uid = (await cluster.chat())["metadata"]["uid"]
     assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [uid]
     assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (3600, 3600)
@@ -164,18 +167,18 @@ async def test_a_job_measures_across_a_kill_and_is_deleted(cluster):
     await finish(cluster, job["metadata"]["name"], succeeded=True)
     await cluster.operator.start()
     done = await cluster.reaches("the promotion", lambda now: healthy(now) and "previousRevision" in now)
-    await until(lambda: no_job(cluster), "the Job is deleted")
+    await until_async(lambda: no_job(cluster), "the Job is deleted")
     assert any(item["row"] == "analysis-passed" for item in done["decisions"])
 
     await cluster.edit({"model": {"uri": "file:///opt/slipway/models/tiny-v3"}})
-    (second,) = await until(lambda: jobs(cluster), "the next Job is made")
+    (second,) = await until_async(lambda: jobs(cluster), "the next Job is made")
     assert second["metadata"]["name"] != job["metadata"]["name"]
     await finish(cluster, second["metadata"]["name"], succeeded=False)
     status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
     failed = f"Job {second['metadata']['name']} failed: Ended: as the test wants"
     assert status["rollout"]["abort"]["message"] == f"analysis quality: smoke: 1 failed, failureLimit is 0: {failed}"
     assert status["stableRevision"] == done["stableRevision"]
-    await until(lambda: no_job(cluster), "that Job is deleted too")
+    await until_async(lambda: no_job(cluster), "that Job is deleted too")
 
 
 async def no_job(cluster):

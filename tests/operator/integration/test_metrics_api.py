@@ -10,13 +10,17 @@ import ssl
 import subprocess
 import warnings
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from devcluster import controlplane
 from devcluster.places import places
+from devcluster.ports import reserve_port
 from devcluster.processes import dies_with_parent
 from slipway_operator.kube.aggregation import Host, front_proxy
 from slipway_operator.kube.errors import NotFound
@@ -30,12 +34,12 @@ from slipway_operator.kube.resources import (
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.metrics_api import certificate
-from slipway_operator.metrics_api.exposition import Reading
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.exposition import ExposedSample
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import Followed, PodTarget
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model.deployment.autoscaling import parse_autoscaling
-from tests.support.processes import free_port, until
+from testkit.until import WaitFailed, until_async
 from tests.support.tools import kubectl
 
 # Of a connection in the middle of its handshake when the server ends nobody has a handle but asyncio.
@@ -45,6 +49,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 GROUPS = ("v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 SCALED = {
     "minReplicas": 1,
@@ -65,7 +70,7 @@ class Pods:
         self._sampler.follow(self._key, Followed(self._uid, (PodTarget("chat-r1-a", "127.0.0.1", "r1"),), 1, True))
         series = self._sampler.peek(self._key)
         now = self._sampler.clock()
-        series.hear("chat-r1-a", Reading(self.waiting, 1, 100, 0.5), now)
+        series.hear("chat-r1-a", ExposedSample(self.waiting, 1, 100, 0.5), now)
         series.hear_gateways(3, now)
 
 
@@ -88,7 +93,7 @@ async def host(client, namespace):
         "metadata": {"name": name},
         "rules": [],
     }
-    await client._call("POST", CLUSTER_ROLES.path(), [], role)
+    await client.request("POST", CLUSTER_ROLES.path(), [], role)
     service = {
         "metadata": {"name": "operator-metrics", "namespace": namespace},
         "spec": {"type": "ExternalName", "externalName": "localhost"},
@@ -101,10 +106,10 @@ async def host(client, namespace):
 async def served(client, namespace, chat, host, monkeypatch):
     """The metrics API, kept and registered; what it told of the providers; its pods."""
     uid = chat["metadata"]["uid"]
-    sampler = Sampler(None, None)  # it is told what it would hear
+    sampler = MetricsSampler(None, None)  # it is told what it would hear
     pods = Pods(sampler, (namespace, "chat"), uid)
     pods.speak()
-    port = free_port()
+    port = reserve_port()
     # The front proxy dials the Service's port, and here no kube-proxy leads from 443 to ours.
     monkeypatch.setattr("slipway_operator.kube.aggregation._PORT", port)
     told = []
@@ -129,7 +134,7 @@ async def available(client, name):
 
 async def everywhere(client):
     for name in GROUPS:
-        await until(lambda name=name: available(client, name), f"{name} is available")
+        await until_async(lambda name=name: available(client, name), f"{name} is available")
 
 
 async def test_kubectl_reads_every_series_through_the_api_server(client, api_server, namespace, served):
@@ -179,14 +184,17 @@ async def test_only_the_front_proxy_gets_through_tls(client, served):
 
 
 def test_the_certificate_is_for_its_service_alone():
-    made = asyncio.run(certificate.make("operator-metrics.slipway.svc"))
-    text = subprocess.run(
-        ["openssl", "x509", "-noout", "-ext", "subjectAltName,keyUsage,extendedKeyUsage"],
-        input=made.certificate, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert "DNS:operator-metrics.slipway.svc" in text
-    assert "TLS Web Server Authentication" in text
-    assert "TLS Web Client" not in text
+    made = x509.load_pem_x509_certificate(certificate.make("operator-metrics.slipway.svc", NOW).certificate.encode())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["operator-metrics.slipway.svc"]
+    usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def test_the_certificate_outlives_its_renewal():
+    made = x509.load_pem_x509_certificate(certificate.make("a.b.svc", NOW).certificate.encode())
+    assert made.not_valid_before_utc < NOW
+    assert made.not_valid_after_utc == NOW + timedelta(days=certificate.DAYS)
 
 
 async def test_registrations_name_their_authority_and_go_with_their_release(client, served, host):
@@ -243,15 +251,9 @@ async def test_the_front_proxy_is_read_from_the_cluster(client):
     assert proxy.names == {"front-proxy-client"}
 
 
-async def test_a_context_without_an_authority_is_refused():
+def test_a_context_without_an_authority_is_refused():
     with pytest.raises(ssl.SSLError):
-        certificate.server_context(await certificate.make("a.b.svc"), "nothing")
-
-
-async def test_without_openssl_the_reason_is_told(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(certificate.NoCertificate, match="openssl cannot be run"):
-        await certificate.make("a.b.svc")
+        certificate.server_context(certificate.make("a.b.svc", NOW), "nothing")
 
 
 # --- the real controller ----------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def controller(api_server: Path, log: Path):
     command = [
         str(folder / "kube-controller-manager"), f"--kubeconfig={api_server}", "--leader-elect=false",
         "--controllers=horizontal-pod-autoscaler-controller", "--horizontal-pod-autoscaler-sync-period=1s",
-        "--use-service-account-credentials=false", f"--secure-port={free_port()}", f"--cert-dir={log.parent}",
+        "--use-service-account-credentials=false", f"--secure-port={reserve_port()}", f"--cert-dir={log.parent}",
     ]  # fmt: skip
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, preexec_fn=dies_with_parent())
@@ -306,16 +308,16 @@ async def test_the_real_controller_scales_by_our_metrics_and_holds_when_they_are
     speaking = asyncio.create_task(speak(pods))
     try:
         with controller(api_server, tmp_path / "controller.log"):
-            await until(lambda: scale_is(client, namespace, 3), "12 waiting requests at 4 a pod are 3 pods")
+            await until_async(lambda: scale_is(client, namespace, 3), "12 waiting requests at 4 a pod are 3 pods")
             pods.waiting = 0
-            await until(lambda: scale_is(client, namespace, 1), "nobody waits: the least")
+            await until_async(lambda: scale_is(client, namespace, 1), "nobody waits: the least")
             speaking.cancel()
             pods._sampler.forget((namespace, "chat"))
-            await until(lambda: inactive(client, namespace), "the controller says that the metric is gone")
+            await until_async(lambda: inactive(client, namespace), "the controller says that the metric is gone")
             assert await scale_is(client, namespace, 1)
             condition = await said(client, namespace, "ScalingActive")
             assert "no ModelDeployment" in condition["message"]
-    except AssertionError:
+    except (AssertionError, WaitFailed):
         print(
             (tmp_path / "controller.log").read_text()[-4000:],
             await client.get(AUTOSCALERS, namespace, "chat-autoscaler"),
@@ -350,11 +352,11 @@ async def test_the_real_controller_divides_by_the_pods_and_shows_no_number_witho
     speaking = asyncio.create_task(speak(pods))
     try:
         with controller(api_server, tmp_path / "controller.log"):
-            await until(lambda: scale_is(client, namespace, 3), "it reads 12 and computes well nevertheless")
-            await until(lambda: shows_no_number(api_server, namespace), "12/0")
+            await until_async(lambda: scale_is(client, namespace, 3), "it reads 12 and computes well nevertheless")
+            await until_async(lambda: shows_no_number(api_server, namespace), "12/0")
             pods.waiting = 0
-            await until(lambda: scale_is(client, namespace, 1), "it reads 0 and computes well nevertheless")
-            await until(lambda: shows_no_number(api_server, namespace), "0/0")
+            await until_async(lambda: scale_is(client, namespace, 1), "it reads 0 and computes well nevertheless")
+            await until_async(lambda: shows_no_number(api_server, namespace), "0/0")
     finally:
         speaking.cancel()
 

@@ -8,9 +8,11 @@ import aiohttp
 import pytest
 import yaml
 
+from devcluster.ports import reserve_port
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import API_SERVICES, CLUSTER_ROLES, MODEL_DEPLOYMENTS
-from tests.support.processes import ROOT, free_port, until
+from testkit import ROOT
+from testkit.until import until_async
 
 from .conftest import MANIFEST
 
@@ -32,17 +34,17 @@ async def allow_registration(client, namespace):
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     reader = {**role, "kind": "Role", "name": "extension-apiserver-authentication-reader"}
     metadata = {"name": name}
-    await client._call("POST", f"{RBAC}/clusterroles", [], {"metadata": metadata, "rules": rules})
+    await client.request("POST", f"{RBAC}/clusterroles", [], {"metadata": metadata, "rules": rules})
     binding = {"metadata": metadata, "roleRef": role, "subjects": subjects}
-    await client._call("POST", f"{RBAC}/clusterrolebindings", [], binding)
+    await client.request("POST", f"{RBAC}/clusterrolebindings", [], binding)
     binding = {"metadata": metadata, "roleRef": reader, "subjects": subjects}
-    await client._call("POST", f"{RBAC}/namespaces/kube-system/rolebindings", [], binding)
+    await client.request("POST", f"{RBAC}/namespaces/kube-system/rolebindings", [], binding)
     return name
 
 
 @pytest.fixture
 def metrics_port():
-    return free_port()
+    return reserve_port()
 
 
 @pytest.fixture
@@ -76,14 +78,14 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
     scaled = {"maxReplicas": 2, "metrics": [{"type": "InFlight", "target": "8"}]}
     await client.create(MODEL_DEPLOYMENTS, manifest | {"spec": manifest["spec"] | {"autoscaling": scaled}})
-    await until(lambda: registered(client), "the operator has registered the metrics API")
+    await until_async(lambda: registered(client), "the operator has registered the metrics API")
     owners = {
         owner["uid"]
         for name in GROUPS
         for owner in (await client.get(API_SERVICES, None, name))["metadata"]["ownerReferences"]
     }
     assert owners == {(await client.get(CLUSTER_ROLES, None, f"{namespace}-metrics-api"))["metadata"]["uid"]}
-    await until(lambda: provides(cluster), "its metrics say that it serves")
+    await until_async(lambda: provides(cluster), "its metrics say that it serves")
 
     context, place = as_front_proxy(api_server), f"namespaces/{namespace}/modeldeployments.slipway.dev/chat"
     base = f"https://127.0.0.1:{metrics_port}/apis/custom.metrics.k8s.io/v1beta2/{place}"
@@ -97,7 +99,7 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
             status, document = await ask("slipway_in_flight")
             return document["items"] if status == 200 else None
 
-        (item,) = await until(measured, "the gateway's count has arrived")
+        (item,) = await until_async(measured, "the gateway's count has arrived")
         assert (item["value"], item["describedObject"]["name"]) == ("0", "chat")
 
         async def silent():
@@ -106,7 +108,7 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
             message = "slipway_queue_depth has no fresh value: ModelDeployment chat: 0 of "
             return status == 503 and document["message"].startswith(message)
 
-        await until(silent, "the operator knows pods, and none of them answers")
+        await until_async(silent, "the operator knows pods, and none of them answers")
     code, seconds = await cluster.operator.end()
     assert (code, seconds < 20) == (0, True), cluster.operator.log()
     assert await registered(client), "the next operator serves on: nothing is unregistered in between"

@@ -11,15 +11,11 @@ from aiohttp import web
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.resources import CONFIG_MAPS, EVENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tests.support.pods import has_pod
-from tests.support.processes import (
-    MERGE,
-    Cluster,
-    limited_kubeconfig,
-    operator_rules,
-    own_address,
-    until,
-)
+from testkit.until import until_async
+from testkit.world.addresses import own_address
+from testkit.world.pods import MERGE, has_pod
+from testkit.world.rights import limited_kubeconfig, operator_rules
+from testkit.world.slipway import Cluster
 
 from .conftest import MANIFEST
 
@@ -53,7 +49,7 @@ class Town(Cluster):
         status = {"replicas": wanted, "readyReplicas": wanted, "fullyLabeledReplicas": wanted}
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(namespace, item["metadata"]["name"], "status")
-            await self.client._call("PATCH", path, [], {"status": status}, MERGE)
+            await self.client.request("PATCH", path, [], {"status": status}, MERGE)
         await has_pod(self.client, item, own_address(), self.ports[namespace])
 
     async def deploy(self, namespace, name="chat", model="chat"):
@@ -74,16 +70,14 @@ class Town(Cluster):
         return (await self.client.get(MODEL_DEPLOYMENTS, namespace, name)).get("status") or {}
 
     async def says(self, namespace, what, condition, name="chat"):
-        async def ask():
+        async def status():
             assert self.operator.runs(), self.operator.log()
-            status = await self.status(namespace, name)
-            return status if condition(status) else None
+            return await self.status(namespace, name)
 
-        try:
-            return await until(ask, what)
-        except AssertionError:
-            print(await self.status(namespace, name), self.operator.log(), self.gateway.log(), sep="\n")
-            raise
+        def shown(seen):
+            return f"{seen}\n{self.operator.log()}\n{self.gateway.log()}"
+
+        return await until_async(status, what, holds=condition, shown=shown)
 
     async def ask(self, model):
         """Which namespace's server answered a request for a model; the status where none did."""
@@ -99,7 +93,7 @@ class Town(Cluster):
             with contextlib.suppress(aiohttp.ClientError):  # it has not started yet
                 return await self.ask(model) == namespace
 
-        await until(ask, f"{model} reaches {namespace}")
+        await until_async(ask, f"{model} reaches {namespace}")
 
     async def models(self):
         async with (
@@ -151,11 +145,11 @@ async def allow(client, home, tenant):
     metadata = {"name": "operator", "namespace": tenant}
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": home}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
-    await client._call(
+    await client.request(
         "POST", f"{RBAC}/namespaces/{tenant}/roles", [], {"metadata": metadata, "rules": operator_rules()}
     )
     binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
-    await client._call("POST", f"{RBAC}/namespaces/{tenant}/rolebindings", [], binding)
+    await client.request("POST", f"{RBAC}/namespaces/{tenant}/rolebindings", [], binding)
 
 
 @pytest.fixture
@@ -168,7 +162,7 @@ def retention_s():
 async def town(client, namespace, api_server, tmp_path, retention_s):
     tenants = (f"{namespace}-victim", f"{namespace}-hostile")
     for tenant in tenants:
-        await client._call("POST", "/api/v1/namespaces", [], {"metadata": {"name": tenant}})
+        await client.request("POST", "/api/v1/namespaces", [], {"metadata": {"name": tenant}})
         await allow(client, namespace, tenant)
     limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
     flags = (f"--name-retention-seconds={retention_s}",)
@@ -179,7 +173,7 @@ async def town(client, namespace, api_server, tmp_path, retention_s):
 
 async def annotate(town, namespace, names):
     body = {"metadata": {"annotations": {"slipway.dev/model-names": names}}}
-    await town.client._call("PATCH", f"/api/v1/namespaces/{namespace}", [], body, MERGE)
+    await town.client.request("PATCH", f"/api/v1/namespaces/{namespace}", [], body, MERGE)
 
 
 @pytest.mark.attack_class(22)
@@ -255,7 +249,7 @@ async def test_a_forged_status_takes_no_name(town):
     traffic = (await town.status(hostile, "older"))["traffic"]
     forged = traffic | {"model": "chat", "generation": traffic["generation"] + 5}
     for _ in range(10):
-        await town.client._call("PATCH", path, [], {"status": {"traffic": forged, "model": "chat"}}, MERGE)
+        await town.client.request("PATCH", path, [], {"status": {"traffic": forged, "model": "chat"}}, MERGE)
         for _ in range(5):
             assert await town.ask("chat") == victim
     assert {namespace for namespace, _ in town.asked} == {victim}
@@ -317,7 +311,9 @@ async def test_gateways_keep_the_last_owners_when_the_object_is_lost_and_the_ope
     async def written():
         return {name: one["owner"] for name, one in (await town.owners()).items()}
 
-    await until(lambda: _equal(written(), {"chat": f"{victim}/chat", "other": f"{hostile}/other"}), "both are written")
+    await until_async(
+        lambda: _equal(written(), {"chat": f"{victim}/chat", "other": f"{hostile}/other"}), "both are written"
+    )
 
 
 async def _equal(found, wanted):

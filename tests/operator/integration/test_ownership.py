@@ -19,8 +19,9 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import status
-from slipway_operator.planning.plan import PlanSettings, plan
-from tests.support.processes import MERGE
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
+from testkit.world.pods import MERGE
 
 from .conftest import MANIFEST
 
@@ -45,7 +46,7 @@ async def made(client, chat):
     """The children of the first plan, by kind."""
     planned = plan(chat, Status(), Observed(), SETTINGS, NOW)
     for create in planned.create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     namespace = chat["metadata"]["namespace"]
     return {kind: (await client.list(kind, namespace, "slipway.dev/modeldeployment=chat"))[0] for kind in KINDS}
 
@@ -58,7 +59,7 @@ async def keeper(client, namespace):
 
 async def owned_by(client, kind, item, owners):
     path = kind.path(item["metadata"]["namespace"], item["metadata"]["name"])
-    return await client._call("PATCH", path, [], {"metadata": {"ownerReferences": owners}}, MERGE)
+    return await client.request("PATCH", path, [], {"metadata": {"ownerReferences": owners}}, MERGE)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
@@ -76,7 +77,7 @@ async def test_what_somebody_else_controls_is_said_and_made_again(client, chat, 
         await apply.execute(client, chat, planned, NOW)
     again = plan(chat, Status(collision_count=1), observed, SETTINGS, NOW)
     for create in again.create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     names = {item["metadata"]["name"] for item in await client.list(kind, namespace)}
     assert {name, f"chat-{revision[:8]}-1"} <= names
     assert await client.get(kind, namespace, name) == taken, "what others control is left alone"
@@ -89,7 +90,7 @@ async def test_what_was_given_back_goes_once_requests_go_to_the_other(client, ch
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], [await keeper(client, namespace)])
     again = plan(chat, Status(collision_count=1), await seen(client, chat), SETTINGS, NOW)
     for create in again.create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     (workload,) = (await seen(client, chat)).workloads.values()
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], ours)
     told = plan(chat, again.status, await seen(client, chat), SETTINGS, NOW).status
@@ -109,7 +110,7 @@ async def test_orphans_are_adopted(client, chat):
     for kind in KINDS:
         await owned_by(client, kind, found[kind], [])
     for create in plan(chat, Status(), await seen(client, chat), SETTINGS, NOW).create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     for kind in KINDS:
         live = await client.get(kind, namespace, found[kind]["metadata"]["name"])
         assert live["metadata"]["ownerReferences"] == found[kind]["metadata"]["ownerReferences"]
@@ -122,11 +123,11 @@ async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, 
     item = found[REPLICA_SETS]
     (workload,) = (await seen(client, chat)).workloads.values()
     path = REPLICA_SETS.path(namespace, item["metadata"]["name"])
-    await client._call("PATCH", path, [], {"metadata": change}, MERGE)
+    await client.request("PATCH", path, [], {"metadata": change}, MERGE)
     row = RevisionStatus(workload.revision, "canary", 1, 1, 100, replica_set_uid=workload.uid)
     known = Status(collision_count=3, revisions=(row,))
     for create in plan(chat, known, await seen(client, chat), SETTINGS, NOW).create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     (live,) = await client.list(REPLICA_SETS, namespace)
     for key in ("name", "uid", "labels", "ownerReferences"):
         assert live["metadata"][key] == item["metadata"][key]
@@ -148,7 +149,7 @@ async def test_a_held_replica_set_without_pods_is_replaced(client, chat):
     namespace, found = chat["metadata"]["namespace"], await made(client, chat)
     name = found[REPLICA_SETS]["metadata"]["name"]
     path = REPLICA_SETS.path(namespace, name)
-    await client._call("PATCH", path, [], {"metadata": {"finalizers": ["example.com/held"]}}, MERGE)
+    await client.request("PATCH", path, [], {"metadata": {"finalizers": ["example.com/held"]}}, MERGE)
     await client.delete(REPLICA_SETS, namespace, name, found[REPLICA_SETS]["metadata"]["uid"])
     planned = plan(chat, Status(), await seen(client, chat), SETTINGS, NOW)
     with pytest.raises(apply.NameTaken, match="a finalizer holds it"):
@@ -167,7 +168,7 @@ async def test_a_record_with_other_data_is_replaced(client, chat, data):
     with pytest.raises(apply.NameTaken, match="which cannot be changed"):
         await apply.execute(client, chat, plan(chat, Status(), observed, SETTINGS, NOW), NOW)
     for create in plan(chat, Status(collision_count=1), observed, SETTINGS, NOW).create:
-        await apply._create(client, chat, create)
+        await apply.create_child(client, chat, create)
     again = await seen(client, chat)
     assert [item.name for item in again.snapshots.values()] == [
         f"chat-{metadata['labels']['slipway.dev/revision'][:8]}-1"

@@ -11,8 +11,11 @@ from aiohttp import web
 
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
-from tests.support.pods import has_pod
-from tests.support.processes import MERGE, Cluster, limited_kubeconfig, own_address, until
+from testkit.until import until_async
+from testkit.world.addresses import own_address
+from testkit.world.pods import MERGE, has_pod
+from testkit.world.rights import limited_kubeconfig
+from testkit.world.slipway import Cluster
 
 from .conftest import MANIFEST
 
@@ -73,7 +76,7 @@ class Pods:
         status = {"replicas": wanted, "readyReplicas": ready, "fullyLabeledReplicas": wanted}
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(self._cluster.namespace, name, "status")
-            await client._call("PATCH", path, [], {"status": status}, MERGE)
+            await client.request("PATCH", path, [], {"status": status}, MERGE)
         late = since + (START_S if wanted else 0) + BEHIND_S
         if now >= late and self._told.get(name) != bool(wanted):
             self._told[name] = bool(wanted)
@@ -132,7 +135,7 @@ async def test_a_request_at_each_moment_of_the_way_to_zero_and_back_is_answered(
             f"the way down to {moment}", sleeping("FallingAsleep" if moment == "FallingAsleep" else "Asleep")
         )
         if moment in ("no pods", "gone", "Waking"):
-            await until(lambda: scaled_down(cluster), "its pods leave")
+            await until_async(lambda: scaled_down(cluster), "its pods leave")
         if moment in ("gone", "Waking"):
             await asyncio.sleep(2 * BEHIND_S)
         first = asyncio.create_task(ask(cluster))
@@ -152,7 +155,7 @@ async def test_a_request_at_each_moment_of_the_way_to_zero_and_back_is_answered(
 async def test_a_request_waits_for_an_operator_that_is_away(cluster):
     status = await cluster.reaches("it sleeps", lambda now: now.get("phase") == "Asleep")
     assert status["traffic"]["asleep"]
-    await until(lambda: scaled_down(cluster), "its pods leave")
+    await until_async(lambda: scaled_down(cluster), "its pods leave")
     await cluster.operator.kill()
     asked = asyncio.create_task(ask(cluster))
     await asyncio.sleep(0.5)

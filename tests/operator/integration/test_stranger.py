@@ -17,8 +17,11 @@ from aiohttp import web
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from slipway_operator.model import labels
-from tests.support.pods import MERGE, pod, set_ready
-from tests.support.processes import Cluster, limited_kubeconfig, own_address, until
+from testkit.until import until_async
+from testkit.world.addresses import own_address
+from testkit.world.pods import MERGE, pod, set_ready
+from testkit.world.rights import limited_kubeconfig
+from testkit.world.slipway import Cluster
 from tests.support.stranger import MADE_UP, Stranger, controller, uid_of_controller
 
 from .conftest import MANIFEST
@@ -106,7 +109,7 @@ class Controllers:
         status = {"replicas": ready, "readyReplicas": ready, "fullyLabeledReplicas": ready}
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
             path = REPLICA_SETS.path(namespace, item["metadata"]["name"], "status")
-            await client._call("PATCH", path, [], {"status": status}, MERGE)
+            await client.request("PATCH", path, [], {"status": status}, MERGE)
 
 
 def is_own(item, replica_set):
@@ -178,7 +181,7 @@ async def survives(client, namespace, api_server, folder, edits, seed):
             await cluster.reaches("chat serves", serves)
             stranger = Stranger(cluster, controllers.foreign_port, Random(seed))
             took = await _edits(cluster, stranger, prober, edits)
-            await until(lambda: has_one_replica_set(cluster), "one ReplicaSet of chat alone")
+            await until_async(lambda: has_one_replica_set(cluster), "one ReplicaSet of chat alone")
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from slipway_operator.kube.resources import EVENTS
-from tests.support.tools import tool
+from testkit.cluster.tools import tool
 
 from .conftest import MANIFEST
 

@@ -8,8 +8,10 @@ import re
 import pytest
 from aiohttp import web
 
+from devcluster.ports import reserve_port
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
-from tests.support.processes import free_port, own_address, until
+from testkit.until import until_async
+from testkit.world.addresses import own_address
 
 from .conftest import MANIFEST
 
@@ -23,7 +25,7 @@ class Receiver:
     """Answers each hook by its path, 2xx by default, and keeps what came."""
 
     def __init__(self):
-        self.statuses, self.got, self.port = {}, [], free_port()
+        self.statuses, self.got, self.port = {}, [], reserve_port()
         application = web.Application()
         application.router.add_post("/{hook}", self._take)
         self._runner = web.AppRunner(application, access_log=None)
@@ -159,7 +161,7 @@ async def test_this_machines_own_addresses_are_refused(cluster, receiver):
     await cluster.reaches("the refusal", lambda now: refused in now.get("message", ""))
     # Opened by taking the hook away.
     await cluster.client.patch(MODEL_DEPLOYMENTS, cluster.namespace, "chat", {"spec": {"strategy": {"hooks": []}}})
-    await until(lambda: promoted(cluster), "the promotion")
+    await until_async(lambda: promoted(cluster), "the promotion")
 
 
 async def promoted(cluster):

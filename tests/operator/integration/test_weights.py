@@ -6,7 +6,8 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tests.support.processes import MERGE, until
+from testkit.until import until_async
+from testkit.world.pods import MERGE
 
 from .conftest import MANIFEST
 
@@ -50,7 +51,7 @@ async def pod(cluster, revision, name, message):
         "conditions": [{"type": "Ready", "status": "True"}],
         "initContainerStatuses": [{**fetched, "state": {"terminated": ended}}],
     }
-    await cluster.client._call("PATCH", PODS.path(cluster.namespace, name, "status"), [], {"status": status}, MERGE)
+    await cluster.client.request("PATCH", PODS.path(cluster.namespace, name, "status"), [], {"status": status}, MERGE)
 
 
 async def there(cluster, resource, name):
@@ -72,7 +73,7 @@ async def test_the_first_report_is_kept_published_and_held_against_others(cluste
     revision = await launch(cluster)
     name = f"chat-{revision}"
     await pod(cluster, revision, "first", report(FIRST, COMMIT))
-    made = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
+    made = await until_async(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
     record = await cluster.client.get(CONTROLLER_REVISIONS, cluster.namespace, name)
     kept = {"commit": COMMIT, "digest": FIRST}
     assert json.loads(record["metadata"]["annotations"]["slipway.dev/weights"]) == kept
@@ -88,7 +89,7 @@ async def test_the_first_report_is_kept_published_and_held_against_others(cluste
 
     # The branch moved between the first two pods: the second one loaded something else.
     await pod(cluster, revision, "second", report(SECOND, MOVED))
-    await until(lambda: gone(cluster, "second"), "the pod with other bytes makes way")
+    await until_async(lambda: gone(cluster, "second"), "the pod with other bytes makes way")
     assert not await gone(cluster, "first")
     await pod(cluster, revision, "third", report(FIRST, COMMIT, pinned=True))
     await cluster.reaches("all is well again", lambda now: healthy(now) and now["ready"] == "2/2")
@@ -107,9 +108,9 @@ async def test_a_killed_operator_finishes_what_it_began(cluster):
     await cluster.client.patch(CONTROLLER_REVISIONS, cluster.namespace, name, change)
     await pod(cluster, revision, "other", report(SECOND, MOVED))
     await cluster.operator.start()
-    made = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
+    made = await until_async(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
     assert json.loads(made["data"]["pin.json"])["digest"] == FIRST
-    await until(lambda: gone(cluster, "other"), "the pod with other bytes makes way")
+    await until_async(lambda: gone(cluster, "other"), "the pod with other bytes makes way")
 
 
 async def test_a_report_of_nonsense_pins_nothing(cluster):
@@ -118,7 +119,7 @@ async def test_a_report_of_nonsense_pins_nothing(cluster):
     for number, message in enumerate(("ready", '{"weights": {"digest": "sha256:1"}}', '{"weights": []}')):
         await pod(cluster, revision, f"odd-{number}", message)
     await pod(cluster, revision, "good", report(FIRST, ""))
-    made = await until(lambda: there(cluster, CONFIG_MAPS, f"chat-{revision}"), "the ConfigMap is there")
+    made = await until_async(lambda: there(cluster, CONFIG_MAPS, f"chat-{revision}"), "the ConfigMap is there")
     assert json.loads(made["data"]["pin.json"]) == {"commit": "", "digest": FIRST}
 
 
@@ -126,9 +127,9 @@ async def test_a_config_map_that_was_deleted_is_made_again_by_the_next_operator(
     revision = await launch(cluster)
     name = f"chat-{revision}"
     await pod(cluster, revision, "first", report(FIRST, COMMIT))
-    made = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
+    made = await until_async(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is there")
     await cluster.client.delete(CONFIG_MAPS, cluster.namespace, name, made["metadata"]["uid"])
     await cluster.operator.kill()
     await cluster.operator.start()
-    again = await until(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is back")
+    again = await until_async(lambda: there(cluster, CONFIG_MAPS, name), "the ConfigMap is back")
     assert again["data"] == made["data"]

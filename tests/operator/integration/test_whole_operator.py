@@ -8,7 +8,7 @@ import pytest
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import ENDPOINT_SLICES, EVENTS, LEASES, MODEL_DEPLOYMENTS, REPLICA_SETS
-from tests.support.processes import until
+from testkit.until import until_async
 from tests.support.tools import kubectl
 
 from .conftest import MANIFEST
@@ -47,7 +47,7 @@ async def test_a_canary_is_launched_paused_promoted_and_survives_kill_9_at_both_
     await cluster.operator.kill()
     await cluster.operator.start()
 
-    await until(lambda: ready(cluster), "the second operator is ready")
+    await until_async(lambda: ready(cluster), "the second operator is ready")
     assert (await cluster.chat())["status"]["traffic"] == waiting["traffic"]
     await cluster.edit({"rollout": {"promote": waiting["rollout"]["token"]}})
     await cluster.operator.kill()
@@ -57,7 +57,7 @@ async def test_a_canary_is_launched_paused_promoted_and_survives_kill_9_at_both_
         "the promotion", lambda now: healthy(now) and now["stableRevision"] == waiting["canaryRevision"]
     )
     assert last["previousRevision"] == first["stableRevision"]
-    await until(lambda: gone(cluster, f"chat-{first['stableRevision']}"), "the old ReplicaSet is gone")
+    await until_async(lambda: gone(cluster, f"chat-{first['stableRevision']}"), "the old ReplicaSet is gone")
 
 
 async def test_killed_at_every_transition_it_reaches_the_same_end(cluster):
@@ -165,7 +165,7 @@ async def test_a_child_deleted_by_hand_comes_back(cluster):
     name = f"chat-{status['stableRevision']}"
     old = await cluster.client.get(REPLICA_SETS, cluster.namespace, name)
     await cluster.client.delete(REPLICA_SETS, cluster.namespace, name, old["metadata"]["uid"])
-    await until(lambda: replaced(cluster, name, old["metadata"]["uid"]), "the ReplicaSet is back")
+    await until_async(lambda: replaced(cluster, name, old["metadata"]["uid"]), "the ReplicaSet is back")
 
 
 async def replaced(cluster, name, uid):

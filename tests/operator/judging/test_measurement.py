@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import Measurement, MetricRun, Outcome, Phase, Reason
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, Measurement, MetricRun, Outcome, Reason
 from slipway_operator.judging.measurement import Measured, composed, measured, noted
-from slipway_operator.model.analysis.measure import MOST_KEPT, Answer, Job, Measure, Web
+from slipway_operator.model.analysis.measure import MOST_KEPT, Job, Measure, ProviderAnswer, Web
 from slipway_operator.model.analysis.verdict import Verdict
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -26,10 +26,15 @@ def metric(**fields: Any) -> Measure:
 
 def after(asked: Measure, letters: str) -> MetricRun:
     """The metric after these measurements: S F I E."""
-    phases = {"S": Phase.SUCCESSFUL, "F": Phase.FAILED, "I": Phase.INCONCLUSIVE, "E": Phase.ERROR}
+    phases = {
+        "S": AnalysisPhase.SUCCESSFUL,
+        "F": AnalysisPhase.FAILED,
+        "I": AnalysisPhase.INCONCLUSIVE,
+        "E": AnalysisPhase.ERROR,
+    }
     run = MetricRun(asked.name)
     for letter in letters:
-        assert run.phase is Phase.RUNNING, "what is done is not measured again"
+        assert run.phase is AnalysisPhase.RUNNING, "what is done is not measured again"
         run = noted(asked, run, Measurement(NOW, phases[letter], message="why"))
     return run
 
@@ -37,36 +42,36 @@ def after(asked: Measure, letters: str) -> MetricRun:
 @pytest.mark.parametrize(
     ("success", "failure", "value", "phase"),
     [
-        ("result > 0.9", "", 0.95, Phase.SUCCESSFUL),
-        ("result > 0.9", "", 0.5, Phase.FAILED),
-        ("", "result < 0.5", 0.7, Phase.SUCCESSFUL),
-        ("", "result < 0.5", 0.3, Phase.FAILED),
-        ("result > 0.9", "result < 0.5", 0.95, Phase.SUCCESSFUL),
-        ("result > 0.9", "result < 0.5", 0.7, Phase.INCONCLUSIVE),
-        ("result > 0.9", "result < 0.5", 0.3, Phase.FAILED),
-        ("result > 0.1", "result > 0.2", 0.3, Phase.FAILED),
-        ("result[0] > 0.9", "", [], Phase.ERROR),
-        ("", "result[0] > 0.9", [], Phase.ERROR),
-        ("", "result > 0.5", math.nan, Phase.INCONCLUSIVE),
-        ("result > 0.5", "", math.nan, Phase.INCONCLUSIVE),
-        ("isNaN(result) || result > 0.5", "", math.nan, Phase.SUCCESSFUL),
-        ("result.ok", "", {"ok": "yes"}, Phase.ERROR),
+        ("result > 0.9", "", 0.95, AnalysisPhase.SUCCESSFUL),
+        ("result > 0.9", "", 0.5, AnalysisPhase.FAILED),
+        ("", "result < 0.5", 0.7, AnalysisPhase.SUCCESSFUL),
+        ("", "result < 0.5", 0.3, AnalysisPhase.FAILED),
+        ("result > 0.9", "result < 0.5", 0.95, AnalysisPhase.SUCCESSFUL),
+        ("result > 0.9", "result < 0.5", 0.7, AnalysisPhase.INCONCLUSIVE),
+        ("result > 0.9", "result < 0.5", 0.3, AnalysisPhase.FAILED),
+        ("result > 0.1", "result > 0.2", 0.3, AnalysisPhase.FAILED),
+        ("result[0] > 0.9", "", [], AnalysisPhase.ERROR),
+        ("", "result[0] > 0.9", [], AnalysisPhase.ERROR),
+        ("", "result > 0.5", math.nan, AnalysisPhase.INCONCLUSIVE),
+        ("result > 0.5", "", math.nan, AnalysisPhase.INCONCLUSIVE),
+        ("isNaN(result) || result > 0.5", "", math.nan, AnalysisPhase.SUCCESSFUL),
+        ("result.ok", "", {"ok": "yes"}, AnalysisPhase.ERROR),
     ],
 )
-def test_a_measurement_by_its_conditions(success: str, failure: str, value: Any, phase: Phase) -> None:
-    found = measured(metric(success=success, failure=failure), Answer(value), NOW)
+def test_a_measurement_by_its_conditions(success: str, failure: str, value: Any, phase: AnalysisPhase) -> None:
+    found = measured(metric(success=success, failure=failure), ProviderAnswer(value), NOW)
     assert found.phase is phase
-    assert (found.message == "") is (phase is Phase.SUCCESSFUL)
+    assert (found.message == "") is (phase is AnalysisPhase.SUCCESSFUL)
 
 
 def test_a_measurement_says_what_was_asked_and_answered() -> None:
-    failed = measured(metric(), Answer([0.5, math.nan, math.inf]), NOW)
-    assert (failed.phase, failed.value) == (Phase.ERROR, "[0.5, NaN, inf]")
-    assert measured(metric(), Answer(0.5), NOW).message == "successCondition result > 0.9 does not hold for 0.5"
-    problem = measured(metric(), Answer(problem="503: away\n" + "x" * 999), NOW)
-    assert (problem.phase, problem.value, len(problem.message)) == (Phase.ERROR, "", 256)
+    failed = measured(metric(), ProviderAnswer([0.5, math.nan, math.inf]), NOW)
+    assert (failed.phase, failed.value) == (AnalysisPhase.ERROR, "[0.5, NaN, inf]")
+    assert measured(metric(), ProviderAnswer(0.5), NOW).message == "successCondition result > 0.9 does not hold for 0.5"
+    problem = measured(metric(), ProviderAnswer(problem="503: away\n" + "x" * 999), NOW)
+    assert (problem.phase, problem.value, len(problem.message)) == (AnalysisPhase.ERROR, "", 256)
     assert problem.message.startswith("503: away x")
-    assert len(measured(metric(), Answer([0.5] * 999), NOW).value) == 128
+    assert len(measured(metric(), ProviderAnswer([0.5] * 999), NOW).value) == 128
 
 
 @pytest.mark.finding(17)
@@ -84,45 +89,50 @@ def test_a_measurement_says_what_was_asked_and_answered() -> None:
 @pytest.mark.parametrize("success", ["result > 0.9", "result == 'x'", "len(result) > 9", "result.a.b > 1"])
 def test_what_a_provider_says_is_told_by_its_kind_alone(value: Any, shown: str, success: str) -> None:
     """Safety 17: 128 characters of the answer were in the status."""
-    found = measured(metric(success=success), Answer(value), NOW)
+    found = measured(metric(success=success), ProviderAnswer(value), NOW)
     assert found.value == shown
     assert "s3cret" not in f"{found.value} {found.message}"
 
 
 def test_a_job_is_its_own_condition() -> None:
     job = metric(web=None, job=Job({}), success="")
-    assert measured(job, Answer(True), NOW).phase is Phase.SUCCESSFUL
-    failed = measured(job, Answer(False, "Job a failed: BackoffLimitExceeded"), NOW)
-    assert (failed.phase, failed.message) == (Phase.FAILED, "Job a failed: BackoffLimitExceeded")
+    assert measured(job, ProviderAnswer(True), NOW).phase is AnalysisPhase.SUCCESSFUL
+    failed = measured(job, ProviderAnswer(False, "Job a failed: BackoffLimitExceeded"), NOW)
+    assert (failed.phase, failed.message) == (AnalysisPhase.FAILED, "Job a failed: BackoffLimitExceeded")
 
 
 @pytest.mark.parametrize(
     ("fields", "letters", "phase", "says"),
     [
-        ({}, "SSSS", Phase.RUNNING, ""),
-        ({}, "SSSSS", Phase.SUCCESSFUL, "5 of 5 good"),
-        ({}, "SF", Phase.FAILED, "1 failed, failureLimit is 0: why"),
-        ({"failure_limit": 1}, "SFSS", Phase.RUNNING, ""),
-        ({"failure_limit": 1}, "SFSSS", Phase.SUCCESSFUL, "4 of 5 good"),
-        ({"failure_limit": 1}, "FSF", Phase.FAILED, "2 failed"),
-        ({"failure_limit": -1}, "FFFFF", Phase.SUCCESSFUL, "0 of 5 good"),
-        ({}, "I", Phase.INCONCLUSIVE, "1 inconclusive, inconclusiveLimit is 0: why"),
-        ({"inconclusive_limit": 2}, "IIS", Phase.RUNNING, ""),
-        ({"inconclusive_limit": 2}, "IISI", Phase.INCONCLUSIVE, "3 inconclusive"),
-        ({}, "EEEE", Phase.RUNNING, ""),
-        ({}, "EEEEE", Phase.ERROR, "5 errors in a row, consecutiveErrorLimit is 4: why"),
-        ({}, "EEEESEEEE", Phase.RUNNING, ""),
-        ({"error_limit": 0}, "SE", Phase.ERROR, "1 errors in a row"),
+        ({}, "SSSS", AnalysisPhase.RUNNING, ""),
+        ({}, "SSSSS", AnalysisPhase.SUCCESSFUL, "5 of 5 good"),
+        ({}, "SF", AnalysisPhase.FAILED, "1 failed, failureLimit is 0: why"),
+        ({"failure_limit": 1}, "SFSS", AnalysisPhase.RUNNING, ""),
+        ({"failure_limit": 1}, "SFSSS", AnalysisPhase.SUCCESSFUL, "4 of 5 good"),
+        ({"failure_limit": 1}, "FSF", AnalysisPhase.FAILED, "2 failed"),
+        ({"failure_limit": -1}, "FFFFF", AnalysisPhase.SUCCESSFUL, "0 of 5 good"),
+        ({}, "I", AnalysisPhase.INCONCLUSIVE, "1 inconclusive, inconclusiveLimit is 0: why"),
+        ({"inconclusive_limit": 2}, "IIS", AnalysisPhase.RUNNING, ""),
+        ({"inconclusive_limit": 2}, "IISI", AnalysisPhase.INCONCLUSIVE, "3 inconclusive"),
+        ({}, "EEEE", AnalysisPhase.RUNNING, ""),
+        ({}, "EEEEE", AnalysisPhase.ERROR, "5 errors in a row, consecutiveErrorLimit is 4: why"),
+        ({}, "EEEESEEEE", AnalysisPhase.RUNNING, ""),
+        ({"error_limit": 0}, "SE", AnalysisPhase.ERROR, "1 errors in a row"),
         # An error is no measurement that count counts.
-        ({"asked_count": 2}, "ESE", Phase.RUNNING, ""),
-        ({"asked_count": 2}, "ESES", Phase.SUCCESSFUL, "2 of 2 good"),
-        ({"success_limit": 3}, "SS", Phase.RUNNING, ""),
-        ({"success_limit": 3}, "SSS", Phase.SUCCESSFUL, "3 good ones in a row"),
-        ({"success_limit": 3, "failure_limit": 2}, "SSFSS", Phase.INCONCLUSIVE, "never 3 good ones in a row"),
-        ({"asked_count": None}, "S" * 40, Phase.RUNNING, ""),
+        ({"asked_count": 2}, "ESE", AnalysisPhase.RUNNING, ""),
+        ({"asked_count": 2}, "ESES", AnalysisPhase.SUCCESSFUL, "2 of 2 good"),
+        ({"success_limit": 3}, "SS", AnalysisPhase.RUNNING, ""),
+        ({"success_limit": 3}, "SSS", AnalysisPhase.SUCCESSFUL, "3 good ones in a row"),
+        (
+            {"success_limit": 3, "failure_limit": 2},
+            "SSFSS",
+            AnalysisPhase.INCONCLUSIVE,
+            "never 3 good ones in a row",
+        ),
+        ({"asked_count": None}, "S" * 40, AnalysisPhase.RUNNING, ""),
     ],
 )
-def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: Phase, says: str) -> None:
+def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: AnalysisPhase, says: str) -> None:
     run = after(metric(**fields), letters)
     assert run.phase is phase
     assert says in run.message

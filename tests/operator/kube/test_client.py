@@ -15,7 +15,7 @@ PODS_PATH = "/api/v1/namespaces/x/pods/a"
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(client_module, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(client_module, "RETRY_WITHIN_S", 0.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale, Unava
 from slipway_operator.kube.known import Known
 from slipway_operator.kube.names import Names, Terms
 from slipway_operator.kube.resources import CONFIG_MAPS, MODEL_DEPLOYMENTS, NAMESPACES
+from testkit.until import until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -97,11 +98,6 @@ class World:
     def of(self, namespace, name="chat"):
         return self.names.of((namespace, name), self.known.get((namespace, name)))
 
-    async def until(self, condition):
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-
 
 @contextlib.asynccontextmanager
 async def running(world):
@@ -122,8 +118,8 @@ def short_pauses(monkeypatch):
 async def test_a_thousand_names_are_one_write_and_nobody_is_looked_at_twice_for_it():
     world = World(*(deployment("a", f"m{n}") for n in range(1000)), deployment("b", "x", "m7", "2025-02-01T00:00:00Z"))
     async with running(world):
-        await world.until(world.server.writes)
-        await world.until(lambda: world.of("a", "m7") is not None)
+        await until_async(world.server.writes)
+        await until_async(lambda: world.of("a", "m7") is not None)
         assert world.server.writes() == 1 and len(world.server.owners()) == 1000
         assert world.added == [("b", "x")]
         assert not world.of("a", "m999").lost and world.of("b", "x").lost
@@ -134,7 +130,7 @@ async def test_an_edit_by_an_admin_between_read_and_write_is_kept():
     world.server.failures["replace"] = [Stale("somebody was faster")]
     world.server.text = '{"chat": {"owner": "z/chat", "since": "2025-01-01T00:00:00Z"}}'
     async with running(world):
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         assert world.of("a").reason == "ModelNameReserved"
         assert world.server.owners() == {"chat": "z/chat"}
 
@@ -147,14 +143,14 @@ async def test_without_the_lease_nothing_is_asked_and_what_was_read_is_read_agai
         await asyncio.sleep(0.05)
         assert world.server.calls == []
         world.leads = True
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         world.leads = False
         await asyncio.sleep(0.05)
         # Another operator wrote meanwhile.
         world.server.text, world.server.version = world.server.text.replace("a/chat", "z/chat"), 99
         world.known.take(MODEL_DEPLOYMENTS, deployment("b", "other"))
         world.leads = True
-        await world.until(lambda: world.of("b", "other"))
+        await until_async(lambda: world.of("b", "other"))
         assert world.server.owners() == {"chat": "z/chat", "other": "b/other"}
         assert world.of("a").reason == "ModelNameReserved"
 
@@ -164,7 +160,7 @@ async def test_what_cannot_be_read_is_told_and_never_written_over(text):
     world = World(deployment("a"))
     world.server.text = text
     async with running(world):
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         told = world.of("a")
         assert (told.reason, told.known) == ("ModelNameNotClaimed", False)
         assert (
@@ -173,7 +169,7 @@ async def test_what_cannot_be_read_is_told_and_never_written_over(text):
         assert world.added == [("a", "chat")]
         assert world.server.text == text and world.server.writes() == 0
         world.server.text = '{"chat": {"owner": "a/chat", "since": "2025-01-01T00:00:00Z"}}'
-        await world.until(lambda: not world.of("a").lost)
+        await until_async(lambda: not world.of("a").lost)
         assert world.added == [("a", "chat")] * 2  # so that the condition goes
 
 
@@ -182,16 +178,16 @@ async def test_a_refusal_is_told_once_and_tried_again(verb):
     world = World(deployment("a"))
     world.server.failures[verb] = [Refused(403, "configmaps is forbidden")] * 3
     async with running(world):
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         assert "configmaps is forbidden" in world.of("a").message
-        await world.until(lambda: not world.of("a").lost)
+        await until_async(lambda: not world.of("a").lost)
         assert world.added == [("a", "chat")] * 2 and world.server.owners() == {"chat": "a/chat"}
 
 
 async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
     world = World(deployment("a"))
     async with running(world):
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         for lose in ({"there": False}, {"text": None}):
             for name, value in lose.items():
                 setattr(world.server, name, value)
@@ -201,7 +197,7 @@ async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
             world.known.take(MODEL_DEPLOYMENTS, deployment("b", key))
             world.names.gone(("a", "chat"))
             world.of("b", key)
-            await world.until(lambda key=key: world.of("b", key))
+            await until_async(lambda key=key: world.of("b", key))
             assert world.server.owners() | {key: f"b/{key}"} == world.server.owners()
             assert world.server.owners()["chat"] == "a/chat"
 
@@ -210,11 +206,11 @@ async def test_an_edit_is_seen_and_mended_without_a_change_of_any_deployment(mon
     monkeypatch.setattr(names, "LOOK_S", 0.05)
     world = World(deployment("a"))
     async with running(world):
-        await world.until(lambda: world.of("a"))
+        await until_async(lambda: world.of("a"))
         world.server.there = False
-        await world.until(lambda: world.server.there)
+        await until_async(lambda: world.server.there)
         world.server.text, world.server.version = world.server.text.replace("a/chat", "z/chat"), 99
-        await world.until(lambda: world.of("a").lost)
+        await until_async(lambda: world.of("a").lost)
         assert world.added == [("a", "chat")]
 
 
@@ -224,11 +220,11 @@ async def test_no_name_is_given_before_grants_could_be_read():
     world.server.annotations = {"a": "chat", "b": ""}
     world.server.failures["namespaces"] = [Unavailable("busy")] * 3
     async with running(world):
-        await world.until(lambda: world.server.calls.count("namespaces") == 3)
+        await until_async(lambda: world.server.calls.count("namespaces") == 3)
         assert world.server.writes() == 0
-        await world.until(world.server.owners)
+        await until_async(world.server.owners)
         assert world.server.owners() == {"chat": "a/chat"}
-        await world.until(lambda: world.of("b"))
+        await until_async(lambda: world.of("b"))
         assert world.of("b").reason == "ModelNameGranted"
 
 
@@ -236,7 +232,7 @@ async def test_without_the_right_to_read_namespaces_the_installations_grants_cou
     world = World(deployment("a", created="2020-01-01T00:00:00Z"), deployment("b"), granted=(("b", "chat"),))
     world.server.failures["namespaces"] = [Refused(403, "namespaces is forbidden")] * 99
     async with running(world):
-        await world.until(world.server.owners)
+        await until_async(world.server.owners)
         assert world.server.owners() == {"chat": "b/chat"}
     assert caplog.text.count("annotations slipway.dev/model-names of Namespaces do not count") == 1
 
@@ -245,10 +241,10 @@ async def test_annotations_can_be_turned_off_and_only_served_namespaces_are_read
     off = World(deployment("a"), annotations=False)
     off.server.annotations = {"b": "chat"}
     async with running(off):
-        await off.until(off.server.owners)
+        await until_async(off.server.owners)
         assert off.server.owners() == {"chat": "a/chat"} and "namespaces" not in off.server.calls
     some = World(deployment("a"), namespaces=("a", "later"))
     some.server.annotations = {"a": "", "b": "chat"}
     async with running(some):
-        await some.until(some.server.owners)
+        await until_async(some.server.owners)
         assert some.server.owners() == {"chat": "a/chat"}

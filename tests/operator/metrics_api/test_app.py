@@ -7,8 +7,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from slipway_operator.metrics_api.app import Api
-from slipway_operator.metrics_api.exposition import Reading
-from slipway_operator.metrics_api.sampler import Sampler
+from slipway_operator.metrics_api.exposition import ExposedSample
+from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD, STALE_S, Followed, PodTarget
 
 NOW = datetime(2026, 11, 22, 12, 0, 30, tzinfo=UTC)
@@ -38,9 +38,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sampler(clock: Clock) -> Sampler:
+def sampler(clock: Clock) -> MetricsSampler:
     """Two deployments of one namespace with two pods and one, and one of another namespace that said nothing yet."""
-    sampler = Sampler(NoGateways(), None, clock)  # type: ignore[arg-type]
+    sampler = MetricsSampler(NoGateways(), None, clock)  # type: ignore[arg-type]
     for key, pods in {("default", "chat"): "ab", ("default", "code"): "c", ("other", "new"): "d"}.items():
         targets = tuple(PodTarget(name, "10.0.0.1", "r1") for name in pods)
         sampler.follow(key, Followed("u1", targets, 2, scaled=True))
@@ -51,12 +51,12 @@ def sampler(clock: Clock) -> Sampler:
     ):
         series = sampler.peek(key)
         assert series
-        series.hear(name, Reading(waiting, 0, 0, 0.0123), clock() - 10)
+        series.hear(name, ExposedSample(waiting, 0, 0, 0.0123), clock() - 10)
     return sampler
 
 
 @pytest.fixture
-async def client(sampler: Sampler) -> Any:
+async def client(sampler: MetricsSampler) -> Any:
     async with TestClient(TestServer(Api(sampler, lambda: NOW).application(frozenset))) as client:
         yield client
 
@@ -164,9 +164,9 @@ async def test_what_is_stale_is_unavailable_and_never_zero(client: Any, clock: C
         assert "items" not in document
 
 
-async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: Sampler, clock: Clock) -> None:
+async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: MetricsSampler, clock: Clock) -> None:
     clock.seconds += STALE_S
-    sampler.peek(("default", "code")).hear("c", Reading(5, 0, 0, 0), clock())  # type: ignore[union-attr]
+    sampler.peek(("default", "code")).hear("c", ExposedSample(5, 0, 0, 0), clock())  # type: ignore[union-attr]
     _, document = await get(client, f"{EXTERNAL}/namespaces/default/slipway_queue_depth")
     assert [(item["metricLabels"], item["value"]) for item in document["items"]] == [
         ({"slipway.dev/modeldeployment": "code"}, "5")
@@ -199,7 +199,7 @@ async def test_it_only_reads(client: Any) -> None:
     assert (answer.status, (await answer.json())["reason"]) == (405, "MethodNotAllowed")
 
 
-async def test_who_has_no_certificate_of_the_front_proxy_is_refused(sampler: Sampler) -> None:
+async def test_who_has_no_certificate_of_the_front_proxy_is_refused(sampler: MetricsSampler) -> None:
     application = Api(sampler).application(lambda: {"front-proxy-client"})
     async with TestClient(TestServer(application)) as client:
         status, document = await get(client, f"{OBJECT}/chat/slipway_queue_depth")

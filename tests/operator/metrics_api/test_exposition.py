@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from slipway_operator.metrics_api.exposition import Malformed, Reading, parse
+from slipway_operator.metrics_api.exposition import ExposedSample, Malformed, parse
 from slipway_server.engine.messages import Step
 from slipway_server.telemetry.metrics import ServerMetrics, Timing
 
@@ -27,7 +27,7 @@ process_cpu_seconds_total 12
 
 
 def test_engines_of_one_pod_count_together() -> None:
-    assert parse(VLLM) == Reading(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
+    assert parse(VLLM) == ExposedSample(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
 
 
 def test_what_our_own_server_says_is_understood() -> None:
@@ -59,15 +59,24 @@ def test_the_former_name_of_the_cache_is_known() -> None:
     assert parse(page).kv_usage == 0.375
 
 
+def test_escaped_quotes_do_not_end_a_label() -> None:
+    page = VLLM.replace("org/a{b} c", 'a\\",le=\\"7')
+    assert parse(page) == parse(VLLM)
+
+
 @pytest.mark.parametrize(
     ("page", "says"),
     [
         ("", "vllm:num_requests_waiting is missing"),
         ("<html>login</html>", "is missing"),
-        (VLLM.replace(" 7.0 ", " NaN "), "vllm:num_requests_waiting is NaN"),
+        (VLLM.replace(" 7.0 ", " NaN "), "vllm:num_requests_waiting is nan"),
         (VLLM.replace(" 7.0 ", " -1 "), "is -1"),
         (VLLM.replace('le="0.1"', 'le="fast"'), "a bucket without a bound"),
         (VLLM.replace('le="0.1",', "").replace(',le="0.1"', ""), "a bucket without a bound"),
+        (VLLM.replace(" 7.0 ", " many "), "a line cannot be read"),
+        (VLLM.replace('{engine="0",model', '{engine="0" model'), "a line cannot be read"),
+        (VLLM.replace("org/a", "a" * 1024), "more labels than any model server has"),
+        ((VLLM.split("\n")[2] + "\n") * 5000, "more labels than any"),
         ("\n" * 20_001, "more than 20000 lines"),
     ],
 )

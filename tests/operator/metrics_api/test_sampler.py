@@ -9,11 +9,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from devcluster.ports import reserve_port
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
-from slipway_operator.metrics_api.sampler import ASKED_S, Sampler, followed, inflight
+from slipway_operator.metrics_api.sampler import ASKED_S, MetricsSampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, Workload
 from tests.support.told import as_told
@@ -77,14 +78,14 @@ async def session() -> Any:
         yield session
 
 
-async def sampled(session: aiohttp.ClientSession, *names: str) -> Sampler:
-    sampler = Sampler(Told(gateway()), session, Clock())
+async def sampled(session: aiohttp.ClientSession, *names: str) -> MetricsSampler:
+    sampler = MetricsSampler(Told(gateway()), session, Clock())
     sampler.follow(CHAT, pods(*names))
     await sampler.sample([CHAT])
     return sampler
 
 
-def number(sampler: Sampler, metric: str) -> float:
+def number(sampler: MetricsSampler, metric: str) -> float:
     series = sampler.series(CHAT)
     assert series
     return series.number(f"slipway_{metric}", sampler.clock()).value
@@ -116,17 +117,15 @@ async def test_a_page_that_is_none_is_told_in_words(session: Any, pod: Any, page
         number(sampler, "queue_depth")
 
 
-async def test_a_pod_that_nobody_answers_for_is_told_in_words(
-    session: Any, monkeypatch: Any, unused_tcp_port: int
-) -> None:
-    monkeypatch.setattr(room, "PORT", unused_tcp_port)
+async def test_a_pod_that_nobody_answers_for_is_told_in_words(session: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(room, "PORT", reserve_port())
     sampler = await sampled(session, "a")
     with pytest.raises(Unknown, match="/metrics cannot be read: ClientConnectorError"):
         number(sampler, "queue_depth")
 
 
 async def test_a_new_pod_is_heard_at_once(session: Any, pod: Any) -> None:
-    sampler = Sampler(Told(gateway()), session)
+    sampler = MetricsSampler(Told(gateway()), session)
     running = asyncio.create_task(sampler.run())
     try:
         await asyncio.sleep(0)  # it waits now
@@ -141,7 +140,7 @@ async def test_a_new_pod_is_heard_at_once(session: Any, pod: Any) -> None:
 
 async def test_without_an_autoscaler_pods_are_left_alone_until_somebody_asks(session: Any) -> None:
     clock = Clock()
-    sampler = Sampler(Told(), session, clock)
+    sampler = MetricsSampler(Told(), session, clock)
     sampler.follow(CHAT, pods("a", scaled=False))
     assert (sampler._is_wanted(CHAT), sampler._new) == (False, set())
     sampler.series(CHAT)
@@ -188,14 +187,14 @@ async def test_requests_that_wait_at_gateways_are_heard(session: Any) -> None:
         gateway(0, name="gw-4"),
         gateway(0, name="gw-5", routes={"default/chat": waiting | {"activity": "none"}}),
     )
-    made = Sampler(Told(*told), session, Clock())
+    made = MetricsSampler(Told(*told), session, Clock())
     made.follow(CHAT, Followed("u1", (), 0, scaled=True, asleep=True))
     await made.sample([CHAT])
     assert number(made, "queue_depth") == 2
 
 
 async def test_gateways_that_cannot_be_found_are_no_zero(session: Any, pod: Any) -> None:
-    sampler = Sampler(Told(failure=Unavailable("away")), session, Clock())
+    sampler = MetricsSampler(Told(failure=Unavailable("away")), session, Clock())
     sampler.follow(CHAT, pods("a"))
     await sampler.sample([CHAT])
     with pytest.raises(Unknown, match="the gateways cannot be found: away"):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from slipway_operator.metrics_api.exposition import Reading
+from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import (
     OF_DEPLOYMENT,
     PERIOD_S,
@@ -25,12 +25,12 @@ def of(*pods: str, replicas: int = 2) -> Followed:
 
 def reading(
     waiting: float = 0, running: float = 0, tokens: float = 0, kv: float = 0, ttft: tuple[float, ...] = (0, 0, 0)
-) -> Reading:
+) -> ExposedSample:
     """`ttft`: first tokens up to 0.1 s, 1 s and in all."""
-    return Reading(waiting, running, tokens, kv, tuple(zip((0.1, 1.0, INF), ttft, strict=True)))
+    return ExposedSample(waiting, running, tokens, kv, tuple(zip((0.1, 1.0, INF), ttft, strict=True)))
 
 
-def series(**heard: Reading) -> Series:
+def series(**heard: ExposedSample) -> Series:
     """Pods that spoke at 0 s."""
     made = Series(of(*heard), 0.0)
     for name, item in heard.items():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.analysis.json_path import LONGEST, Missing, Unreadable, check, pick
+from slipway_operator.model.analysis.json_path import LONGEST, InvalidPath, PathNotFound, check, pick
 
 ANSWER = {"data": {"items": [{"ok": True, "the name": "a"}, {"ok": False}], "n": 3, "x-y": 1}}
 
@@ -30,7 +30,7 @@ def test_picks(path: str, expected: Any) -> None:
 
 @pytest.mark.parametrize("path", ["{$.none}", "{$.data.items[2]}", "{$.data[0]}", "{$.data.n.x}", "{$.data[*]}"])
 def test_what_is_not_there_is_said(path: str) -> None:
-    with pytest.raises(Missing, match="jsonPath"):
+    with pytest.raises(PathNotFound, match="jsonPath"):
         pick(path, ANSWER)
 
 
@@ -38,5 +38,5 @@ def test_what_is_not_there_is_said(path: str) -> None:
     "path", ["{$..n}", "{$.a[?(@.x)]}", "{range .items[*]}", "a b", "{.a}{.b}", "." * (LONGEST + 1)]
 )
 def test_what_cannot_be_read_is_refused(path: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(InvalidPath):
         check(path)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway_operator.model.cluster import keys
-from slipway_operator.model.cluster.keys import MIN_ROTATION_S, PROPAGATION_S, Key, Unreadable
+from slipway_operator.model.cluster.keys import MIN_ROTATION_S, PROPAGATION_S, Key, UnreadableKeys
 
 pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 
@@ -113,7 +113,7 @@ GOOD = msgspec.to_builtins(fresh(1))
     ],
 )
 def test_what_is_no_list_of_keys_is_refused_without_telling_a_key(data: dict[str, str]) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(UnreadableKeys) as refused:
         keys.parse(data)
     assert "tenant.json" in str(refused.value) and GOOD["key"] not in str(refused.value)
 

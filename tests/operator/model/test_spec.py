@@ -91,7 +91,6 @@ def test_bad_durations_say_how_to_write_them(text: str) -> None:
         {"strategy": {"canary": {}, "blueGreen": {}}},
         {"model": {}},
         {"resources": {"accelerator": {}}},
-        {"resources": {"accelerator": {"count": 2}}},  # safety 12
         {"engine": {"env": [{"name": "A"}]}},
         {"strategy": {"canary": {"steps": [{}]}}},
     ],
@@ -117,6 +116,14 @@ def test_hooks() -> None:
 def test_only_what_is_not_asked_anew_is_tried_again(kind: HookType) -> None:
     asked_anew = kind in (*GATES, HookType.ROLLBACK)
     assert Hook("a", kind, "http://a/", retries=3).tries == (1 if asked_anew else 4)
+
+
+@pytest.mark.finding(12)
+@pytest.mark.parametrize("count", [2, 8, 64])
+def test_more_devices_than_one_engine_uses_are_refused(count: int) -> None:
+    """Safety 12: up to 64 were taken from the node, and one of them computed."""
+    refused = read(resources={"accelerator": {"count": count}})
+    assert isinstance(refused, Invalid) and f"spec.resources.accelerator.count is {count}" in refused.message
 
 
 @pytest.mark.finding(26)

@@ -4,12 +4,12 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from slipway_operator.outbound.addresses import Policy, Reach, canonical, reach_of
+from slipway_operator.outbound.addresses import EgressPolicy, Reach, canonical, reach_of
 from tests.support.address_corpus import BLOCKED_ALWAYS, PRIVATE, PUBLIC
 
 pytestmark = pytest.mark.attack_class(8)
 
-EVERYTHING = Policy(tuple(ip_network(text) for text in ("0.0.0.0/0", "::/0")), ("host", "*.host"))
+EVERYTHING = EgressPolicy(tuple(ip_network(text) for text in ("0.0.0.0/0", "::/0")), ("host", "*.host"))
 
 
 @pytest.mark.finding(17)
@@ -20,11 +20,13 @@ def test_what_is_forbidden_no_setting_allows(address: str) -> None:
     assert "a cloud's metadata service or another reserved address" in EVERYTHING.refusal("host", address, 80)
 
 
+@pytest.mark.finding(17)
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_an_admins_to_allow(address: str) -> None:
-    assert "operator.outbound.allowedCIDRs" in Policy().refusal("host", address, 80)
+    """Safety 17: private ranges were open to everybody's URLs."""
+    assert "operator.outbound.allowedCIDRs" in EgressPolicy().refusal("host", address, 80)
     assert EVERYTHING.refusal("other", address, 80) == ""
-    by_name = Policy(hosts=("prom.monitoring.svc", "*.tools.svc"))
+    by_name = EgressPolicy(hosts=("prom.monitoring.svc", "*.tools.svc"))
     for host in ("prom.monitoring.svc", "Prom.Monitoring.svc.", "a.tools.svc", "a.b.tools.svc"):
         assert by_name.refusal(host, address, 80) == ""
     for host in ("tools.svc", "eviltools.svc", "prom.monitoring.svc.evil.com", "x.prom.monitoring.svc"):
@@ -32,17 +34,17 @@ def test_private_addresses_are_an_admins_to_allow(address: str) -> None:
 
 
 def test_a_range_allows_itself_alone() -> None:
-    policy = Policy((ip_network("10.96.0.0/12"), ip_network("fd00:10::/32")))
+    policy = EgressPolicy((ip_network("10.96.0.0/12"), ip_network("fd00:10::/32")))
     allowed = {text for text in PRIVATE if policy.refusal("h", text, 80) == ""}
     assert allowed == {"10.96.0.1"}
     assert policy.refusal("h", "::ffff:10.96.7.7", 80) == policy.refusal("h", "64:ff9b::10.96.7.7", 80) == ""
 
 
 def test_a_network_that_uses_reserved_addresses_within_names_them_itself() -> None:
-    assert Policy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 80) == ""
-    assert Policy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 8001)
+    assert EgressPolicy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 80) == ""
+    assert EgressPolicy((ip_network("192.0.2.2/32"),)).refusal("h", "192.0.2.2", 8001)
     for wide in ("192.0.0.0/16", "0.0.0.0/0", "127.0.0.0/8", "169.254.169.254/32"):
-        policy = Policy((ip_network(wide),))
+        policy = EgressPolicy((ip_network(wide),))
         for address in ("192.0.2.2", "127.0.0.1", "169.254.169.254"):
             assert policy.refusal("h", address, 80)
 
@@ -50,16 +52,18 @@ def test_a_network_that_uses_reserved_addresses_within_names_them_itself() -> No
 @pytest.mark.parametrize("address", PUBLIC)
 def test_the_public_internet_is_open(address: str) -> None:
     assert reach_of(canonical(address)) is Reach.PUBLIC
-    assert Policy().refusal("host", address, 443) == Policy().refusal("host", address, 8443) == ""
+    assert EgressPolicy().refusal("host", address, 443) == EgressPolicy().refusal("host", address, 8443) == ""
 
 
+@pytest.mark.finding(17)
 @pytest.mark.parametrize("port", [2379, 2380, 6443, 8001, 8443, 10248, 10250, 10255, 10257, 10259])
 def test_control_ports_of_the_cluster_are_closed_where_all_else_is_open(port: int) -> None:
+    """Safety 17: the gateway's port 8001 among them."""
     assert EVERYTHING.refusal("host", "10.0.0.7", port) == "it is an address or a port of the cluster's own control"
 
 
 def test_the_api_server_is_closed_on_every_port() -> None:
-    policy = Policy(EVERYTHING.networks, control=(ip_address("10.96.0.1"),))
+    policy = EgressPolicy(EVERYTHING.networks, control=(ip_address("10.96.0.1"),))
     for address in ("10.96.0.1", "::ffff:10.96.0.1"):
         assert "the cluster's own control" in policy.refusal("host", address, 443)
     assert policy.refusal("host", "10.96.0.2", 443) == ""
@@ -67,4 +71,4 @@ def test_the_api_server_is_closed_on_every_port() -> None:
 
 def test_a_refusal_does_not_tell_what_a_name_leads_to() -> None:
     for address in (*BLOCKED_ALWAYS, *PRIVATE):
-        assert address.partition("%")[0] not in Policy().refusal("name.tools.svc", address, 80).split()
+        assert address.partition("%")[0] not in EgressPolicy().refusal("name.tools.svc", address, 80).split()

@@ -8,13 +8,13 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver
 from aiohttp.test_utils import TestServer
 
-from slipway_operator.outbound.addresses import Policy
-from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, Request, TooLate
+from slipway_operator.outbound.addresses import EgressPolicy
+from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, OutboundRequest, TooLate
 from tests.support.address_corpus import BLOCKED_ALWAYS, PRIVATE, SPELLINGS
 
 pytestmark = pytest.mark.attack_class(8)
 
-LOCAL = Policy(loopback=True)
+LOCAL = EgressPolicy(loopback=True)
 
 
 class Resolver(AbstractResolver):
@@ -74,7 +74,7 @@ def connections(monkeypatch):
 
 async def refused(url, policy=None, resolver=None):
     with pytest.raises(Blocked) as caught:
-        await Dialer(policy or Policy(), "hooks", resolver).send(Request("POST", url, timeout_s=10))
+        await Dialer(policy or EgressPolicy(), "hooks", resolver).send(OutboundRequest("POST", url, timeout_s=10))
     return str(caught.value)
 
 
@@ -95,17 +95,19 @@ async def test_an_address_that_is_written_is_refused(address, connections):
 @pytest.mark.parametrize("host", [*SPELLINGS, "localhost.", "[::1]", "[::ffff:7f00:1]", "127。0。0。1", "①②⑦.0.0.1"])
 async def test_no_spelling_of_this_machine_helps(server, host):
     with pytest.raises(NoAnswer):
-        await Dialer(Policy(), "hooks").send(Request("GET", f"http://{host}:{server.port}/", timeout_s=10))
+        await Dialer(EgressPolicy(), "hooks").send(
+            OutboundRequest("GET", f"http://{host}:{server.port}/", timeout_s=10)
+        )
     assert server.got == []
 
 
 async def test_a_resolver_that_changes_its_mind_changes_nothing(server):
     """Rebinding: a name is resolved once, and what is connected to is what was looked at."""
     resolver = Resolver(["8.8.8.8"], ["127.0.0.1"])
-    policy = Policy()
+    policy = EgressPolicy()
     looked_at = []
 
-    class Watched(Policy):
+    class Watched(EgressPolicy):
         def refusal(self, host, address, port):
             looked_at.append(address)
             return "watched" if address == "8.8.8.8" else policy.refusal(host, address, port)
@@ -120,7 +122,7 @@ async def test_a_resolver_that_changes_its_mind_changes_nothing(server):
 async def test_of_several_addresses_only_those_that_may_be_are_tried(server):
     mixed = Resolver(["169.254.169.254", "10.0.0.1", "127.0.0.1"])
     dialer = Dialer(LOCAL, "hooks", mixed)
-    assert (await dialer.send(Request("GET", f"http://mixed.svc:{server.port}/"))).status == 200
+    assert (await dialer.send(OutboundRequest("GET", f"http://mixed.svc:{server.port}/"))).status == 200
     assert "hooks may not call mixed.svc" in await refused(f"http://mixed.svc:{server.port}/", resolver=mixed)
 
 
@@ -131,7 +133,7 @@ async def test_a_redirect_leads_nowhere(server):
     application = web.Application()
     application.router.add_get("/", away)
     async with TestServer(application) as outer:
-        answer = await Dialer(LOCAL, "hooks").send(Request("GET", str(outer.make_url("/"))))
+        answer = await Dialer(LOCAL, "hooks").send(OutboundRequest("GET", str(outer.make_url("/"))))
     assert (answer.status, server.got) == (307, [])
 
 
@@ -162,13 +164,13 @@ async def test_what_is_no_url_is_refused(url, says):
 async def test_no_proxy_of_the_environment_is_used(server, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert (await Dialer(LOCAL, "hooks").send(Request("GET", str(server.make_url("/"))))).status == 200
+    assert (await Dialer(LOCAL, "hooks").send(OutboundRequest("GET", str(server.make_url("/"))))).status == 200
 
 
 async def test_the_body_is_kept_to_its_limit_and_no_further(server):
     dialer, url = Dialer(LOCAL, "hooks"), str(server.make_url("/"))
     for keep, body, cut in ((0, b"", False), (3, b"ans", True), (6, b"answer", False), (100, b"answer", False)):
-        answer = await dialer.send(Request("GET", url, keep_bytes=keep))
+        answer = await dialer.send(OutboundRequest("GET", url, keep_bytes=keep))
         assert (answer.body, answer.cut) == (body, cut)
 
 
@@ -178,7 +180,9 @@ async def test_time_is_bounded_from_the_resolver_on():
             await asyncio.sleep(30)
 
     with pytest.raises(TooLate, match=r"no answer within 0\.05 s"):
-        await Dialer(Policy(), "hooks", Slow([])).send(Request("GET", "http://a.example.com/", timeout_s=0.05))
+        await Dialer(EgressPolicy(), "hooks", Slow([])).send(
+            OutboundRequest("GET", "http://a.example.com/", timeout_s=0.05)
+        )
 
 
 @pytest.mark.parametrize(
@@ -196,5 +200,5 @@ async def test_what_is_no_http_is_told_without_its_words(garbage):
     async with other:
         port = other.sockets[0].getsockname()[1]
         with pytest.raises(NoAnswer) as caught:
-            await Dialer(LOCAL, "hooks").send(Request("GET", f"http://127.0.0.1:{port}/"))
+            await Dialer(LOCAL, "hooks").send(OutboundRequest("GET", f"http://127.0.0.1:{port}/"))
     assert "s3cret" not in str(caught.value) and str(caught.value).startswith(f"127.0.0.1:{port} cannot be reached")

@@ -18,7 +18,7 @@ PREEMPTION = " no new claims to deallocate, preemption: 0/3 nodes are available:
 USELESS = PREEMPTION + "3 Preemption is not helpful for scheduling."
 FETCH_404 = "https://models.example.com/chat.tar answered 404 Not Found."
 TRACE = (
-    '{"time": "2026-01-01T00:00:00.000Z", "level": "info", "message": "ready"}\n'
+    '{"ts": "2026-01-01T00:00:00.000+00:00", "level": "info", "msg": "ready"}\n'
     'Traceback (most recent call last):\n  File "x.py", line 1\nRuntimeError: no more threads\n'
 )
 
@@ -279,9 +279,14 @@ CASES = [
     ),
     (crashed(1, TRACE), "ContainerCrashed", ("container server: RuntimeError: no more threads (exit code 1)",)),
     (
-        crashed(139, '{"level": "error", "message": "the engine stalled"}\n'),
+        crashed(139, '{"level": "error", "msg": "the engine stalled"}\n'),
         "ContainerCrashed",
         ("the engine stalled (exit",),
+    ),
+    (
+        crashed(139, '{"level": "error", "message": "a server of another make"}\n'),
+        "ContainerCrashed",
+        ("a server of another make (exit",),
     ),
     (
         ended("Evicted", "The node was low on resource: memory."),

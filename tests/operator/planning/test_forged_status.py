@@ -8,7 +8,7 @@ import pytest
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Status
 from tests.support.forgery import forged
-from tests.support.model_cluster import ModelCluster, ModelGateway, healthy, model
+from tests.support.model_cluster import ModelCluster, ModelGateway, cluster, healthy, model
 
 pytestmark = pytest.mark.finding("S1")
 
@@ -59,7 +59,7 @@ def test_a_forged_status_converges(lot: int) -> None:
         random = Random(seed)
         world, former = world_of(seed)
         what, status = forged(world.status, former, random)
-        world.status, world._parsed, world._written = status, None, None
+        world.forge(status)
         for second in range(SETTLES_S):
             world.reconcile()
             world.pass_time()
@@ -103,7 +103,7 @@ def test_a_lost_status_in_a_canary_promotes_nobody() -> None:
     world.edit(model=model("v2"))
     world.run_until("Paused")
     world.__class__ = Forged
-    world.status, world._parsed, world._written = {}, None, None
+    world.forge({})
     for _ in range(5):
         world.reconcile()
         assert world.parsed().stable_revision == stable
@@ -166,18 +166,21 @@ def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
 @pytest.mark.finding(26)
 def test_a_header_route_for_all_requests_is_no_table() -> None:
     """Safety 26: without a match it was written back as one that no gateway reads."""
-    world = healthy()
-    traffic = {**world.status["traffic"], "headerRoutes": [{"name": "x", "revision": "y", "match": []}]}
-    world.patch_status(traffic=traffic)
+    world = cluster()
+    world.__class__ = Forged
+    world.broken = {"file:///models/v1"}
+    world.run(3)
+    table = {"generation": 1, "model": "chat", "salt": "s", "backends": [{"revision": "z", "weight": 100}]}
+    world.patch_status(traffic=table | {"headerRoutes": [{"name": "x", "revision": "y", "match": []}]})
     world.reconcile()
-    assert "headerRoutes" not in world.status["traffic"]
+    assert "traffic" not in world.status, "while no pod is ready, a table stays as it is read"
 
 
 @pytest.mark.parametrize(("written", "kept"), [(-1, None), (0, None), (7, 7), (9999, 9999), (10_000, None)])
 def test_a_collision_count_has_room_in_a_name(written: int, kept: int | None) -> None:
     world = healthy()
     world.__class__ = Forged
-    world.status, world._parsed, world._written = {**world.status, "collisionCount": written}, None, None
+    world.forge({**world.status, "collisionCount": written})
     world.reconcile()
     assert world.parsed().collision_count == kept
 
@@ -187,7 +190,7 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     world = healthy()
     world.__class__ = Forged
     before = {item.name for item in world.pods.values()}
-    world.status, world._parsed, world._written = {**world.status, "collisionCount": 3}, None, None
+    world.forge({**world.status, "collisionCount": 3})
     world.edit(model=model("v2"))
     world.run_until("Paused")
     world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
@@ -195,3 +198,15 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     added = {item.name for item in world.pods.values()} - before
     assert added == {f"chat-{world.parsed().stable_revision[:8]}-3"}  # type: ignore[index]
     assert before & {item.name for item in world.pods.values()}
+
+
+def test_a_weight_is_not_reached_at_gateways_with_a_larger_number() -> None:
+    """Story S1: a number that was as large as ours, or larger, counted for the same table."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Shifting")
+    for gateway in world.gateways:
+        gateway.generation, gateway.digest = 1000, "of another table"
+    world.reconcile()
+    assert world.state() == "Shifting"
+    world.run_until("Paused")

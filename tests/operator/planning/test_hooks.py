@@ -10,7 +10,7 @@ from slipway_operator.api.v1alpha1.hook_state import HookOutcome
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.plan import plan
-from slipway_operator.planning.rollout.hooks import notices
+from slipway_operator.planning.rollout.hook_calls import notices
 from tests.support.model_cluster import SETTINGS, Crashed, ModelCluster, healthy, hook, model
 
 STEPS = [{"setWeight": 10}, {"setWeight": 50}]

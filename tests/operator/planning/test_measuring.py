@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRun, Phase
-from slipway_operator.model.analysis.measure import Answer
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, MetricRun
+from slipway_operator.model.analysis.measure import ProviderAnswer
 from tests.operator.planning.test_analysis import BAD, QUICK, analysis, reasons, rows, run_of, told
 from tests.support.model_cluster import Crashed, ModelCluster, healthy, model
 
@@ -103,7 +103,7 @@ def test_the_first_one_waits_for_its_initial_delay() -> None:
 
 def test_an_error_without_an_interval_is_tried_again_after_ten_seconds() -> None:
     world = measuring({key: value for key, value in RATE.items() if key not in ("interval", "count")})
-    world.values["rate"] = Answer(problem="503: away")
+    world.values["rate"] = ProviderAnswer(problem="503: away")
     world.run_until("Analyzing")
     world.run(25)
     assert 2 <= len(world.measured) <= 3
@@ -161,7 +161,7 @@ def test_analysis_failed_by_a_threshold_rejects_with_the_value_and_the_condition
 def test_analysis_failed_when_a_provider_is_away_for_too_long() -> None:
     """Never for ever, and never a pass: five errors in a row, as in Argo."""
     world = measuring()
-    world.values["rate"] = Answer(problem="prometheus:9090 cannot be reached")
+    world.values["rate"] = ProviderAnswer(problem="prometheus:9090 cannot be reached")
     world.run_until("Aborted", 300)
     numbers = [question.key.rpartition("/")[2] for question in world.measured]
     assert numbers == ["1", "2", "3", "4", "5"], "an error has a number too: a Job of it would have a name"
@@ -169,7 +169,7 @@ def test_analysis_failed_when_a_provider_is_away_for_too_long() -> None:
     assert run_of(world).verdict.reason == "MetricError"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("value", [[], [float("nan")], None, Answer(problem="no data")])
+@pytest.mark.parametrize("value", [[], [float("nan")], None, ProviderAnswer(problem="no data")])
 @pytest.mark.parametrize("condition", ["successCondition", "failureCondition"])
 def test_no_data_is_never_a_pass(value: Any, condition: str) -> None:
     other = {key: item for key, item in RATE.items() if key != "successCondition"}
@@ -259,7 +259,7 @@ def test_a_dry_run_is_shown_and_decides_nothing() -> None:
     world.run_until("Analyzing")
     world.run(5)
     run = run_of(world)
-    assert metric_of(run, "cost").phase is Phase.FAILED
+    assert metric_of(run, "cost").phase is AnalysisPhase.FAILED
     world.run_until(None, 200)
     assert world.weights() == {"v2": 100}
 

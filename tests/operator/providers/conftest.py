@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestServer
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.providers.ask import Providers
 
@@ -55,4 +55,4 @@ def secrets():
 
 @pytest.fixture
 def providers(secrets):
-    return Providers(secrets, Dialer(Policy(loopback=True), "analyses"))
+    return Providers(secrets, Dialer(EgressPolicy(loopback=True), "analyses"))

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.model.analysis.measure import Measure, Prometheus, Question
-from slipway_operator.outbound.addresses import Policy
+from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.providers.ask import BODY_LIMIT_BYTES, Providers
 
@@ -145,7 +145,7 @@ async def test_nobody_there_is_said_with_the_address(providers):
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9090", "http://[::1]:9090", "http://169.254.169.254"])
 async def test_this_machines_own_addresses_are_refused(secrets, address):
-    answer = await Providers(secrets, Dialer(Policy(), "analyses")).ask("default", question(address))
+    answer = await Providers(secrets, Dialer(EgressPolicy(), "analyses")).ask("default", question(address))
     assert answer.problem.startswith("analyses may not call ") and "it is this machine, link-local" in answer.problem
 
 

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from slipway_operator.model.analysis.measure import Answer, Job, Measure, Question, Web
+from slipway_operator.model.analysis.measure import Job, Measure, ProviderAnswer, Question, Web
 from slipway_operator.providers import runner as runner_room
 from slipway_operator.providers.runner import MeasurementRunner
+from testkit.until import until_async
 
 CHAT, OTHER = ("default", "chat"), ("other", "chat")
 
@@ -23,7 +24,7 @@ class Asker:
         await self.open.wait()
         if self.failure:
             raise self.failure
-        return Answer(len(self.asked))
+        return ProviderAnswer(len(self.asked))
 
     async def release(self, question):
         self.released.append(question.key)
@@ -59,15 +60,6 @@ def job(key="j"):
     return Question(key, Measure("m", job=Job({})), {"metadata": {"name": key}})
 
 
-async def until(condition):
-    """For what has no event to wait for; the deadline is there for failures alone."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("not within the time that it may take")
-
-
 async def test_an_answer_is_kept_until_it_is_not_wanted_any_more(stage):
     assert (await stage.answer(ask())).value == 1
     assert stage.runner.follow(CHAT, [ask()])
@@ -90,9 +82,9 @@ async def test_one_that_is_under_way_is_not_asked_again(stage):
 async def test_one_that_nobody_wants_any_more_is_cut_off(stage):
     stage.asker.open.clear()
     stage.runner.follow(CHAT, [ask(), job()])
-    await until(lambda: len(stage.asker.asked) == 2)
+    await until_async(lambda: len(stage.asker.asked) == 2)
     stage.runner.follow(CHAT, [])
-    await until(lambda: stage.asker.released == ["j"])
+    await until_async(lambda: stage.asker.released == ["j"])
     assert stage.runner.answers(CHAT) == {} and stage.woken.empty()
     stage.asker.open.set()
     assert (await stage.answer(ask())).value == 3, "and its key is free again"
@@ -110,14 +102,14 @@ async def test_a_job_is_let_go_when_its_answer_is_written_down(stage):
     await stage.answer(job())
     assert stage.asker.released == []
     stage.runner.follow(CHAT, [job("j2")])
-    await until(lambda: stage.asker.released == ["j"])
+    await until_async(lambda: stage.asker.released == ["j"])
 
 
 async def test_a_job_outlives_the_operator(stage):
     """The next process finds it under its name."""
     stage.asker.open.clear()
     stage.runner.follow(CHAT, [job()])
-    await until(lambda: stage.asker.asked)
+    await until_async(lambda: stage.asker.asked)
     await stage.runner.close()
     assert stage.asker.released == []
 
@@ -135,31 +127,31 @@ async def test_what_hangs_in_one_namespace_holds_up_no_other(stage, monkeypatch)
     questions = [ask(str(n)) for n in range(20)]
     stage.runner.follow(CHAT, questions)
     stage.runner.follow(OTHER, [ask("other")])
-    await until(lambda: len(stage.asker.asked) == runner_room.OF_A_NAMESPACE + 1)
+    await until_async(lambda: len(stage.asker.asked) == runner_room.OF_A_NAMESPACE + 1)
     assert stage.asker.asked[-1] == "other"
 
 
 async def test_jobs_hold_up_no_request(stage):
     stage.asker.open.clear()
     stage.runner.follow(CHAT, [*(job(f"j{n}") for n in range(20)), ask()])
-    await until(lambda: len(stage.asker.asked) == 21)
+    await until_async(lambda: len(stage.asker.asked) == 21)
 
 
 async def test_there_is_a_limit_to_what_is_under_way(stage, monkeypatch):
     monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
     stage.asker.open.clear()
     assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])
-    await until(lambda: len(stage.asker.asked) == 2)
+    await until_async(lambda: len(stage.asker.asked) == 2)
     stage.asker.open.set()
     assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
     assert stage.runner.follow(CHAT, [ask("a"), ask("c")])
-    await until(lambda: "c" in stage.runner.answers(CHAT))
+    await until_async(lambda: "c" in stage.runner.answers(CHAT))
 
 
 async def test_a_deleted_deployment_is_forgotten(stage):
     stage.asker.open.clear()
     stage.runner.follow(CHAT, [ask(), job()])
-    await until(lambda: len(stage.asker.asked) == 2)
+    await until_async(lambda: len(stage.asker.asked) == 2)
     stage.runner.forget(CHAT)
     stage.asker.open.set()
     await asyncio.sleep(0.01)

@@ -2,11 +2,13 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_server.engine import beams
 from slipway_server.engine.beams import BeamRules, BeamSearch
 from slipway_server.engine.request import FinishReason, Logprobs
 
@@ -60,3 +62,20 @@ def test_a_candidate_that_ends_below_the_beam_width_is_no_answer_and_is_replaced
     assert ([beam.tokens for beam in search.running], search.answers, search.done) == ([(1,)], [], False)
     search.advance([Logprobs((7, 7, 2), (-0.1, -0.1, -2.0), 1)])
     assert [beam.tokens for beam in search.answers] == [(1, 7)] and search.done
+
+
+def test_only_the_survivors_of_a_step_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each beam is a copy of its tokens: twenty long ones with all their candidates would hold up other requests."""
+    search = BeamSearch(BeamRules(width=20, max_tokens=5000, stop_token_ids=frozenset({7, 8})))
+    search.running = [beams.Beam((1,) * 100, -float(n)) for n in range(20)]
+    built: list[tuple[int, ...]] = []
+
+    def counted(tokens: tuple[int, ...] = (), *rest: Any) -> beams.Beam:
+        built.append(tokens)
+        return beam(tokens, *rest)
+
+    beam = beams.Beam
+    monkeypatch.setattr(beams, "Beam", counted)
+    count = search.rules.alternatives
+    search.advance([Logprobs((1, *range(count)), (0.0, *(-0.1 * n for n in range(count))), count)] * 20)
+    assert len(built) == len(search.running) + len(search.answers) <= 40

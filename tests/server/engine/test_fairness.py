@@ -19,6 +19,40 @@ def test_a_tenant_that_was_idle_starts_level_without_credit() -> None:
     assert fairness.served("new") == 200 and fairness.least(["busy", "new"]) == "busy"
 
 
+def test_a_newcomer_does_not_come_before_those_who_were_served_while_nobody_else_was_there() -> None:
+    fairness = Fairness()
+    for tenant in ("first", "last"):
+        fairness.enter(tenant)
+        fairness.charge(tenant, 1.0, prompt=100)
+        fairness.leave(tenant)
+    fairness.enter("new")
+    fairness.enter("last")
+    assert fairness.served("new") == fairness.served("last") == 200
+
+
+def test_a_backlog_of_a_new_tenant_is_served_in_turns_with_one_that_was_served_alone() -> None:
+    scheduler = Scheduler(SchedulerConfig(slots=1, step_tokens=64, kv_tokens=256, block_tokens=8, prefix_cache=False))
+
+    def send(name: str, tenant: str, first: int) -> None:
+        scheduler.submit(Request(name, tuple(range(first, first + 8)), SamplingParams(4), tenant=tenant))
+
+    def run() -> list[str]:
+        ended = []
+        while scheduler.busy:
+            batch = scheduler.schedule()
+            events = scheduler.complete(batch, [Sampled(1) for work in batch if work.samples])
+            ended += [event.id for event in events if event.finish]
+        return ended
+
+    for number in range(50):
+        send(f"a{number}", "old", 10 * number)
+        run()
+    for number in range(20):
+        send(f"b{number}", "new", 1000 + 10 * number)
+    send("asked", "old", 5000)
+    assert run().index("asked") <= 2
+
+
 def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much() -> None:
     """Tokens in a window in which all three always have work waiting; "one" floods."""
     scheduler = Scheduler(SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))

@@ -328,6 +328,20 @@ def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> No
     assert set(scheduler.running) == {"same"}
 
 
+def test_no_slot_is_taken_for_a_request_whose_blocks_do_not_fit() -> None:
+    """Two slots: "low" would lose its own, and "middle" would still wait for the blocks of "high"."""
+    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler.submit(request("high", prompt=24, tokens=9))
+    scheduler.submit(request("low", prompt=4, tokens=9, priority=5, first=100))
+    step(scheduler)
+    scheduler.submit(request("middle", prompt=20, tokens=3, priority=1, first=900))
+    step(scheduler)
+    assert set(scheduler.running) == {"high", "low"} and scheduler.preemptions == 0
+    while scheduler.busy:
+        step(scheduler)
+    scheduler.check()
+
+
 def test_a_prefix_shared_with_the_victim_is_not_evicted() -> None:
     scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32))
     scheduler.submit(request("low", prompt=24, tokens=9, priority=1))

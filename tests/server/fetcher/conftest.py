@@ -1,13 +1,11 @@
 """Servers for the fetcher."""
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from devcluster.certificates import Authority
 from slipway_server.fetcher import transfer
 from tests.server.fetcher.site import Site
 
@@ -23,34 +21,18 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    if not shutil.which("openssl"):
-        pytest.skip("openssl makes the certificate of the test's HTTPS server")
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-keyout",
-        key,
-        "-out",
-        certificate,
-        *subject,
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whose server.crt is for localhost."""
+    authority = Authority.create(tmp_path_factory.mktemp("tls") / "authority")
+    authority.issue("server", "localhost", hosts=["localhost"])
+    return authority
 
 
 @pytest.fixture
-def https(site: Site, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> str:
+def https(site: Site, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
+    context.load_cert_chain(authority.path("server.crt"), authority.path("server.key"))
     site.server.context = context
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path("ca.crt")))
     monkeypatch.setattr(transfer, "BACKOFF_S", 0.01)
     return f"https://localhost:{site.port}"

@@ -103,7 +103,7 @@ def fetch(
     pin: Path | None = None,
 ) -> dict[str, Any]:
     """The marker that a fetch leaves."""
-    fetcher.fetch(uri, revision, dest, max_bytes=max_bytes, rules=rules, pin_file=pin)
+    fetcher.fetch(uri, revision, dest, max_bytes=max_bytes, sources=fetcher.Sources(rules), pin_file=pin)
     marker: dict[str, Any] = json.loads((dest / "slipway-model.json").read_bytes())
     return marker
 

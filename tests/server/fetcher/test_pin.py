@@ -85,9 +85,11 @@ def test_a_claim_that_changed(tiny_v1: Path, tmp_path: Path) -> None:
     for name, body in contents(tiny_v1).items():
         (mount / "m" / name).write_bytes(body)
 
+    sources = fetcher.Sources(pvc_mount=mount)
+
     def fetch(dest: str, kept: Path | None = None) -> pin.Report:
         return fetcher.fetch(
-            "pvc://claim/m", "", tmp_path / dest, max_bytes=LIMIT, pvc_mount=mount, pin_file=kept
+            "pvc://claim/m", "", tmp_path / dest, max_bytes=LIMIT, sources=sources, pin_file=kept
         )  # fmt: skip
 
     first = fetch("first")

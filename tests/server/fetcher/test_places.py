@@ -31,10 +31,11 @@ def test_a_file_uri_is_used_in_place(tiny_v1: Path, tmp_path: Path) -> None:
 def test_a_pvc_is_used_in_place(tiny_v1: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_v1, tmp_path / "pvc" / "models" / "tiny")
     mount = tmp_path / "pvc"
-    fetcher.fetch("pvc://claim/models/tiny", "", tmp_path / "dest", max_bytes=LIMIT, pvc_mount=mount)
+    sources = fetcher.Sources(pvc_mount=mount)
+    fetcher.fetch("pvc://claim/models/tiny", "", tmp_path / "dest", max_bytes=LIMIT, sources=sources)
     assert read(tmp_path / "dest").folder == mount / "models" / "tiny"
     with pytest.raises(FetchError, match="leads out"):
-        fetcher.fetch("pvc://claim/../etc", "", tmp_path / "other", max_bytes=LIMIT, pvc_mount=mount)
+        fetcher.fetch("pvc://claim/../etc", "", tmp_path / "other", max_bytes=LIMIT, sources=sources)
 
 
 @pytest.mark.attack_class(4)

@@ -292,6 +292,7 @@ def test_beam_search_answers_as_transformers_does(client: openai.OpenAI, tiny_v1
         ({"use_beam_search": True, "n": 2, "temperature": 0.5}, "temperature"),
         ({"use_beam_search": True, "n": 2, "top_p": 0.9}, "top_p"),
         ({"use_beam_search": True, "n": 2, "stop": "x"}, "stop"),
+        ({"use_beam_search": True, "n": 2, "stop_token_ids": [5]}, "stop_token_ids"),
         ({"use_beam_search": True, "n": 2, "logit_bias": {"3": 1}}, "logit_bias"),
         ({"use_beam_search": True, "n": 2, "logprobs": 1}, "logprobs"),
         ({"use_beam_search": True, "n": 2, "early_stopping": "soon"}, "early_stopping"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from slipway_server.http.openapi import REQUESTS
 from slipway_server.http.requests import bodies
+from slipway_server.text.tokenizer import Tokenizer
 
 from ..text import templates
 from .inprocess import InProcess, model_of
@@ -38,6 +40,42 @@ async def text_of(server: InProcess, **more: Any) -> str:
     status, answer = await server.post(COMPLETE, completion(**more))
     assert status == 200, answer
     return str(answer["choices"][0]["text"])
+
+
+# --- work that holds up other requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.attack_class(18)
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"prompt": [5] * 400, "n": 64, "max_tokens": 1, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": [5] * 400, "n": 64, "max_tokens": 1, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt": [5] * 10, "n": 64, "max_tokens": 500, "logprobs": 20}, "logprobs"),
+    ],
+)
+async def test_more_log_probabilities_than_a_response_may_have_are_refused(
+    server: InProcess, more: dict[str, Any], param: str
+) -> None:
+    status, refused = await server.post(COMPLETE, completion(**more))
+    assert (status, refused["error"]["param"]) == (400, param)
+    assert "524288 is the limit" in refused["error"]["message"]
+    assert not server.engine.asked
+
+
+@pytest.mark.attack_class(18)
+async def test_more_lists_than_a_body_may_have_are_refused_and_brackets_in_texts_are_not(server: InProcess) -> None:
+    lists = b'{"model":"chat","max_tokens":1,"prompt":[' + b"[]," * bodies.MAX_CONTAINERS + b"[]]}"
+    status, refused = await server.post(COMPLETE, lists)
+    assert (status, refused["error"]["message"]) == (400, "The body has more than 262144 lists and objects.")
+    text = b'{"model":"chat","max_tokens":1,"prompt":"x","zz":"' + b'[\\"{' * (bodies.MAX_CONTAINERS // 2) + b'["}'
+    assert (await server.post(COMPLETE, text))[0] == 200
+
+
+@pytest.mark.parametrize("prompt", [["a"] * 2049, [[1]] * 2049])
+async def test_prompts_are_counted_before_they_are_read(server: InProcess, prompt: list[Any]) -> None:
+    status, refused = await server.post(COMPLETE, completion(prompt=prompt))
+    assert (status, refused["error"]["param"]) == (400, "prompt") and "2048 is the limit" in refused["error"]["message"]
 
 
 # --- token ids --------------------------------------------------------------------------------------------------------
@@ -127,6 +165,24 @@ async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> 
     assert status == 200 and len(spellings) == 1
     (spelled,) = spellings
     assert len(spelled) == len(set(spelled)) >= 3
+
+
+@pytest.mark.finding(5)
+@pytest.mark.attack_class(17, 18)
+async def test_safety_5_bad_words_are_tokenized_beside_the_event_loop(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 words of 256 characters took the event loop's time."""
+    encode, threads = Tokenizer.encode_now, set[int]()
+
+    def encode_now(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        if "ship" in text:
+            threads.add(threading.get_ident())
+        return encode(tokenizer, text, special_tokens=special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_now", encode_now)
+    assert (await server.post(COMPLETE, completion(bad_words=["ship"])))[0] == 200
+    assert threads and threading.get_ident() not in threads
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------

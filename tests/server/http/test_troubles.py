@@ -91,7 +91,9 @@ def test_full_queue_then_hang(small: ServerProcess) -> None:
         until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
 
 
+@pytest.mark.finding(1)
 def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path: Path) -> None:
+    """Safety 1: until the restart the pod stayed ready, and clients read that it was loading."""
     greedy = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 20, "temperature": 0}
     text = post(small.url + "/v1/completions", greedy)[2]["choices"][0]["text"]
     before = count(small)
@@ -260,4 +262,4 @@ def test_a_missing_shard_is_reported_in_one_sentence(tiny_broken: Path, tmp_path
     with ServerProcess(tiny_broken, termination_log=words) as server:
         assert server.wait() == 65
     assert "model-00002-of-00002.safetensors is missing" in words.read_text()
-    assert server.lines[-1]["level"] == "error" and server.lines[-1]["message"] == words.read_text()
+    assert server.lines[-1]["level"] == "error" and server.lines[-1]["msg"] == words.read_text()

@@ -25,20 +25,19 @@ async def test_safety_5_a_work_without_end_is_ended_and_leaves_its_thread() -> N
 
 
 async def test_the_event_loop_is_not_blocked() -> None:
-    pool, turns = TextPool(threads=1, limit_s=0.5), 0
-    work = asyncio.create_task(pool.run(endless))
-    while not work.done():
+    work = asyncio.create_task(TextPool(threads=1, limit_s=60).run(endless))
+    for _ in range(5):
         await asyncio.sleep(0.01)
-        turns += 1
-    assert turns > 5
-    with pytest.raises(TextTimeout):
+        assert not work.done()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await work
 
 
 async def test_time_counts_from_the_start_of_a_work() -> None:
     """One that waited its turn is not ended for it."""
-    pool = TextPool(threads=1, limit_s=0.3)
-    works = [asyncio.create_task(pool.run(lambda: time.sleep(0.2))) for _ in range(4)]
+    pool = TextPool(threads=1, limit_s=2.0)
+    works = [asyncio.create_task(pool.run(lambda: time.sleep(0.55))) for _ in range(4)]
     assert await asyncio.gather(*works) == [None] * 4
 
 

@@ -72,3 +72,18 @@ def test_safety_5_stop_strings_are_found_in_linear_time() -> None:
     seconds(300)
     assert seconds(4000) < 25 * seconds(400)
     assert seconds(500) < 1.0
+
+
+@pytest.mark.finding(5)
+@pytest.mark.attack_class(17, 18)
+def test_safety_5_a_long_stop_string_that_breaks_off_is_given_up_in_linear_time() -> None:
+    """All ends of the text that was held back were compared with it, one after the other."""
+
+    def seconds(length: int) -> float:
+        matcher, began = StopMatcher(("a" * length + "!",)), time.process_time()
+        assert matcher.push("a" * length) == ""
+        assert matcher.push("b") == "a" * length + "b"
+        return time.process_time() - began
+
+    seconds(1000)
+    assert seconds(320_000) < 50 * max(0.01, seconds(20_000))

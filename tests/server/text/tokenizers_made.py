@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from slipway_server.text.tokenizer import Tokenizer as Ours
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:!?'\"\n"
-WORDS = ("▁ship", "▁and", "▁a", "ing", "Ü", "漢", "\ufffd")
+WORDS = ("▁ship", "▁and", "▁a", "ing", "Ü", "語", "\ufffd")
 SPECIAL = ("<s>", "</s>", "<|user|>")
 
 

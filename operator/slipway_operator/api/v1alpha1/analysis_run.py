@@ -10,7 +10,7 @@ from slipway_operator.api.markers import AnyText, AtMost, SchemaOf
 from slipway_operator.api.types import Int32, Int64, Time, strict
 
 
-class Phase(StrEnum):
+class AnalysisPhase(StrEnum):
     """What became of a measurement, and of a metric."""
 
     RUNNING = "Running"
@@ -29,7 +29,7 @@ class Measurement:
 
     at: Time
     """When its answer was written down."""
-    phase: Annotated[Phase, AnyText()]
+    phase: Annotated[AnalysisPhase, AnyText()]
     """Successful, Failed, Inconclusive or Error."""
     value: str = ""
     """What was answered."""
@@ -46,7 +46,7 @@ class MetricRun:
 
     name: str
     """Its name."""
-    phase: Annotated[Phase, AnyText()] = Phase.RUNNING
+    phase: Annotated[AnalysisPhase, AnyText()] = AnalysisPhase.RUNNING
     """Running, Successful, Failed, Inconclusive or Error."""
     successful: Int64 = 0
     """Good measurements."""
@@ -199,7 +199,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class LatencyThreshold:
     """One metric and stratum.
 
     From how many seconds on a request of this stratum is slow; frozen for the run.
@@ -354,7 +354,7 @@ class AnalysisRun:
     """Whether that is longer than the template allows."""
     warm: bool = False
     """Whether the warm-up is over."""
-    thresholds: Annotated[tuple[Threshold, ...], AtMost(512)] = ()
+    thresholds: Annotated[tuple[LatencyThreshold, ...], AtMost(512)] = ()
     """From when on an answer is slow; frozen from stable's own latencies."""
     timed: Annotated[tuple[Annotated[str, Field(description="One kind.")], ...], AtMost(3)] = ()
     """Kinds of latency that answers of either revision were seen to have: ttft, itl, e2e."""

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import Column, Definition, Rule, custom_resource, rule
+from slipway_operator.api.markers import CelRule, Definition, PrinterColumn, custom_resource, rule
 from slipway_operator.api.types import DURATION, ApiType, Int32
-from slipway_operator.api.v1alpha1.provider import Argument, Provider
+from slipway_operator.api.v1alpha1.provider import Provider, TemplateArgument
 
 
-class MinSamples(ApiType):
+class TemplateMinSamples(ApiType):
     """What a new revision must have seen before it can pass. None of it delays a rejection."""
 
     canary_requests: Annotated[Int32, Field(ge=1, le=100000000)] = 300
@@ -89,7 +89,7 @@ class MinSamples(ApiType):
         "ruled out"
     ),
 )
-class Metric(ApiType):
+class TemplateMetric(ApiType):
     """One metric. With an event: the rate of its bad events on the new revision is compared with that on stable.
     With a provider: somebody is asked, and conditions say what is good."""
 
@@ -99,7 +99,7 @@ class Metric(ApiType):
         Annotated[
             str,
             Field(max_length=63),
-            Rule(
+            CelRule(
                 "self in ['BadEvent', 'Threshold', 'PairedDrift']",
                 "kind is BadEvent, Threshold or PairedDrift: leave it out, for event and provider say which",
             ),
@@ -113,7 +113,7 @@ class Metric(ApiType):
         Annotated[
             str,
             Field(max_length=128),
-            Rule(
+            CelRule(
                 (
                     "self in ['FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', 'RepetitiveAnswer', "
                     "'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', 'TokensFlip'] || "
@@ -149,8 +149,8 @@ class Metric(ApiType):
         Annotated[
             str,
             Field(min_length=2, max_length=32),
-            Rule(DURATION, "interval is written in hours, minutes and seconds: write for example 30s or 5m"),
-            Rule(
+            CelRule(DURATION, "interval is written in hours, minutes and seconds: write for example 30s or 5m"),
+            CelRule(
                 f"!{DURATION} || duration(self) >= duration('5s')",
                 "interval must be 5s or longer: write for example 30s",
             ),
@@ -162,7 +162,7 @@ class Metric(ApiType):
         Annotated[
             str,
             Field(min_length=2, max_length=32),
-            Rule(DURATION, "initialDelay is written in hours, minutes and seconds: write for example 30s or 5m"),
+            CelRule(DURATION, "initialDelay is written in hours, minutes and seconds: write for example 30s or 5m"),
         ]
         | None
     ) = None
@@ -181,13 +181,13 @@ class Metric(ApiType):
     """Show it and decide nothing by it."""
 
 
-class Veto(ApiType):
+class TemplateVeto(ApiType):
     """One veto."""
 
     name: Annotated[
         str,
         Field(max_length=63),
-        Rule(
+        CelRule(
             "self in ['PodCrashLoop', 'CanaryCutOff', 'CanaryUnavailable']",
             (
                 "a veto is PodCrashLoop, CanaryCutOff or CanaryUnavailable in this release: SelfTestFailed and "
@@ -226,29 +226,29 @@ class AnalysisTemplateSpec(ApiType):
     new revision has that much more, latencies are not counted and nobody passes; where it has that much less, the
     verdict says that they were compared in its favour. While a pod of stable has one request in progress or
     fewer, none is busy."""
-    min_samples: MinSamples = MinSamples()
+    min_samples: TemplateMinSamples = TemplateMinSamples()
     args: Annotated[
-        tuple[Argument, ...],
+        tuple[TemplateArgument, ...],
         Field(max_length=16),
-        Rule(
+        CelRule(
             "self.all(a, self.exists_one(o, o.name == a.name))",
             "the names of spec.args must differ: give each argument a name of its own",
         ),
     ] = ()
     """What stands for {{args.NAME}} in the metrics with a provider."""
     metrics: Annotated[
-        tuple[Metric, ...],
+        tuple[TemplateMetric, ...],
         Field(min_length=1, max_length=32),
-        Rule(
+        CelRule(
             "self.all(m, self.exists_one(o, o.name == m.name))",
             "the names of spec.metrics must differ: give each metric a name of its own",
         ),
     ]
     """What is compared with stable (event), and what is measured by thresholds (provider)."""
     vetoes: Annotated[
-        tuple[Veto, ...],
+        tuple[TemplateVeto, ...],
         Field(max_length=8),
-        Rule(
+        CelRule(
             "self.all(v, self.exists_one(o, o.name == v.name))",
             "each veto stands in spec.vetoes once: remove the others of its name",
         ),
@@ -264,26 +264,26 @@ class AnalysisTemplateSpec(ApiType):
         short_names=("atmpl",),
         categories=("slipway",),
         columns=(
-            Column(
+            PrinterColumn(
                 "False-Rollback",
                 "number",
                 ".spec.falseRollbackRate",
                 "Healthy revisions that are rejected, at most, of all.",
             ),
-            Column(
+            PrinterColumn(
                 "False-Promote",
                 "number",
                 ".spec.falsePromoteRate",
                 "Revisions worse than a margin that pass, at most, of all such.",
             ),
-            Column(
+            PrinterColumn(
                 "On-Inconclusive",
                 "string",
                 ".spec.onInconclusive",
                 "What happens without a verdict: Pause, Continue or Abort.",
             ),
-            Column("Age", "date", ".metadata.creationTimestamp"),
-            Column("Metrics", "string", ".spec.metrics[*].name", "What is compared.", wide=True),
+            PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
+            PrinterColumn("Metrics", "string", ".spec.metrics[*].name", "What is compared.", wide=True),
         ),
     )
 )

@@ -43,7 +43,7 @@ class MetricSelector(ApiType):
         "Memory also a share of the request like 70%"
     ),
 )
-class Metric(ApiType):
+class AutoscalingMetric(ApiType):
     """One metric."""
 
     type: Literal[
@@ -130,7 +130,7 @@ class Behavior(ApiType):
     "!has(self.holdSeconds) || has(self.idleSeconds)",
     "spec.autoscaling.holdSeconds goes with idleSeconds only: remove it, or write idleSeconds and minReplicas: 0",
 )
-class Autoscaling(ApiType):
+class AutoscalingSpec(ApiType):
     """Capacity follows demand: the operator keeps a HorizontalPodAutoscaler (autoscaling/v2) called NAME-autoscaler
     that writes spec.replicas, which is then not yours to write. Another autoscaler on the same ModelDeployment
     makes it step back."""
@@ -145,6 +145,6 @@ class Autoscaling(ApiType):
     hold_seconds: Annotated[Int32, Field(ge=0, le=3600)] | None = None
     """How long a gateway lets a request wait for it to wake; then, and beyond the gateway's number of places, it
     answers 503 with Retry-After. 0: at once. Default: 300."""
-    metrics: Annotated[tuple[Metric, ...], Field(min_length=1, max_length=10)]
+    metrics: Annotated[tuple[AutoscalingMetric, ...], Field(min_length=1, max_length=10)]
     """What capacity follows. The metric that asks for the most pods counts."""
     behavior: Behavior | None = None

@@ -4,12 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import Column, Definition, ListSet, Rule, Scale, custom_resource, rule
+from slipway_operator.api.markers import (
+    CelRule,
+    Definition,
+    ListSet,
+    PrinterColumn,
+    ScaleSubresource,
+    custom_resource,
+    rule,
+)
 from slipway_operator.api.types import ApiType, Int32, Time
-from slipway_operator.api.v1alpha1.autoscaling import Autoscaling
+from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
 from slipway_operator.api.v1alpha1.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.status import PatchedStatus
-from slipway_operator.api.v1alpha1.strategy import Strategy
+from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
 
 
 class Drain(ApiType):
@@ -20,7 +28,7 @@ class Drain(ApiType):
     that follow; it restarts nothing."""
 
 
-class Traffic(ApiType):
+class TrafficSpec(ApiType):
     """How gateways pass requests on."""
 
     forward_headers: Annotated[
@@ -53,7 +61,7 @@ class RolloutIntents(ApiType):
         Annotated[
             str,
             Field(max_length=64),
-            Rule(
+            CelRule(
                 "self.matches('^[a-z2-7]{10}/[0-9]+/[0-9]+$')",
                 "spec.rollout.promote is REVISION/ATTEMPT/STEP: copy it from status.rollout.token",
             ),
@@ -65,7 +73,7 @@ class RolloutIntents(ApiType):
         Annotated[
             str,
             Field(max_length=64),
-            Rule(
+            CelRule(
                 "self.matches('^[a-z2-7]{10}$')",
                 "spec.rollout.promoteFull is a REVISION: copy it from status.rollout.revision",
             ),
@@ -77,7 +85,7 @@ class RolloutIntents(ApiType):
         Annotated[
             str,
             Field(max_length=64),
-            Rule(
+            CelRule(
                 "self.matches('^[a-z2-7]{10}/[0-9]+$')",
                 "spec.rollout.abort is REVISION/ATTEMPT: take the first two parts of status.rollout.token",
             ),
@@ -89,7 +97,7 @@ class RolloutIntents(ApiType):
         Annotated[
             str,
             Field(max_length=64),
-            Rule(
+            CelRule(
                 "self.matches('^[a-z2-7]{10}/[0-9]+$')",
                 (
                     "spec.rollout.retry is REVISION/ATTEMPT with the next attempt, for example the revision of "
@@ -104,7 +112,7 @@ class RolloutIntents(ApiType):
         Annotated[
             str,
             Field(max_length=64),
-            Rule(
+            CelRule(
                 "self.matches('^[a-z2-7]{10}/[a-z2-7]{10}$')",
                 "spec.rollout.rollbackTo is FROM/TO: status.currentRevision, a slash, and the former revision to run",
             ),
@@ -148,10 +156,10 @@ class ModelDeploymentSpec(InputsRecord):
     replicas: Annotated[Int32, Field(ge=0, le=10000)] = 1
     """Pods that serve, over all revisions. kubectl scale and HorizontalPodAutoscalers write it: leave it out of your
     manifest where one does."""
-    autoscaling: Autoscaling | None = None
-    strategy: Strategy | None = None
+    autoscaling: AutoscalingSpec | None = None
+    strategy: RolloutStrategy | None = None
     drain: Drain | None = None
-    traffic: Traffic | None = None
+    traffic: TrafficSpec | None = None
     paused: bool = False
     """Hold the rollout where it is. Healing, scaling and abort stay live."""
     progress_deadline_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 600
@@ -172,32 +180,34 @@ class ModelDeploymentSpec(InputsRecord):
         short_names=("mdep",),
         categories=("slipway",),
         columns=(
-            Column("Phase", "string", ".status.phase", "Pending, Progressing, Paused, Healthy, Degraded or Asleep."),
-            Column(
+            PrinterColumn(
+                "Phase", "string", ".status.phase", "Pending, Progressing, Paused, Healthy, Degraded or Asleep."
+            ),
+            PrinterColumn(
                 "Reason",
                 "string",
                 ".status.reason",
                 "What is wrong, else where the rollout is, in one word. Empty when all is well.",
             ),
-            Column("Step", "string", ".status.step", "Step of the rollout in flight, of how many."),
-            Column(
+            PrinterColumn("Step", "string", ".status.step", "Step of the rollout in flight, of how many."),
+            PrinterColumn(
                 "Weight",
                 "integer",
                 ".status.weight",
                 "Percent of new requests that the canary gets, as every gateway acknowledged it.",
             ),
-            Column("Ready", "string", ".status.ready", "Ready pods of all revisions, of those wanted."),
-            Column("Stable", "string", ".status.stableRevision", "The revision that was last promoted."),
-            Column("Canary", "string", ".status.canaryRevision", "The revision under test."),
-            Column("Age", "date", ".metadata.creationTimestamp"),
-            Column("Model", "string", ".status.model", "The name that clients send.", wide=True),
-            Column(
+            PrinterColumn("Ready", "string", ".status.ready", "Ready pods of all revisions, of those wanted."),
+            PrinterColumn("Stable", "string", ".status.stableRevision", "The revision that was last promoted."),
+            PrinterColumn("Canary", "string", ".status.canaryRevision", "The revision under test."),
+            PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
+            PrinterColumn("Model", "string", ".status.model", "The name that clients send.", wide=True),
+            PrinterColumn(
                 "Endpoint", "string", ".status.endpoint", "Base URL for OpenAI clients inside the cluster.", wide=True
             ),
-            Column("Message", "string", ".status.message", "What is happening, and why.", wide=True),
+            PrinterColumn("Message", "string", ".status.message", "What is happening, and why.", wide=True),
         ),
         status=True,
-        scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
+        scale=ScaleSubresource(".spec.replicas", ".status.replicas", ".status.selector"),
     )
 )
 @rule(

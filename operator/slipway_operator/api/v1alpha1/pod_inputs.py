@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import ListMap, OneOf, Rule, rule
+from slipway_operator.api.markers import CelRule, ListMap, OneOf, rule
 from slipway_operator.api.types import ApiType, Int32, IntOrString
 
 HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
@@ -49,33 +49,33 @@ class HubTokenRef(ApiType):
         "name and move them over"
     ),
 )
-class Model(ApiType):
+class ModelSpec(ApiType):
     """The model and the name it is served under. A change here is a new revision and starts a rollout."""
 
     uri: Annotated[
         str,
         Field(min_length=1, max_length=2048),
-        Rule(
+        CelRule(
             "self.matches('^(hf|https|pvc|file)://.+')",
             "spec.model.uri must start with hf://, https://, pvc:// or file://; write for example hf://org/model",
         ),
-        Rule(
+        CelRule(
             "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$')",
             "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.revision",
         ),
-        Rule(
+        CelRule(
             "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$')",
             "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
         ),
-        Rule(
+        CelRule(
             "!self.startsWith('file://') || self.startsWith('file:///')",
             "a file:// uri holds an absolute path: write file:///path/to/model",
         ),
-        Rule(
+        CelRule(
             "!self.contains('/../') && !self.endsWith('/..')",
             "spec.model.uri must not contain '..': write the path without it",
         ),
-        Rule(
+        CelRule(
             "!self.matches('^[a-z]+://[^/?#]*@')",
             "spec.model.uri must not hold credentials, for many can read it: write the host without them",
         ),
@@ -91,7 +91,7 @@ class Model(ApiType):
         Annotated[
             str,
             Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"),
-            Rule(
+            CelRule(
                 "!self.contains('/')",
                 (
                     "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always "
@@ -161,7 +161,7 @@ class EnvVar(ApiType):
     value_from: EnvSource | None = None
 
 
-class Engine(ApiType):
+class EngineSpec(ApiType):
     """The server that runs the model. A change here is a new revision."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -169,7 +169,7 @@ class Engine(ApiType):
     args: Annotated[
         tuple[Annotated[str, Field(max_length=1024, description="One argument.")], ...],
         Field(max_length=64),
-        Rule(
+        CelRule(
             (
                 "self.all(a, "
                 "!a.matches('^--(model|served-model-name|model-version|task|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host)(=.*)?$'))"
@@ -185,14 +185,14 @@ class Engine(ApiType):
     env: Annotated[
         tuple[EnvVar, ...],
         Field(max_length=64),
-        Rule(
+        CelRule(
             "self.all(e, !has(e.value) || !(e.name in ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HUGGINGFACE_TOKEN']))",
             (
                 "spec.engine.env must not hold a hub's token, for many can read it: put it into a Secret and name that "
                 "in spec.model.secretRef"
             ),
         ),
-        Rule(
+        CelRule(
             (
                 "self.all(e, !has(e.value) || "
                 "!e.name.matches('(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|CREDENTIALS?)$'))"
@@ -202,7 +202,7 @@ class Engine(ApiType):
                 "valueFrom.secretKeyRef in place of value"
             ),
         ),
-        Rule(
+        CelRule(
             "self.all(e, !has(e.value) || !e.value.matches('^[a-z0-9+]+://[^/?#@]*:[^/?#@]*@'))",
             (
                 "a value of spec.engine.env must not hold a URL with credentials: put it into a Secret and write "
@@ -225,7 +225,7 @@ class Accelerator(ApiType):
     count: Annotated[
         Int32,
         Field(ge=1),
-        Rule(
+        CelRule(
             "self <= 1",
             (
                 "spec.resources.accelerator.count must be 1: one pod's engine uses one device; write replicas for more "
@@ -236,19 +236,20 @@ class Accelerator(ApiType):
     """Number of devices. The engine computes a model on one."""
 
 
-class Resources(ApiType):
+class ResourcesSpec(ApiType):
     """What one model pod gets. A change here is a new revision."""
 
     cpu: (
         Annotated[
-            IntOrString, Rule(_POSITIVE, "spec.resources.cpu must be a positive quantity: write for example 4 or 500m")
+            IntOrString,
+            CelRule(_POSITIVE, "spec.resources.cpu must be a positive quantity: write for example 4 or 500m"),
         ]
         | None
     ) = None
     """CPU cores, requested and limited, for example 4 or 500m."""
     memory: (
         Annotated[
-            IntOrString, Rule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
+            IntOrString, CelRule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
         ]
         | None
     ) = None
@@ -256,7 +257,7 @@ class Resources(ApiType):
     storage: (
         Annotated[
             IntOrString,
-            Rule(
+            CelRule(
                 f"{_POSITIVE} && !quantity(string(self)).isGreaterThan(quantity('64Ti'))",
                 "spec.resources.storage must be a positive quantity of at most 64Ti: write for example 200Gi",
             ),
@@ -271,6 +272,6 @@ class Resources(ApiType):
 class InputsRecord(ApiType):
     """All that a user writes and a pod depends on. It is kept with each revision."""
 
-    model: Model
-    engine: Engine | None = None
-    resources: Resources | None = None
+    model: ModelSpec
+    engine: EngineSpec | None = None
+    resources: ResourcesSpec | None = None

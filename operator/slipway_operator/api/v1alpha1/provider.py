@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from slipway_operator.api.markers import Rule, SchemaOf, preserve_unknown_fields, rule
+from slipway_operator.api.markers import CelRule, SchemaOf, preserve_unknown_fields, rule
 from slipway_operator.api.types import ApiType, Int32, Int64
 
 
@@ -112,7 +112,7 @@ class JobSpec(ApiType):
     """When it goes by itself, if nobody could delete it; 3600 without it."""
 
 
-class JobProvider(ApiType):
+class JobMetric(ApiType):
     """A Job in the namespace of the ModelDeployment; it is good when it succeeds. It is deleted when that is noted."""
 
     spec: Annotated[dict[str, Any], SchemaOf(JobSpec)]
@@ -145,7 +145,7 @@ class ArgumentSource(ApiType):
     "has(self.value) != has(self.valueFrom)",
     "an argument of spec.args has either value or valueFrom: write one of them",
 )
-class Argument(ApiType):
+class TemplateArgument(ApiType):
     """One argument."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([-_A-Za-z0-9]*[A-Za-z0-9])?$")]
@@ -155,7 +155,7 @@ class Argument(ApiType):
     value_from: ArgumentSource | None = None
 
 
-class SecretKeyRef(ApiType):
+class HeaderSecretKeyRef(ApiType):
     """A key of a Secret in the namespace of the template; the operator must be allowed to get it."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
@@ -167,11 +167,11 @@ class SecretKeyRef(ApiType):
 class HeaderSource(ApiType):
     """Where its whole value comes from."""
 
-    secret_key_ref: SecretKeyRef
+    secret_key_ref: HeaderSecretKeyRef
 
 
 @rule("has(self.value) != has(self.valueFrom)", "a header has either value or valueFrom: write one of them")
-class Header(ApiType):
+class WebMetricHeader(ApiType):
     """One header."""
 
     key: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9!#$%&*+.^_|~-]+$")]
@@ -181,13 +181,13 @@ class Header(ApiType):
     value_from: HeaderSource | None = None
 
 
-class Prometheus(ApiType):
+class PrometheusMetric(ApiType):
     """An instant query. The result is a list of numbers for a vector, a number for a scalar; a matrix is an error."""
 
     address: Annotated[
         str,
         Field(max_length=2048),
-        Rule(
+        CelRule(
             _URL,
             (
                 "address must be http:// or https:// with a host and without credentials: write for example "
@@ -198,20 +198,20 @@ class Prometheus(ApiType):
     """Where Prometheus is, up to and without /api/v1/query."""
     query: Annotated[str, Field(min_length=1, max_length=4096)]
     """The query in PromQL."""
-    headers: Annotated[tuple[Header, ...], Field(max_length=16)] = ()
+    headers: Annotated[tuple[WebMetricHeader, ...], Field(max_length=16)] = ()
     """Headers of the request."""
     timeout: Annotated[Int32, Field(ge=1, le=300)] = 30
     """How many seconds it may take."""
 
 
 @rule("!has(self.body) || self.method != 'GET'", "web.body goes with POST and PUT: write method: POST, or remove body")
-class Web(ApiType):
+class WebMetric(ApiType):
     """A request whose answer is 2xx with JSON. The result is what jsonPath picks of it."""
 
     url: Annotated[
         str,
         Field(max_length=2048),
-        Rule(
+        CelRule(
             _URL,
             (
                 "url must be http:// or https:// with a host and without credentials: write for example "
@@ -222,7 +222,7 @@ class Web(ApiType):
     """What is asked. Redirects are not followed."""
     method: Literal["GET", "POST", "PUT"] = "GET"
     """How."""
-    headers: Annotated[tuple[Header, ...], Field(max_length=16)] = ()
+    headers: Annotated[tuple[WebMetricHeader, ...], Field(max_length=16)] = ()
     """Headers of the request."""
     body: Annotated[str, Field(max_length=16384)] | None = None
     """What is sent; as application/json where no header says otherwise."""
@@ -243,6 +243,6 @@ class Provider(ApiType):
 
     model_config = ConfigDict(extra="allow")  # to name a provider that there is not
 
-    prometheus: Prometheus | None = None
-    web: Web | None = None
-    job: JobProvider | None = None
+    prometheus: PrometheusMetric | None = None
+    web: WebMetric | None = None
+    job: JobMetric | None = None

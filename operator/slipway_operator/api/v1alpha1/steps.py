@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import Rule, rule
+from slipway_operator.api.markers import CelRule, rule
 from slipway_operator.api.types import ApiType, Duration, Int32, duration_rule
 
 
@@ -22,7 +22,7 @@ class SetCanaryScale(ApiType):
     match_traffic_weight: (
         Annotated[
             bool,
-            Rule(
+            CelRule(
                 "self",
                 "setCanaryScale.matchTrafficWeight is true or left out: "
                 "write replicas or weight for another number of pods",
@@ -43,13 +43,13 @@ class StringMatch(ApiType):
     """What the value begins with."""
 
 
-class HeaderMatch(ApiType):
+class HeaderRoutingMatch(ApiType):
     """One header."""
 
     header_name: Annotated[
         str,
         Field(min_length=1, max_length=128),
-        Rule(
+        CelRule(
             "self.matches('^[A-Za-z0-9!#$%&*+.^_|~-]+$')",
             "headerName is the name of an HTTP header: write for example X-Canary",
         ),
@@ -58,17 +58,17 @@ class HeaderMatch(ApiType):
     header_value: StringMatch
 
 
-class SetHeaderRoute(ApiType):
+class HeaderRouteStep(ApiType):
     """Send requests that have these headers to the new revision from here on, whatever its weight; without match the
     route of this name ends. All routes end with the rollout."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     """Name of the route, by which a later step changes or ends it."""
-    match: Annotated[tuple[HeaderMatch, ...], Field(max_length=8)] = ()
+    match: Annotated[tuple[HeaderRoutingMatch, ...], Field(max_length=8)] = ()
     """Headers that a request has, all of them."""
 
 
-class SetMirrorRoute(ApiType):
+class MirrorRouteStep(ApiType):
     """Send copies of this share of the requests that stable answers to the new revision from here on, whatever its
     weight; no client sees their answers. With neither percentage nor match the mirror of this name ends. All
     mirrors end with the steps."""
@@ -77,7 +77,7 @@ class SetMirrorRoute(ApiType):
     """Name of the mirror, by which a later step changes or ends it; mirror when it is left out."""
     percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
     """Percent of the requests that are copied; 100 when only match is given."""
-    match: Annotated[tuple[HeaderMatch, ...], Field(max_length=8)] = ()
+    match: Annotated[tuple[HeaderRoutingMatch, ...], Field(max_length=8)] = ()
     """Headers that a request has, all of them."""
 
 
@@ -88,13 +88,13 @@ class TemplateRef(ApiType):
     """Name of an AnalysisTemplate in the same namespace. llm-default is built in."""
 
 
-class Analysis(ApiType):
+class RolloutAnalysis(ApiType):
     """Judge the new revision."""
 
     templates: Annotated[
         tuple[TemplateRef, ...],
         Field(min_length=1, max_length=8),
-        Rule(
+        CelRule(
             "self.size() == 1",
             "an analysis takes exactly one template in this release: name the metrics of all in one AnalysisTemplate",
         ),
@@ -102,7 +102,7 @@ class Analysis(ApiType):
     """The AnalysisTemplate to judge by; exactly one in this release."""
 
 
-class WaitingAnalysis(Analysis):
+class WaitingAnalysis(RolloutAnalysis):
     """Judge the new revision, and wait for the verdict."""
 
     until_verdict: bool = True
@@ -118,7 +118,7 @@ class StepAnalysis(WaitingAnalysis):
     max_duration: Annotated[Duration, duration_rule("analysis.maxDuration", "30m or 1h30m")] = "30m"
 
 
-class Pause(ApiType):
+class RolloutPause(ApiType):
     """Wait. An empty pause waits for a promotion."""
 
     duration: Annotated[Duration, duration_rule("pause.duration", "30s, 10m or 1h30m")] | None = None
@@ -141,7 +141,7 @@ class CanaryStep(ApiType):
     set_weight: Annotated[Int32, Field(ge=0, le=100)] | None = None
     """Percent of new requests for the new revision. The step is done when every ready gateway routes by it."""
     set_canary_scale: SetCanaryScale | None = None
-    set_header_route: SetHeaderRoute | None = None
-    set_mirror_route: SetMirrorRoute | None = None
+    set_header_route: HeaderRouteStep | None = None
+    set_mirror_route: MirrorRouteStep | None = None
     analysis: StepAnalysis | None = None
-    pause: Pause | None = None
+    pause: RolloutPause | None = None

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import Rule, rule
+from slipway_operator.api.markers import CelRule, rule
 from slipway_operator.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
-from slipway_operator.api.v1alpha1.steps import Analysis, CanaryStep, HeaderMatch, WaitingAnalysis
+from slipway_operator.api.v1alpha1.steps import CanaryStep, HeaderRoutingMatch, RolloutAnalysis, WaitingAnalysis
 
 
 @rule(
@@ -40,7 +40,7 @@ class PostPromotionAnalysis(WaitingAnalysis):
 class PreviewRoute(ApiType):
     """Requests that reach the new revision before the switch, by header or by a host name of their own."""
 
-    match: Annotated[tuple[HeaderMatch, ...], Field(min_length=1, max_length=8)]
+    match: Annotated[tuple[HeaderRoutingMatch, ...], Field(min_length=1, max_length=8)]
     """Headers that a request has, all of them."""
 
 
@@ -73,7 +73,7 @@ class BlueGreen(ApiType):
     """How long a rejected revision keeps its pods, for a look at them."""
 
 
-class BackgroundAnalysis(Analysis):
+class BackgroundAnalysis(RolloutAnalysis):
     """Judge the new revision in the background of the steps: it is rejected at any step when it is worse than
     stable. It holds no step up; an analysis step does."""
 
@@ -104,7 +104,7 @@ class Canary(ApiType):
     steps: Annotated[
         tuple[CanaryStep, ...],
         Field(min_length=1, max_length=50),
-        Rule(
+        CelRule(
             "self.filter(s, has(s.setWeight)).map(s, s.setWeight).isSorted()",
             "the weights of spec.strategy.canary.steps must rise: write them like 10, 50, 100",
         ),
@@ -128,7 +128,7 @@ class Canary(ApiType):
     """How long a rejected revision keeps its pods, for a look at them."""
 
 
-class Hook(ApiType):
+class Webhook(ApiType):
     """One webhook."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -149,7 +149,7 @@ class Hook(ApiType):
     url: Annotated[
         str,
         Field(max_length=2048),
-        Rule(
+        CelRule(
             "self.matches('^https?://[A-Za-z0-9.:_\\\\[\\\\]-]+([/?][^ ]*)?$')",
             (
                 "spec.strategy.hooks.url must be http:// or https:// with a host and without credentials: write for "
@@ -170,7 +170,7 @@ class Hook(ApiType):
     """Sent along. Not for secrets."""
 
 
-class Capacity(ApiType):
+class RolloutCapacity(ApiType):
     """Pods that a rollout may add, and what happens when no node takes them."""
 
     policy: Literal["PreferSurge", "RequireSurge", "AllowRecreate"] = "PreferSurge"
@@ -179,7 +179,7 @@ class Capacity(ApiType):
     replica may leave before the new one comes; gateways hold requests meanwhile."""
     max_surge: Annotated[
         IntOrString,
-        Rule(
+        CelRule(
             "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
             "maxSurge is a number of pods or a percentage up to 100%: write for example 1 or 25%",
         ),
@@ -198,14 +198,14 @@ class Capacity(ApiType):
     "!(has(self.canary) && has(self.blueGreen))",
     "spec.strategy takes canary or blueGreen, not both: remove one of them",
 )
-class Strategy(ApiType):
+class RolloutStrategy(ApiType):
     """How a new revision goes out. Without it the new revision takes all traffic as soon as it is ready."""
 
     canary: Canary | None = None
     hooks: Annotated[
-        tuple[Hook, ...],
+        tuple[Webhook, ...],
         Field(max_length=16),
-        Rule(
+        CelRule(
             "self.all(h, self.exists_one(o, o.name == h.name))",
             "the names of spec.strategy.hooks must differ: give each hook a name of its own",
         ),
@@ -213,4 +213,4 @@ class Strategy(ApiType):
     """Webhooks that confirm, check or hear of a rollout; see docs/hooks.md. The first revision asks none, and
     neither do skipped steps (promoteFull, rollbackTo, rollbackWindow)."""
     blue_green: BlueGreen | None = None
-    capacity: Capacity | None = None
+    capacity: RolloutCapacity | None = None

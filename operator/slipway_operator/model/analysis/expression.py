@@ -3,6 +3,10 @@
 The words are those of Argo Rollouts' conditions (which rest on expr-lang): comparison, arithmetic, `and`/`&&`,
 `or`/`||`, `not`/`!`, `in`, indexing, fields of objects, and the functions below. Nothing else is understood, and
 nothing is ever executed: the tree is walked, and a node that has no meaning here is refused by name.
+
+Not a library: Python has none for expr-lang. CEL knows neither `len` nor `and`, and `result * 1.5 < 2` is an error in
+it when the result is the integer 1. Evaluators of Python expressions (simpleeval, asteval) do not know `&&`, and for
+them a comparison with NaN is false: with such a `failureCondition` a canary without data would pass.
 """
 
 import ast

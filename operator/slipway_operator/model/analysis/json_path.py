@@ -1,4 +1,8 @@
-"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list."""
+"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list.
+
+Not a library: those for Python follow RFC 9535. There `{$.data.ok}`, as Argo's users write it, is a syntax error, and a
+missing part is an empty list: `{$.data.none}` would be a result. Here it is an error, as in Argo and kubectl.
+"""
 
 import re
 from typing import Any
@@ -8,11 +12,11 @@ LONGEST = 512
 _STEP = re.compile(r"""\.([A-Za-z_][\w-]*)|\[(-?\d{1,9})\]|\[(\*)\]|\['([^']*)'\]|\["([^"]*)"\]""")
 
 
-class Unreadable(ValueError):
+class InvalidPath(ValueError):
     """The path has no meaning."""
 
 
-class Missing(LookupError):
+class PathNotFound(LookupError):
     """The value has no such part."""
 
 
@@ -42,13 +46,13 @@ def _steps(path: str) -> list[str | int | None]:
         text = text[1:-1].strip()
     text = text.removeprefix("$")
     if len(path) > LONGEST:
-        raise Unreadable(f"a jsonPath has at most {LONGEST} characters, this one {len(path)}")
+        raise InvalidPath(f"a jsonPath has at most {LONGEST} characters, this one {len(path)}")
     steps: list[str | int | None] = []
     at = 0
     while at < len(text):
         match = _STEP.match(text, at)
         if match is None:
-            raise Unreadable(
+            raise InvalidPath(
                 f"jsonPath {path!r} cannot be read from {text[at:]!r} on: write for example {{$.data[0].ok}}"
             )
         steps.append(_step(match))
@@ -66,10 +70,10 @@ def _picked(steps: list[str | int | None], value: Any, path: str) -> Any:
     for index, step in enumerate(steps):
         if step is None:
             if not isinstance(value, list):
-                raise Missing(f"jsonPath {path}: there is no list where [*] stands")
+                raise PathNotFound(f"jsonPath {path}: there is no list where [*] stands")
             return [_picked(steps[index + 1 :], item, path) for item in value]
         if not _has(value, step):
-            raise Missing(f"jsonPath {path}: the answer has no {step!r} there")
+            raise PathNotFound(f"jsonPath {path}: the answer has no {step!r} there")
         value = value[step]
     return value
 

@@ -129,7 +129,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProviderAnswer:
     """What came of a question: a value, or why there is none."""
 
     value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. Of a Job: whether it succeeded

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from slipway_operator.api.v1alpha1 import provider
-from slipway_operator.api.v1alpha1.analysis_template import Metric
+from slipway_operator.api.v1alpha1.analysis_template import TemplateMetric
 from slipway_operator.api.v1alpha1.provider import Provider
 from slipway_operator.model.analysis import expression, json_path
 from slipway_operator.model.analysis.closed_job import closed
@@ -24,7 +24,7 @@ from slipway_operator.model.deployment.strategy import parse_duration_s
 PROVIDERS = ("prometheus", "web", "job")
 
 
-def measure(metric: Metric, asked: Provider) -> Measure:
+def measure(metric: TemplateMetric, asked: Provider) -> Measure:
     """A metric that has a provider.
 
     Raises:
@@ -90,18 +90,18 @@ def _check(metric: Measure, who: str) -> None:
         raise ValueError(f"{who} {error}") from error
 
 
-def _job(asked: provider.JobProvider, who: str) -> Job:
+def _job(asked: provider.JobMetric, who: str) -> Job:
     try:
         return Job(closed(asked.spec))
     except ValueError as error:
         raise ValueError(f"{who} {error}") from error
 
 
-def _prometheus(asked: provider.Prometheus) -> Prometheus:
+def _prometheus(asked: provider.PrometheusMetric) -> Prometheus:
     return Prometheus(asked.address, asked.query, tuple(map(_header, asked.headers)), asked.timeout)
 
 
-def _web(asked: provider.Web) -> Web:
+def _web(asked: provider.WebMetric) -> Web:
     return Web(
         url=asked.url,
         method=asked.method,
@@ -113,14 +113,14 @@ def _web(asked: provider.Web) -> Web:
     )
 
 
-def _header(header: provider.Header) -> Header:
+def _header(header: provider.WebMetricHeader) -> Header:
     if header.value_from:
         reference = header.value_from.secret_key_ref
         return Header(header.key, secret=SecretKey(reference.name, reference.key))
     return Header(header.key, header.value or "")
 
 
-def argument(given: provider.Argument) -> Argument:
+def argument(given: provider.TemplateArgument) -> Argument:
     """An argument with its value, or with where that comes from.
 
     Raises:

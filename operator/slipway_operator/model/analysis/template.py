@@ -6,16 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1 import analysis_template as api
-from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, Metric
+from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
-
-Json = Mapping[str, Any]
 
 # Events that a gateway counts on first attempts, by the name that it counts them under.
 BAD_EVENTS = {
@@ -104,14 +102,14 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
     )
 
 
-def _check_kind(metric: Metric) -> None:
+def _check_kind(metric: TemplateMetric) -> None:
     if metric.provider and metric.event is not None:
         raise ValueError(f"metric {metric.name!r}: it has an event and a provider; remove one of them")
     if metric.kind is not None and (metric.kind == "Threshold") != bool(metric.provider):
         raise ValueError(f"metric {metric.name!r}: kind Threshold goes with a provider, any other with an event")
 
 
-def _metric(metric: Metric) -> MetricSpec:
+def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
     if kind is Kind.BAD_EVENT and event not in BAD_EVENTS and slower(event) is None:
@@ -132,7 +130,7 @@ def _metric(metric: Metric) -> MetricSpec:
     )
 
 
-def _kind(metric: Metric, event: str) -> Kind:
+def _kind(metric: TemplateMetric, event: str) -> Kind:
     """How a metric without a provider decides: known from its event, and as written where kind is written."""
     kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
     if kind not in (None, *Kind):
@@ -142,7 +140,7 @@ def _kind(metric: Metric, event: str) -> Kind:
     return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
 
 
-def _veto(veto: api.Veto) -> Veto:
+def _veto(veto: api.TemplateVeto) -> Veto:
     if veto.name not in VETOES:
         raise ValueError(f"veto {veto.name!r} is not available; write one of {', '.join(VETOES)}")
     return Veto(veto.name, float(veto.limit))

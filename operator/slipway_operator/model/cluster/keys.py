@@ -22,7 +22,7 @@ MIN_ROTATION_S = 3600.0
 _ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
-class Unreadable(ValueError):
+class UnreadableKeys(ValueError):
     """The Secret says something else than we write."""
 
 
@@ -84,9 +84,9 @@ def parse(data: dict[str, str]) -> tuple[Key, ...]:
         keys = tuple(msgspec.json.decode(text, type=_Content).keys)[:2] if text else ()
         bad = [key.id for key in keys if not _ID.fullmatch(key.id) or len(_bytes(key)) < KEY_BYTES]
     except (ValueError, msgspec.DecodeError) as error:
-        raise Unreadable(f"{KEYS} is not what the operator writes ({type(error).__name__})") from None
+        raise UnreadableKeys(f"{KEYS} is not what the operator writes ({type(error).__name__})") from None
     if bad or len({key.id for key in keys}) < len(keys):
-        raise Unreadable(f"{KEYS} has a key that is too short, or an id that is no id or is there twice")
+        raise UnreadableKeys(f"{KEYS} has a key that is too short, or an id that is no id or is there twice")
     return keys
 
 

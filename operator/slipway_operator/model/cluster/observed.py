@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from slipway_operator.model.analysis.measure import Answer
+from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
 from slipway_operator.model.cluster.names import Standing
 from slipway_operator.model.cluster.samples import Sample
@@ -155,7 +155,7 @@ class Observed:
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
-    measured: dict[str, Answer] = field(default_factory=dict)  # answers of analyses' providers by their keys
+    measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
     standing: Standing | None = None  # about its model name; None: not settled yet

@@ -51,7 +51,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AutoscalerPolicy:
     """So many pods, or percent of them, in so many seconds at most."""
 
     type: str  # Pods | Percent
@@ -60,17 +60,17 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AutoscalerRules:
     """How fast one direction goes: a `HPAScalingRules` of autoscaling/v2 with its defaults filled in."""
 
     window_s: int
     select: str  # Max | Min | Disabled
-    policies: tuple[Policy, ...]
+    policies: tuple[AutoscalerPolicy, ...]
 
 
 # Those of Kubernetes. Written down, so that what the API server holds can be compared with what is wanted.
-SCALE_UP = Rules(0, "Max", (Policy("Pods", 4, 15), Policy("Percent", 100, 15)))
-SCALE_DOWN = Rules(300, "Max", (Policy("Percent", 100, 15),))
+SCALE_UP = AutoscalerRules(0, "Max", (AutoscalerPolicy("Pods", 4, 15), AutoscalerPolicy("Percent", 100, 15)))
+SCALE_DOWN = AutoscalerRules(300, "Max", (AutoscalerPolicy("Percent", 100, 15),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Autoscaling:
     max_replicas: int
     metrics: tuple[Metric, ...]
     min_replicas: int = 1
-    scale_up: Rules = SCALE_UP
-    scale_down: Rules = SCALE_DOWN
+    scale_up: AutoscalerRules = SCALE_UP
+    scale_down: AutoscalerRules = SCALE_DOWN
     idle_s: int | None = None  # without a request, after which it goes without pods; only with min_replicas 0
     hold_s: int = HOLD_S  # how long a gateway lets a request wait for it to wake; 0: not at all
 
@@ -92,10 +92,10 @@ def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
     Raises:
         ValueError: when it makes no sense.
     """
-    return autoscaling_of(read(api.Autoscaling, encoded(spec), "spec.autoscaling"))
+    return autoscaling_of(read(api.AutoscalingSpec, encoded(spec), "spec.autoscaling"))
 
 
-def autoscaling_of(written: api.Autoscaling | None) -> Autoscaling | None:
+def autoscaling_of(written: api.AutoscalingSpec | None) -> Autoscaling | None:
     """What the field asks for; None when it is not there.
 
     Raises:
@@ -121,7 +121,7 @@ def autoscaling_of(written: api.Autoscaling | None) -> Autoscaling | None:
     )
 
 
-def _metric(metric: api.Metric) -> Metric:
+def _metric(metric: api.AutoscalingMetric) -> Metric:
     kind, target = MetricType(metric.type), metric.target
     share = target.endswith("%") and kind in OF_REQUESTS
     if quantity.parse(target.removesuffix("%") if share else target) <= 0:
@@ -132,12 +132,12 @@ def _metric(metric: api.Metric) -> Metric:
     return Metric(kind, target, metric.name or "", tuple(sorted(labels.items())), metric.target_type or AVERAGE)
 
 
-def _rules(given: api.ScaleUpRules | api.ScaleDownRules | None, default: Rules) -> Rules:
+def _rules(given: api.ScaleUpRules | api.ScaleDownRules | None, default: AutoscalerRules) -> AutoscalerRules:
     if given is None:
         return default
     window, policies = given.stabilization_window_seconds, given.policies
-    return Rules(
+    return AutoscalerRules(
         default.window_s if window is None else window,
         given.select_policy or default.select,
-        tuple(Policy(one.type, one.value, one.period_seconds) for one in policies) or default.policies,
+        tuple(AutoscalerPolicy(one.type, one.value, one.period_seconds) for one in policies) or default.policies,
     )

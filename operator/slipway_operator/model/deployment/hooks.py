@@ -45,7 +45,7 @@ class HookAnswer:
     message: str  # status and first line of the body, or why there is none
 
 
-def hook_of(written: strategy.Hook) -> Hook:
+def hook_of(written: strategy.Webhook) -> Hook:
     """One webhook of `spec.strategy.hooks`."""
     return Hook(
         name=written.name,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from slipway_operator.model.deployment.spec import Json
+from slipway_operator.api.objects import Json
 
 ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 LONGEST = 65_536  # characters; the API server allows 256 KiB, and it is read in each reconcile

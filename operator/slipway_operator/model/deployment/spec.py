@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
 from slipway_operator.api.v1alpha1 import pod_inputs
@@ -19,8 +19,6 @@ from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscali
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
 from slipway_operator.model.wire import camel
-
-Json = Mapping[str, Any]
 
 KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
@@ -143,7 +141,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
     return Spec(
         inputs=_one_device(_inputs_of(spec, name)),
         replicas=spec.replicas,
-        strategy=strategy_of(spec.strategy or strategies.Strategy()),
+        strategy=strategy_of(spec.strategy or strategies.RolloutStrategy()),
         drain_timeout_s=(spec.drain or Drain()).timeout_seconds,
         paused=spec.paused,
         progress_deadline_s=spec.progress_deadline_seconds,
@@ -162,7 +160,7 @@ def _invalid(error: Exception) -> Invalid:
 
 
 class _Hooks(ApiType):
-    hooks: tuple[strategies.Hook, ...] = ()
+    hooks: tuple[strategies.Webhook, ...] = ()
 
 
 class _Hooked(ApiType):
@@ -210,12 +208,12 @@ def _recorded(written: bytes, default_name: str) -> PodInputs:
 def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
     return PodInputs(
         _model(written.model, default_name),
-        _engine(written.engine or pod_inputs.Engine()),
-        _resources(written.resources or pod_inputs.Resources()),
+        _engine(written.engine or pod_inputs.EngineSpec()),
+        _resources(written.resources or pod_inputs.ResourcesSpec()),
     )
 
 
-def _model(model: pod_inputs.Model, default_name: str) -> Model:
+def _model(model: pod_inputs.ModelSpec, default_name: str) -> Model:
     return Model(
         uri=model.uri,
         name=model.name or default_name,
@@ -229,7 +227,7 @@ def _model(model: pod_inputs.Model, default_name: str) -> Model:
     )
 
 
-def _engine(engine: pod_inputs.Engine) -> Engine:
+def _engine(engine: pod_inputs.EngineSpec) -> Engine:
     return Engine(
         image=engine.image,
         args=engine.args,
@@ -246,7 +244,7 @@ def _value(variable: pod_inputs.EnvVar) -> str:
     return variable.value
 
 
-def _resources(resources: pod_inputs.Resources) -> Resources:
+def _resources(resources: pod_inputs.ResourcesSpec) -> Resources:
     accelerator = resources.accelerator
     return Resources(
         cpu=_quantity("cpu", resources.cpu),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slipway_operator.api.reading import Unreadable, encoded, read
+from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import wire
 
@@ -15,14 +15,14 @@ def parse(value: dict[str, Any] | None) -> Status:
     given = value if isinstance(value, dict) else {}
     try:
         return read(Status, encoded(given))
-    except Unreadable:
+    except UnreadableObject:
         return read(Status, encoded({key: item for key, item in given.items() if _is_read(key, item)}))
 
 
 def _is_read(key: str, item: Any) -> bool:
     try:
         read(Status, encoded({key: item}))
-    except Unreadable:
+    except UnreadableObject:
         return False
     return True
 

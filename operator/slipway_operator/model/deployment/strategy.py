@@ -78,7 +78,7 @@ class Background:
     starting_step: int = 0
 
 
-class Policy(StrEnum):
+class CapacityPolicy(StrEnum):
     """What to do when no node takes the pods of a new revision."""
 
     PREFER_SURGE = "PreferSurge"  # after a while go on within the pods there are
@@ -90,7 +90,7 @@ class Policy(StrEnum):
 class Capacity:
     """Pods that a rollout may add, and what happens when there are none to add."""
 
-    policy: Policy = Policy.PREFER_SURGE
+    policy: CapacityPolicy = CapacityPolicy.PREFER_SURGE
     max_surge: int = 100
     in_percent: bool = True  # of `max_surge`
     surge_timeout_s: int = 300
@@ -103,7 +103,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class ProgressThreshold:
     """Ready pods that are enough to go on, of those that a step needs (Argo's replicaProgressThreshold)."""
 
     value: int = 100
@@ -123,7 +123,7 @@ class Strategy:
     blue_green: bool = False
     scale_down_delay_s: int = 30
     abort_scale_down_delay_s: int = 30
-    progress_threshold: Threshold = Threshold()
+    progress_threshold: ProgressThreshold = ProgressThreshold()
     capacity: Capacity = Capacity()
     background: Background | None = None
     baseline_pod: bool = False  # compare with fresh pods of stable, see planning/sizing/baseline.py
@@ -141,10 +141,10 @@ def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
     Raises:
         ValueError: when it makes no sense.
     """
-    return strategy_of(read(api.Strategy, encoded(strategy), "spec.strategy"))
+    return strategy_of(read(api.RolloutStrategy, encoded(strategy), "spec.strategy"))
 
 
-def strategy_of(written: api.Strategy) -> Strategy:
+def strategy_of(written: api.RolloutStrategy) -> Strategy:
     """What `spec.strategy` asks for.
 
     Raises:
@@ -165,15 +165,17 @@ def strategy_of(written: api.Strategy) -> Strategy:
     )
 
 
-def _common(written: api.Strategy) -> dict[str, Any]:
+def _common(written: api.RolloutStrategy) -> dict[str, Any]:
     """Of both ways."""
     chosen = written.blue_green or written.canary or api.Canary()
     threshold = chosen.replica_progress_threshold
     return {
         "scale_down_delay_s": chosen.scale_down_delay_seconds,
         "abort_scale_down_delay_s": chosen.abort_scale_down_delay_seconds,
-        "progress_threshold": Threshold(threshold.value, threshold.type == "Percent") if threshold else Threshold(),
-        "capacity": _capacity(written.capacity or api.Capacity()),
+        "progress_threshold": ProgressThreshold(threshold.value, threshold.type == "Percent")
+        if threshold
+        else ProgressThreshold(),
+        "capacity": _capacity(written.capacity or api.RolloutCapacity()),
     }
 
 
@@ -240,27 +242,27 @@ def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:
     return Background(_only_template(analysis), analysis.starting_step) if analysis else None
 
 
-def _only_template(analysis: steps.Analysis) -> str:
+def _only_template(analysis: steps.RolloutAnalysis) -> str:
     count = len(analysis.templates)
     if count != 1:
         raise ValueError(f"an analysis takes one template, not {count}: name the metrics of all in one")
     return analysis.templates[0].template_name
 
 
-def _mirror(route: steps.SetMirrorRoute) -> SetMirrorRoute:
+def _mirror(route: steps.MirrorRouteStep) -> SetMirrorRoute:
     """Argo Rollouts' step: all requests where only headers are named, and an end where only the name is."""
     percentage = 100 if route.percentage is None and route.match else route.percentage
     return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
 
 
-def _matches(match: Iterable[steps.HeaderMatch]) -> tuple[HeaderMatch, ...]:
+def _matches(match: Iterable[steps.HeaderRoutingMatch]) -> tuple[HeaderMatch, ...]:
     return tuple(HeaderMatch(one.header_name.lower(), one.header_value.exact, one.header_value.prefix) for one in match)
 
 
-def _capacity(capacity: api.Capacity) -> Capacity:
+def _capacity(capacity: api.RolloutCapacity) -> Capacity:
     surge = capacity.max_surge
     return Capacity(
-        policy=Policy(capacity.policy),
+        policy=CapacityPolicy(capacity.policy),
         max_surge=int(str(surge).removesuffix("%")),
         in_percent=isinstance(surge, str),
         surge_timeout_s=capacity.surge_timeout_seconds,

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Seen, Threshold
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, LatencyThreshold, Seen
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, frozen
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
@@ -23,7 +23,7 @@ MOST_EPOCHS = 64  # then those of a weight that was before grow
 MOST_SEEN = 1024  # counters remembered in all: what the status takes
 MOST_GONE = 32  # counters of processes that do not answer any more, kept in case one comes back
 
-Thresholds = tuple[Threshold, ...]
+Thresholds = tuple[LatencyThreshold, ...]
 Totals = tuple[int, ...]
 Sides = tuple[Side, ...]  # canary's, and that of whom it is compared with
 SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
@@ -33,7 +33,7 @@ PAIRED = 50  # and of what canary and a second stable pod both answer
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class CounterColumn:
     """What four counters count. `floor` False: mirrored prompts that no second stable pod answered."""
 
     name: str
@@ -45,10 +45,10 @@ class Column:
         return self.metric.kind is Kind.PAIRED_DRIFT
 
 
-def columns(spec: AnalysisSpec) -> tuple[Column, ...]:
+def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
     """Every metric in the order of the template, then again those of mirrored prompts."""
-    metrics = tuple(Column(metric.name, metric) for metric in spec.metrics)
-    return (*metrics, *(Column(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
+    metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
+    return (*metrics, *(CounterColumn(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
 
 
 def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
@@ -211,7 +211,7 @@ def _totals(
         yield (gateway.incarnation, sample.generation), weight, tuple(totals)
 
 
-def _drift(column: Column, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
+def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
     """Mirrored prompts twice, as canary and a second stable pod answered them, and where each alone differs."""
     pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
     if column.floor:
@@ -244,7 +244,7 @@ def _thresholds(
     """What is slow, for each metric and stratum: frozen as soon as stable has enough requests, and then for good."""
     known = {(item.metric, item.stratum) for item in run.thresholds}
     fresh = (
-        Threshold(metric.name, stratum, seconds)
+        LatencyThreshold(metric.name, stratum, seconds)
         for metric in spec.metrics
         if (latency := slower(metric.event))
         for stratum, seconds in frozen(_histograms(gateways, pair, latency.kind), latency.quantile).items()

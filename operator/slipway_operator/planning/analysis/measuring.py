@@ -7,7 +7,7 @@ an operator that died puts the same question under the same key, and never one m
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRun, Phase
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, MetricRun
 from slipway_operator.judging.measurement import Measured, measured, noted
 from slipway_operator.manifests.job import analysis_job
 from slipway_operator.manifests.owner import Owner
@@ -55,13 +55,13 @@ def moments(run: AnalysisRun, spec: AnalysisSpec) -> Iterator[datetime]:
     """When something is measured next."""
     for metric in spec.measured:
         one = _of(run, metric)
-        if one.phase is Phase.RUNNING:
+        if one.phase is AnalysisPhase.RUNNING:
             yield _due_at(run, metric, one)
 
 
 def _with_answer(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> MetricRun:
     answer = at.observed.measured.get(_key(at, run, metric, one))
-    if answer is None or one.phase is not Phase.RUNNING:
+    if answer is None or one.phase is not AnalysisPhase.RUNNING:
         return one
     return noted(metric, one, measured(metric, answer, at.now))
 
@@ -71,7 +71,7 @@ def _of(run: AnalysisRun, metric: Measure) -> MetricRun:
 
 
 def _is_due(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> bool:
-    return one.phase is Phase.RUNNING and at.now >= _due_at(run, metric, one)
+    return one.phase is AnalysisPhase.RUNNING and at.now >= _due_at(run, metric, one)
 
 
 def _due_at(run: AnalysisRun, metric: Measure, one: MetricRun) -> datetime:

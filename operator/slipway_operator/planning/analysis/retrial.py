@@ -3,11 +3,10 @@
 The command line calls it (`slipway analyze`): the judge is written once, and this is its only door.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model import wire
@@ -17,8 +16,6 @@ from slipway_operator.model.analysis.verdict import Verdict
 from slipway_operator.model.deployment.strategy import Strategy, parse_strategy
 from slipway_operator.planning.analysis import findings, trace
 from slipway_operator.planning.analysis.runs import concluded, its_part, ruled
-
-Json = Mapping[str, Any]
 
 FIELDS = ("analysis", "background")
 

@@ -4,12 +4,13 @@ A run begins and is read in rows of the rollout's table, so a verdict is written
 it. Everything it needs is in the status: the same status and the same counters give the same verdict, in any process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.analysis_run import (
     AnalysisRun,
+    Counts,
     Load,
     Outcome,
     Reason,
@@ -66,6 +67,12 @@ def step_of(rollout: Rollout, at: Situation) -> Analysis | None:
     steps = at.spec.strategy.steps
     step = steps[rollout.step_index] if rollout.step_index < len(steps) else None
     return step if isinstance(step, Analysis) else None
+
+
+def ends_at(rollout: Rollout, at: Situation) -> datetime:
+    """When the time of the present analysis step is over."""
+    step = step_of(rollout, at)
+    return rollout.step_started_at + timedelta(seconds=step.max_duration_s if step else 0)
 
 
 def template(at: Situation, name: str) -> Template:
@@ -136,42 +143,44 @@ def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, Anal
 # --- beginning and reading --------------------------------------------------------------------------------------------
 
 
-def next_beginning(course: Course, at: Situation) -> Ongoing | None:
-    """The analysis that is to begin now: every ready gateway answers, so each has its counters as they are now."""
+def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
+    """The analysis that begins now, with its run at the start.
+
+    Every ready gateway has reported, so each has its counters as they are now.
+    """
     if not at.traffic_synced:
         return None
-    asked = ((one, template(at, one.template)) for one in ongoing(course, at))
-    return next((one for one, found in asked if found.spec and not _is_of(one.run, found)), None)
+    for one in ongoing(course, at):
+        found = template(at, one.template)
+        if found.spec and not _is_of(one.run, found):
+            return one, _begun(course, at, one, found.hash, found.spec)
+    return None
 
 
-def begun(course: Course, at: Situation, one: Ongoing) -> AnalysisRun:
-    """That analysis at its start."""
-    asked, pair = template(at, one.template), _pair(course)
-    spec = asked.spec
-    assert spec, "only what has a template begins"
+def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec: AnalysisSpec) -> AnalysisRun:
+    pair = _pair(course)
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
-    run = AnalysisRun(one.id, one.template, asked.hash, at.now, at.now, restarts=restarts)
+    run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
     return counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
-    """An analysis whose turn it is and of which something is new, with what was counted."""
+    """The analysis that is due and has anything new, with its run as read and judged now."""
     for one in ongoing(course, at):
-        asked = template(at, one.template)
-        if one.run is None or asked.spec is None or not _is_of(one.run, asked):
+        found = template(at, one.template)
+        if one.run is None or found.spec is None or not _is_of(one.run, found):
             continue
         due = at.elapsed_s(one.run.read_at) >= READ_S
-        if due and ((read := _read(course, at, one.run, asked.spec)) != one.run or read.verdict is None):
-            return one, read
+        if due and ((read := _read(course, at, one.run, found.spec)) != one.run or read.verdict is None):
+            return one, _judged(course, at, one.run.counts, read, found.spec)
     return None
 
 
-def judged(course: Course, at: Situation, one: Ongoing, read: AnalysisRun) -> AnalysisRun:
-    """What was read, with the verdict on it."""
-    spec = _spec(at, one)
-    assert spec, "only what has a template is read"
+def _judged(
+    course: Course, at: Situation, before: Sequence[Counts], read: AnalysisRun, spec: AnalysisSpec
+) -> AnalysisRun:
+    """The run with the verdict on it; `before` are its counts at the last reading."""
     load = _loaded(course, at, read.load)
-    before = one.run.counts if one.run else ()
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
     read = replace(read, read_at=at.now, load=load, trace=traced)
     said = findings.told(concluded(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
@@ -296,11 +305,6 @@ def _has_more_to_do(course: Course, at: Situation, run: AnalysisRun, spec: Analy
     now = _loaded(course, at, Load())
     differs = now.canary > (1 + spec.max_load_difference) * now.stable
     return differs and _is_busy(_loaded(course, at, run.load))
-
-
-def _spec(at: Situation, one: Ongoing) -> AnalysisSpec | None:
-    """What the template asks for."""
-    return template(at, one.template).spec
 
 
 def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:

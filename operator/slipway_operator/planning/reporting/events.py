@@ -4,31 +4,27 @@ Each is told from the difference between the status before and what is decided n
 decisions: a crash between the status and the Event may swallow one, and what it would have told is in the status.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, SleepState, State
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event, Evict
+from slipway_operator.planning.decided import Decided
 from slipway_operator.planning.facts import causes, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 
 
-def news(
-    course: Course,
-    at: Situation,
-    desired: dict[str, int],
-    traffic: Traffic | None,
-    revisions: tuple[RevisionStatus, ...],
-    evicted: tuple[Evict, ...],
+def movements(
+    decided: Decided, at: Situation, revisions: tuple[RevisionStatus, ...], evicted: tuple[Evict, ...]
 ) -> tuple[Event, ...]:
-    """All of them, in the order in which they happen. `revisions` are those of the status to be written."""
+    """Pods and weights that move, in the order in which they do. `revisions` are those of the status to be written."""
     return (
         *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted),
-        *_movements(at, desired, traffic),
-        *_drains(at, desired, revisions),
-        *_stable_lost(course, at),
-        *_abort_blocked(course, at),
+        *_scaled_and_shifted(at, decided.desired, decided.traffic),
+        *_drains(at, decided.desired, revisions),
+        *_stable_lost(decided.course, at),
+        *_abort_blocked(decided.course, at),
     )
 
 
@@ -42,7 +38,7 @@ def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Eve
     return (*told, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
 
 
-def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
+def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
     """Scalings and weight changes."""
     scaled = tuple(
         Event("Normal", "ScalingReplicaSet", f"revision {name} goes from {workload.desired} to {desired[name]} pods")
@@ -56,7 +52,7 @@ def _movements(at: Situation, desired: dict[str, int], traffic: Traffic | None) 
     return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
 
 
-def _drains(at: Situation, desired: dict[str, int], revisions: tuple[RevisionStatus, ...]) -> tuple[Event, ...]:
+def _drains(at: Situation, desired: Mapping[str, int], revisions: tuple[RevisionStatus, ...]) -> tuple[Event, ...]:
     """From the last new request of a retired revision to its last pod."""
     events = []
     for item in revisions:
@@ -104,3 +100,24 @@ def _was_blocked(before: Rollout | None, at: Situation) -> bool:
     stable = next((item for item in at.status.revisions if item.role == "stable"), None)
     aborting = before is not None and before.state is State.ABORTING
     return aborting and stable is not None and stable.ready == 0
+
+
+def ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
+    """Of a new spec: an intent that names nothing in flight is a no-op, and one Event says so."""
+    rollout, intents = course.rollout, at.spec.intents
+    names = {rollout.attempt_token, rollout.step_token, rollout.revision} if rollout else set()
+    given = {"promote": intents.promote, "promoteFull": intents.promote_full}
+    return tuple(
+        Event("Normal", "ControlIgnored", f"spec.rollout.{field} names {token}, which is not in flight now")
+        for field, token in given.items()
+        if token and token not in names and not _already_served(at, rollout, token)
+    )
+
+
+def _already_served(at: Situation, rollout: Rollout | None, token: str) -> bool:
+    """A promotion that did its work stays in the spec and is no mistake."""
+    name, _, rest = token.partition("/")
+    if name in (at.status.stable_revision, at.status.previous_revision):
+        return True
+    served = rest.split("/")
+    return rollout is not None and name == rollout.revision and len(served) == 2 and int(served[1]) < rollout.step_index

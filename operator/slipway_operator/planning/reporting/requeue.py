@@ -9,11 +9,13 @@ from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.facts import serving, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.rollout import hooks
-from slipway_operator.planning.rollout.guards import IN_FLIGHT, analysis_ends, pause_ends
+from slipway_operator.planning.rollout import hook_calls
+from slipway_operator.planning.rollout.progress import pause_ends
+from slipway_operator.planning.rollout.row import IN_FLIGHT
 from slipway_operator.planning.scaling import autoscale, sleep
 from slipway_operator.planning.sizing import baseline, restart
 from slipway_operator.planning.sizing.replicas import leaves_at_latest, retired
+from slipway_operator.planning.sizing.sizes import Sizes
 
 GATEWAY_POLL_S = 0.5
 NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for one then, and it comes up in its own time
@@ -21,17 +23,17 @@ DRAIN_POLL_S = 2.0
 RESTART_POLL_S = 5.0  # a disruption budget gives no sign when it opens
 
 
-def after_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
+def after_s(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None) -> float | None:
     """Seconds until the next look; None when only an event can change anything."""
-    ahead = (moment for moment in _moments(course, at) if moment > at.now)
-    delays = [*_polls(course, at, traffic), *((moment - at.now).total_seconds() for moment in ahead)]
+    ahead = (moment for moment in _moments(course, at, sizes) if moment > at.now)
+    delays = [*_polls(course, at, sizes, traffic), *((moment - at.now).total_seconds() for moment in ahead)]
     return min(delays, default=None)
 
 
-def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[float]:
+def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None) -> Iterator[float]:
     if traffic and (not at.traffic_synced or traffic != at.status.traffic):
         yield GATEWAY_POLL_S if at.acknowledged[1] else NO_GATEWAY_POLL_S
-    if any(at.observed.workloads[name].replicas for name in retired(course, at)):
+    if any(at.observed.workloads[name].replicas for name in retired(course, at, sizes)):
         yield DRAIN_POLL_S
     if restart.extra_pods(course, at, course.stable or ""):
         yield RESTART_POLL_S
@@ -45,29 +47,29 @@ def _polls(course: Course, at: Situation, traffic: Traffic | None) -> Iterator[f
         yield delay_s
 
 
-def _moments(course: Course, at: Situation) -> Iterator[datetime]:
+def _moments(course: Course, at: Situation, sizes: Sizes) -> Iterator[datetime]:
     """Ends of pauses, deadlines and delays; those that are past had their effect in this plan."""
     rollout = course.rollout
     if at.spec.restart_at:
         yield at.spec.restart_at
     if rollout and rollout.state in IN_FLIGHT | {State.INITIALIZING}:
         yield rollout.progress_at + timedelta(seconds=at.spec.progress_deadline_s)
-    if rollout and rollout.state is State.PROVISIONING and baseline.is_awaited(course, at):
+    if rollout and rollout.state is State.PROVISIONING and baseline.is_awaited(course, at, sizes):
         yield baseline.given_up_at(rollout, at)
     if rollout and _pauses_for_a_time(rollout, at):
         yield pause_ends(rollout, at)
     if rollout and rollout.state is State.ANALYZING:
-        yield analysis_ends(rollout, at)
+        yield runs.ends_at(rollout, at)
     if rollout and rollout.state is State.CAPACITY_WAIT and rollout.capacity_since:
         limits = at.spec.strategy.capacity
         yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)
         yield rollout.capacity_since + timedelta(seconds=limits.deadline_s)
-    yield from hooks.moments(course, at)
+    yield from hook_calls.moments(course, at, sizes)
     for run, spec in runs.under_way(course, at):
         yield from measuring.moments(run, spec)
     yield from autoscale.moments(at)
     yield from sleep.moments(at)
-    for name in retired(course, at):
+    for name in retired(course, at, sizes):
         settled = at.status.scale_down_at(name)
         if settled:
             yield settled if at.now < settled else leaves_at_latest(at, settled)

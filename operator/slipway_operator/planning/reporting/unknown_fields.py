@@ -11,10 +11,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import last_applied
-from slipway_operator.model.deployment.spec import Json
 from slipway_operator.model.deployment.spec_fields import FIELDS
 from slipway_operator.planning.facts.conditions import UNKNOWN_FIELD, condition
 

@@ -7,12 +7,13 @@ each has its effect once; nobody but the user writes the spec.
 from dataclasses import replace
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import PauseCondition, Rollout, State, Status
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.deployment.spec import Json, Spec
+from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.strategy import Analysis
 from slipway_operator.planning.facts.situation import Course
-from slipway_operator.planning.rollout.guards import IN_FLIGHT
+from slipway_operator.planning.rollout.row import IN_FLIGHT
 
 Translation = tuple[Spec, tuple[Event, ...]]
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.manifests.autoscaler import (
     API_VERSION,
@@ -19,7 +20,6 @@ from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 from slipway_operator.model.cluster.plan import Create, Delete
 from slipway_operator.model.deployment import last_applied
 from slipway_operator.model.deployment.autoscaling import OWN_NAMES
-from slipway_operator.model.deployment.spec import Json
 from slipway_operator.planning.facts.conditions import condition
 from slipway_operator.planning.facts.situation import Situation
 
@@ -39,7 +39,7 @@ class Scaling:
     condition: Condition | None = None
 
     @property
-    def told(self) -> tuple[Condition, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """The condition, where there is one."""
         return (self.condition,) if self.condition else ()
 

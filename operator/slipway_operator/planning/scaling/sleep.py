@@ -11,8 +11,9 @@ from slipway_operator.api.v1alpha1.status import Sleep, SleepState, State
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.rollout.table import matching_row
+from slipway_operator.planning.rollout.table import next_row
 from slipway_operator.planning.sizing import restart
+from slipway_operator.planning.sizing.sizes import sizes_of
 
 GATEWAY_POLL_S = 0.5
 LATER_S = 10.0  # when something else than requests keeps it awake
@@ -110,7 +111,7 @@ def _limit_s(at: Situation) -> int | None:
 
 def _is_settled(course: Course, at: Situation) -> bool:
     """No rollout is in flight or about to begin."""
-    return course.state in (None, State.ABORTED) and matching_row(course, at) is None
+    return course.state in (None, State.ABORTED) and next_row(course, at, sizes_of(course, at)) is None
 
 
 def _settled_s(sleep: Sleep, course: Course, at: Situation) -> float:

@@ -16,6 +16,7 @@ from slipway_operator.model.cluster.observed import Workload
 from slipway_operator.model.deployment.strategy import Analysis
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import canary, capacity
+from slipway_operator.planning.sizing.sizes import Sizes
 
 _STEPPING = (State.PROVISIONING, State.CAPACITY_WAIT, State.SHIFTING, State.PAUSED, State.ANALYZING)
 HALF = 50  # percent: a canary with so much has no second such share beside it
@@ -26,26 +27,26 @@ def name(course: Course) -> str:
     return labels.baseline_of(course.stable or "")
 
 
-def replicas(course: Course, at: Situation) -> int:
+def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that it is to have; 0 where there is to be none."""
     tested = _tested(course, at)
-    if tested is None or not _is_asked(course, at) or _is_left_over(course, at):
+    if tested is None or not _is_asked(course, at, sizes) or _is_left_over(course, at):
         return 0
     present = _present(course, at)
     # A node that both could have is the canary's.
     placed = tested.replicas >= tested.desired and not tested.unschedulable
-    return min(tested.desired, max(present, min(tested.desired, _room(course, at)) if placed else present))
+    return min(tested.desired, max(present, min(tested.desired, _room(course, at, sizes)) if placed else present))
 
 
-def is_one(course: Course, at: Situation, revision: str) -> bool:
+def is_one(course: Course, at: Situation, sizes: Sizes, revision: str) -> bool:
     """Whether this is the baseline that is to be."""
-    return revision == name(course) and replicas(course, at) > 0
+    return revision == name(course) and replicas(course, at, sizes) > 0
 
 
-def weight(course: Course, at: Situation, tested: int) -> int:
+def weight(course: Course, at: Situation, sizes: Sizes, tested: int) -> int:
     """Percent of new requests, beside so many for the canary: as many, or none while its pods do not carry them."""
-    carried = canary.replicas_for(tested, capacity.carriers(course, at))
-    there = replicas(course, at) > 0 and at.ready(name(course)) >= max(1, carried)
+    carried = canary.replicas_for(tested, sizes.carriers)
+    there = replicas(course, at, sizes) > 0 and at.ready(name(course)) >= max(1, carried)
     return tested if there and tested < HALF else 0
 
 
@@ -54,10 +55,10 @@ def compared(course: Course, at: Situation) -> str:
     return name(course) if at.weight(name(course)) else course.stable or ""
 
 
-def is_awaited(course: Course, at: Situation) -> bool:
+def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether its pods are yet to come up, for the weight of the step is given to both at once."""
     tested = _tested(course, at)
-    if tested is None or not _is_asked(course, at):
+    if tested is None or not _is_asked(course, at, sizes):
         return False
     enough = at.spec.strategy.progress_threshold.of(tested.desired)
     return _is_left_over(course, at) or at.ready(name(course)) < enough
@@ -68,11 +69,11 @@ def given_up_at(rollout: Rollout, at: Situation) -> datetime:
     return rollout.progress_at + timedelta(seconds=at.spec.strategy.capacity.surge_timeout_s)
 
 
-def stands_in_the_way(course: Course, at: Situation) -> str | None:
+def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None:
     """Whose pods lack the node that pods of the baseline have; None where nobody's do, or it has none."""
-    if not _is_asked(course, at) or not _present(course, at):
+    if not _is_asked(course, at, sizes) or not _present(course, at):
         return None
-    if course.stable and capacity.lacks_node(course, at, course.stable):
+    if course.stable and capacity.lacks_node(at, course.stable):
         return f"stable {course.stable}"
     rollout = course.rollout
     waited_s = at.elapsed_s(rollout.capacity_since) if rollout and rollout.capacity_since else 0.0
@@ -80,24 +81,24 @@ def stands_in_the_way(course: Course, at: Situation) -> str | None:
     return f"revision {course.target}" if waits else None
 
 
-def sentence(course: Course, at: Situation) -> str:
+def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
     """What the status tells of it; empty where nobody asked for one, or none can be compared with."""
     rollout, tested = course.rollout, _tested(course, at)
     if rollout is None or tested is None or not _may_be(course, at):
         return ""
     if rollout.without_baseline:
         return f"; without a baseline: {rollout.without_baseline}"
-    if not _has_room(course, at):
-        needed, surge = 2 * tested.desired, capacity.surge(course, at)
+    if not _has_room(course, at, sizes):
+        needed, surge = 2 * tested.desired, sizes.surge
         return f"; without a baseline: it takes {needed} pods more than spec.replicas, maxSurge allows {surge}"
     share = at.weight(name(course))
     ready = f"{at.ready(name(course))} of {tested.desired} baseline pods of stable ready"
     return f"; compared with {ready}, weight {share}" if share else f"; {ready}"
 
 
-def manifests(owner: Owner, course: Course, at: Situation) -> list[dict[str, Any]]:
+def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list[dict[str, Any]]:
     """What is missing of it. It runs stable as that was recorded, under its own label."""
-    pods, revision = replicas(course, at), name(course)
+    pods, revision = replicas(course, at, sizes), name(course)
     if not pods or course.stable is None:
         return []
     service = [headless_service(owner, revision)] if revision not in at.observed.services else []
@@ -105,10 +106,10 @@ def manifests(owner: Owner, course: Course, at: Situation) -> list[dict[str, Any
     return [*service, *([workload] if at.workload(revision) is None else [])]
 
 
-def _is_asked(course: Course, at: Situation) -> bool:
+def _is_asked(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether there is to be one where the rollout is."""
     given_up = course.rollout is None or course.rollout.without_baseline is not None
-    return not given_up and _may_be(course, at) and _has_room(course, at)
+    return not given_up and _may_be(course, at) and _has_room(course, at, sizes)
 
 
 def _may_be(course: Course, at: Situation) -> bool:
@@ -121,20 +122,20 @@ def _may_be(course: Course, at: Situation) -> bool:
     return (ahead or strategy.background is not None) and not half and course.stable in at.observed.snapshots
 
 
-def _has_room(course: Course, at: Situation) -> bool:
+def _has_room(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether the pods that may be added are enough for the canary twice, with all of stable's beside them."""
     tested = _tested(course, at)
-    return tested is not None and 2 * tested.desired <= capacity.surge(course, at)
+    return tested is not None and 2 * tested.desired <= sizes.surge
 
 
-def _room(course: Course, at: Situation) -> int:
+def _room(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that it may have now: all revisions together never exceed replicas and surge (invariant I7)."""
     others = sum(
         max(workload.desired, at.replicas) if revision == course.stable else workload.desired
         for revision, workload in at.observed.workloads.items()
         if revision != name(course)
     )
-    return max(0, at.replicas + capacity.surge(course, at) - others)
+    return max(0, at.replicas + sizes.surge - others)
 
 
 def _tested(course: Course, at: Situation) -> Workload | None:

@@ -1,4 +1,4 @@
-"""Within how many pods a rollout goes on, and what is missing when no node takes them.
+"""Within how many pods a rollout continues, and what is missing when no node takes them.
 
 Surge adds pods beside a full stable revision. Replace takes a stable pod away for each pod of the new one, so one pod
 fewer carries the traffic meanwhile. Recreate has one pod only: the old one leaves before the new one comes.
@@ -6,10 +6,9 @@ fewer carries the traffic meanwhile. Recreate has one pod only: the old one leav
 
 from slipway_operator.api.v1alpha1.status import Mode
 from slipway_operator.model.cluster.observed import UNSCHEDULABLE
-from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.model.deployment.strategy import CapacityPolicy
 from slipway_operator.planning.facts import causes, scheduling
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.sizing import canary
 
 
 def mode(course: Course, at: Situation) -> Mode:
@@ -25,33 +24,20 @@ def fallback(at: Situation) -> Mode | None:
     """The mode without further pods; None when it would need a leave that the spec does not give."""
     if at.replicas > 1:
         return Mode.REPLACE
-    return Mode.RECREATE if at.spec.strategy.capacity.policy is Policy.ALLOW_RECREATE else None
+    return Mode.RECREATE if at.spec.strategy.capacity.policy is CapacityPolicy.ALLOW_RECREATE else None
 
 
-def surge(course: Course, at: Situation) -> int:
+def surge(at: Situation, mode: Mode) -> int:
     """Pods above the replicas that all revisions together may have now."""
-    return at.spec.strategy.capacity.surge(at.replicas) if mode(course, at) is Mode.SURGE else 0
+    return at.spec.strategy.capacity.surge(at.replicas) if mode is Mode.SURGE else 0
 
 
-def tight(course: Course, at: Situation) -> bool:
-    """Whether the revisions take turns: there is no room for a whole second one."""
-    return surge(course, at) < at.replicas
-
-
-def carriers(course: Course, at: Situation) -> int:
+def carriers(at: Situation, mode: Mode) -> int:
     """Ready pods that together carry all traffic."""
-    return at.replicas - 1 if mode(course, at) is Mode.REPLACE else at.replicas
+    return at.replicas - 1 if mode is Mode.REPLACE else at.replicas
 
 
-def stable_healthy(course: Course, at: Situation) -> bool:
-    """Whether the stable revision carries the weight that it has."""
-    weight = at.share(course.stable)
-    if weight == 0 or mode(course, at) is Mode.RECREATE:
-        return True
-    return at.ready(course.stable) >= canary.replicas_for(weight, carriers(course, at))
-
-
-def lacks_node(course: Course, at: Situation, revision: str) -> bool:
+def lacks_node(at: Situation, revision: str) -> bool:
     """Whether pods of a revision find no node, and not only because pods of ours are still on their way out.
 
     A pod whose claim is missing finds none either: that is no lack of capacity, and no node would help.
@@ -72,14 +58,14 @@ def would_be_helped(at: Situation, revision: str) -> bool:
     return cause is None or cause.reason not in (scheduling.ON_NO_NODE, scheduling.NO_MATCH)
 
 
-def may_add_none(course: Course, at: Situation) -> bool:
+def may_add_none(at: Situation, mode: Mode) -> bool:
     """Whether the spec itself leaves no room: no pod may be added, and the only one may not go."""
-    return at.replicas > 0 and surge(course, at) == 0 and mode(course, at) is Mode.SURGE
+    return at.replicas > 0 and surge(at, mode) == 0 and mode is Mode.SURGE
 
 
-def shortage(course: Course, at: Situation, revision: str) -> str:
+def shortage(at: Situation, mode: Mode, revision: str) -> str:
     """How much of what is missing where, for people."""
-    if may_add_none(course, at):
+    if may_add_none(at, mode):
         return (
             "no pod may be added and the only one may not leave: raise spec.strategy.capacity.maxSurge, "
             "or set spec.strategy.capacity.policy to AllowRecreate"

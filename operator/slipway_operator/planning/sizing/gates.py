@@ -7,7 +7,7 @@ from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.deployment.hooks import Hook
 from slipway_operator.model.deployment.strategy import SetWeight
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.sizing import canary, capacity
+from slipway_operator.planning.sizing import canary
 
 Matter = tuple[HookType, str]  # a type of hook, and what it is asked about
 
@@ -28,14 +28,14 @@ def past_steps(rollout: Rollout, at: Situation) -> bool:
     return rollout.step_index >= len(at.spec.strategy.steps)
 
 
-def holds_pods(course: Course, at: Situation) -> bool:
+def holds_pods(course: Course, at: Situation, mode: Mode) -> bool:
     """Whether the new revision may not have further pods yet."""
-    return missing(course, at, before_pods(course, at)) is not None
+    return missing(course, at, before_pods(course, at, mode)) is not None
 
 
-def holds_shift(course: Course, at: Situation) -> bool:
+def holds_shift(course: Course, at: Situation, mode: Mode) -> bool:
     """Whether ready pods may not have their first weight yet."""
-    checked = () if capacity.mode(course, at) is Mode.RECREATE else (PODS,)
+    checked = () if mode is Mode.RECREATE else (PODS,)
     return _new(course, at) and missing(course, at, (START, *checked)) is not None
 
 
@@ -46,35 +46,35 @@ def holds_promotion(course: Course, at: Situation) -> bool:
     return held and missing(course, at, [PROMOTION]) is not None
 
 
-def holds_step(course: Course, at: Situation) -> bool:
+def holds_step(course: Course, at: Situation, mode: Mode) -> bool:
     """Whether the present step has a check that did not pass yet."""
-    return missing(course, at, after_weight(course, at)) is not None
+    return missing(course, at, after_weight(course, at, mode)) is not None
 
 
-def ceiling(course: Course, at: Situation, weight: int) -> int:
+def ceiling(course: Course, at: Situation, mode: Mode, weight: int) -> int:
     """The weight in percent, or the one in force where a higher one is not confirmed."""
     present = at.weight(course.target)
-    return present if weight > present and holds_weight(course, at) else weight
+    return present if weight > present and holds_weight(course, at, mode) else weight
 
 
-def holds_weight(course: Course, at: Situation) -> bool:
+def holds_weight(course: Course, at: Situation, mode: Mode) -> bool:
     """Whether the new revision may not get more requests yet."""
-    return missing(course, at, before_weight(course, at)) is not None
+    return missing(course, at, before_weight(course, at, mode)) is not None
 
 
-def before_pods(course: Course, at: Situation) -> Iterator[Matter]:
+def before_pods(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
     """What is asked before pods are made. Where the only pod is replaced, the new one has all requests at once."""
     if not _new(course, at):
         return
-    if capacity.mode(course, at) is not Mode.RECREATE:
+    if mode is not Mode.RECREATE:
         yield START
     else:
-        yield from (matter for matter in before_weight(course, at) if matter != PODS)
+        yield from (matter for matter in before_weight(course, at, mode) if matter != PODS)
 
 
-def before_weight(course: Course, at: Situation) -> Iterator[Matter]:
+def before_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
     """What is asked, in order, before the new revision gets more requests."""
-    goal = goal_weight(course, at)
+    goal = goal_weight(course, at, mode)
     if _new(course, at):
         yield START
         yield PODS
@@ -84,19 +84,19 @@ def before_weight(course: Course, at: Situation) -> Iterator[Matter]:
             yield PROMOTION
 
 
-def after_weight(course: Course, at: Situation) -> Iterator[Matter]:
+def after_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
     """What is asked once every gateway routes by the weight of the present step."""
     rollout, steps = course.rollout, at.spec.strategy.steps
     if rollout and rollout.step_index < len(steps) and isinstance(steps[rollout.step_index], SetWeight):
-        yield HookType.ROLLOUT, f"step {rollout.step_index + 1}, weight {goal_weight(course, at)}"
+        yield HookType.ROLLOUT, f"step {rollout.step_index + 1}, weight {goal_weight(course, at, mode)}"
 
 
-def goal_weight(course: Course, at: Situation) -> int:
+def goal_weight(course: Course, at: Situation, mode: Mode) -> int:
     """Percent of new requests that the rollout goes to where it is."""
     if course.rollout is None or past_steps(course.rollout, at):
         return 100
     asked = canary.weight_at(at.spec.strategy.steps, course.rollout.step_index)
-    return 100 if asked and capacity.mode(course, at) is Mode.RECREATE else asked
+    return 100 if asked and mode is Mode.RECREATE else asked
 
 
 def missing(course: Course, at: Situation, matters: Iterable[Matter]) -> tuple[Hook, str] | None:

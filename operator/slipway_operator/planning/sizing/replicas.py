@@ -5,66 +5,44 @@ from datetime import datetime, timedelta
 from slipway_operator.api.v1alpha1.status import Mode, State
 from slipway_operator.model import labels
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.sizing import baseline, canary, capacity, gates, restart
+from slipway_operator.planning.sizing import baseline, canary, gates, restart
+from slipway_operator.planning.sizing.sizes import Sizes
 
 
-def needed_replicas(course: Course, at: Situation) -> int:
-    """Pods that the target needs where the rollout is."""
-    rollout = course.rollout
-    if rollout is None:
-        return 0
-    if rollout.state is State.INITIALIZING:
-        return at.replicas
-    if gates.holds_pods(course, at):
-        workload = at.workload(rollout.revision)
-        return workload.desired if workload else 0
-    if gates.past_steps(rollout, at) and not gates.holds_promotion(course, at):
-        return capacity.carriers(course, at)
-    if _would_end_service(course, at):
-        return 0
-    carriers, surge = capacity.carriers(course, at), capacity.surge(course, at)
-    return canary.replicas_at(at.spec.strategy.steps, rollout.step_index, at.replicas, carriers, surge)
-
-
-def enough_replicas(course: Course, at: Situation) -> int:
-    """Ready pods of the target with which its step goes on: all that it needs, or the share that the spec allows."""
-    return at.spec.strategy.progress_threshold.of(needed_replicas(course, at))
-
-
-def room_for_target(course: Course, at: Situation) -> int:
+def room_for_target(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that the target may have: all revisions together never exceed replicas and surge (invariant I7)."""
     others = sum(
-        max(workload.desired, _stable_replicas(course, at)) if revision == course.stable else workload.desired
+        max(workload.desired, _stable_replicas(course, at, sizes)) if revision == course.stable else workload.desired
         for revision, workload in at.observed.workloads.items()
         if revision != course.target
     )
-    return max(0, at.replicas + capacity.surge(course, at) - others)
+    return max(0, at.replicas + sizes.surge - others)
 
 
-def desired_replicas(course: Course, at: Situation) -> dict[str, int]:
+def desired_replicas(course: Course, at: Situation, sizes: Sizes) -> dict[str, int]:
     """Pods wanted of every revision that has or gets a ReplicaSet."""
-    desired = {revision: _retired_replicas(course, at, revision) for revision in retired(course, at)}
+    desired = {revision: _retired_replicas(course, at, revision) for revision in retired(course, at, sizes)}
     if course.stable:
-        desired[course.stable] = _stable_replicas(course, at)
+        desired[course.stable] = _stable_replicas(course, at, sizes)
     if course.target:
-        desired[course.target] = _target_replicas(course, at, course.target)
-    if pods := baseline.replicas(course, at):
+        desired[course.target] = _target_replicas(course, at, sizes, course.target)
+    if pods := baseline.replicas(course, at, sizes):
         desired[baseline.name(course)] = pods
     return desired
 
 
-def retired(course: Course, at: Situation) -> list[str]:
+def retired(course: Course, at: Situation, sizes: Sizes) -> list[str]:
     """Revisions with pods that are neither stable nor under test, nor the baseline."""
-    kept = {course.stable, course.target, *((baseline.name(course),) if baseline.replicas(course, at) else ())}
+    kept = {course.stable, course.target, *((baseline.name(course),) if baseline.replicas(course, at, sizes) else ())}
     return [revision for revision in at.observed.workloads if revision not in kept]
 
 
-def scale_down_at(course: Course, at: Situation, revision: str, weight: int) -> datetime | None:
+def scale_down_at(course: Course, at: Situation, sizes: Sizes, revision: str, weight: int) -> datetime | None:
     """When the pods of a retired revision may leave: a while after every gateway stopped sending to it."""
     if weight > 0:
         return None
     settled = at.status.scale_down_at(revision)
-    if settled and _stable_needs_room(course, at):
+    if settled and _stable_needs_room(course, at, sizes):
         return min(settled, at.now)
     if settled or not at.traffic_synced or at.weight(revision) > 0:
         return settled
@@ -76,74 +54,65 @@ def leaves_at_latest(at: Situation, settled: datetime) -> datetime:
     return settled + timedelta(seconds=at.spec.drain_timeout_s)
 
 
-def _would_end_service(course: Course, at: Situation) -> bool:
-    """Whether the target could only come up where the sole stable pod is, before any weight was asked for it."""
-    rollout = course.rollout
-    early = rollout is not None and canary.weight_at(at.spec.strategy.steps, rollout.step_index) == 0
-    begun = at.ready(course.target) > 0
-    return early and not begun and capacity.mode(course, at) is Mode.RECREATE
-
-
-def _stable_replicas(course: Course, at: Situation) -> int:
+def _stable_replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     """All of them where there is room; else what the target leaves, but enough for the weight that it still has."""
     workload = at.workload(course.stable or "")
     present = workload.desired if workload else 0
     if course.rollout is None and (extra := restart.extra_pods(course, at, course.stable or "")):
         return at.replicas + extra
-    if not capacity.tight(course, at):
+    if not sizes.tight:
         return at.replicas
-    budget = at.replicas + capacity.surge(course, at)
-    asked = max(_least_stable(course, at, present), min(at.replicas, budget - _claim(course, at)))
+    budget = at.replicas + sizes.surge
+    asked = max(_least_stable(course, at, sizes, present), min(at.replicas, budget - _claim(course, at, sizes)))
     others = sum(item.desired for name, item in at.observed.workloads.items() if name != course.stable)
     return asked if asked <= present else max(present, min(asked, budget - others))
 
 
-def _least_stable(course: Course, at: Situation, present: int) -> int:
+def _least_stable(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
     if course.target is None:
         return 0
-    mode = capacity.mode(course, at)
-    written_down = at.status.rollout is not None and at.status.rollout.capacity_mode is mode
+    written_down = at.status.rollout is not None and at.status.rollout.capacity_mode is sizes.mode
     if not at.traffic_synced or not written_down:
         return min(present, at.replicas)
-    if mode is Mode.RECREATE:
-        return 0 if needed_replicas(course, at) and not gates.holds_pods(course, at) else 1
-    return max(1, canary.replicas_for(at.share(course.stable), capacity.carriers(course, at)))
+    if sizes.mode is Mode.RECREATE:
+        return 0 if sizes.needed and not gates.holds_pods(course, at, sizes.mode) else 1
+    return max(1, canary.replicas_for(at.share(course.stable), sizes.carriers))
 
 
-def _claim(course: Course, at: Situation) -> int:
+def _claim(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that the target is to have, as far as stable is concerned."""
     if course.target is None:
         return 0
     if course.state is State.ABORTING:
         workload = at.workload(course.target)
-        return _returning_replicas(course, at, workload.desired if workload else 0)
-    return needed_replicas(course, at)
+        return _returning_replicas(course, at, sizes, workload.desired if workload else 0)
+    return sizes.needed
 
 
-def _target_replicas(course: Course, at: Situation, target: str) -> int:
+def _target_replicas(course: Course, at: Situation, sizes: Sizes, target: str) -> int:
     workload = at.workload(target)
     present = workload.desired if workload else 0
     if course.state is State.ABORTING:
-        return _returning_replicas(course, at, present)
-    needed, room, tight = needed_replicas(course, at), room_for_target(course, at), capacity.tight(course, at)
+        return _returning_replicas(course, at, sizes, present)
+    needed, room, tight = sizes.needed, room_for_target(course, at, sizes), sizes.tight
     if needed >= present and not (tight and room < present):
         return max(present, min(needed, room))
     # Fewer pods only once no gateway sends them more than they carry.
-    least = canary.replicas_for(at.weight(target), capacity.carriers(course, at)) if at.traffic_synced else present
+    least = canary.replicas_for(at.weight(target), sizes.carriers) if at.traffic_synced else present
     return min(present, max(least, min(needed, max(1, room)) if tight else needed))
 
 
-def _returning_replicas(course: Course, at: Situation, present: int) -> int:
+def _returning_replicas(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
     """Of a rejected revision that still has weight: where room is scarce, its pods make way as the weight leaves."""
-    if not capacity.tight(course, at) or not at.traffic_synced:
+    if not sizes.tight or not at.traffic_synced:
         return present
-    return min(present, max(1, canary.replicas_for(at.weight(course.target), capacity.carriers(course, at))))
+    return min(present, max(1, canary.replicas_for(at.weight(course.target), sizes.carriers)))
 
 
-def _stable_needs_room(course: Course, at: Situation) -> bool:
+def _stable_needs_room(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether pods of stable wait for a node, or for others to leave."""
     stable = at.workload(course.stable or "")
-    return stable is not None and (stable.unschedulable > 0 or _stable_replicas(course, at) < at.replicas)
+    return stable is not None and (stable.unschedulable > 0 or _stable_replicas(course, at, sizes) < at.replicas)
 
 
 def _retired_replicas(course: Course, at: Situation, revision: str) -> int:

@@ -6,17 +6,17 @@ from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRou
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.autoscaling import HOLD_S
-from slipway_operator.model.deployment.strategy import Policy
+from slipway_operator.model.deployment.strategy import CapacityPolicy
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.sizing import baseline, canary, capacity, gates
-from slipway_operator.planning.sizing.replicas import enough_replicas, needed_replicas
+from slipway_operator.planning.sizing import baseline, canary, gates
+from slipway_operator.planning.sizing.sizes import Sizes
 
 STEP_HOLDS_WEIGHT = (State.SHIFTING, State.PAUSED, State.ANALYZING)
 
 
-def next_traffic(course: Course, at: Situation, model: str) -> Traffic | None:
+def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Traffic | None:
     """The table to publish; the one in force when nothing changes. None before any pod is ready."""
-    backends = _backends(course, at)
+    backends = _backends(course, at, sizes)
     if not backends:
         return at.status.traffic
     present = at.status.traffic
@@ -43,70 +43,70 @@ def _highest_generation(at: Situation) -> int:
     return max([written, *routed, *counted])
 
 
-def _backends(course: Course, at: Situation) -> tuple[Backend, ...]:
+def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...]:
     """The revision under test first, so that raising its weight only ever moves users towards it."""
     if course.stable is None:
         target = course.target
         serves = target is not None and (at.ready(target) > 0 or at.weight(target) > 0)
         return (_backend(at, target, 100),) if target and serves else ()
-    weight = gates.ceiling(course, at, target_weight(course, at))
+    weight = gates.ceiling(course, at, sizes.mode, target_weight(course, at, sizes))
     if course.target is None:
         return (_backend(at, course.stable, 100),)
-    beside = baseline.weight(course, at, weight)
+    beside = baseline.weight(course, at, sizes, weight)
     tested, stable = _backend(at, course.target, weight), _backend(at, course.stable, 100 - weight - beside)
     # Last, so that a raised weight moves nobody from the one to the other.
     return (tested, stable, *((_backend(at, baseline.name(course), beside),) if beside else ()))
 
 
-def target_weight(course: Course, at: Situation) -> int:
+def target_weight(course: Course, at: Situation, sizes: Sizes) -> int:
     """Percent of new requests for the revision under test."""
     rollout = course.rollout
     if rollout is None or course.target is None:
         return 0
     present = at.weight(rollout.revision)
-    returning = _returning(course, at, present)
+    returning = _returning(course, at, sizes, present)
     if rollout.state is State.ABORTING:
         return returning
     # More replicas make the pods of both sides too few: nothing moves then until some are ready that it can move to.
-    return max(_wanted_weight(course, at, present), returning)
+    return max(_wanted_weight(course, at, sizes, present), returning)
 
 
-def _wanted_weight(course: Course, at: Situation, present: int) -> int:
-    carried = _carried(course, at, present)
+def _wanted_weight(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
+    carried = _carried(course, at, sizes, present)
     if course.state is State.PROMOTING:
         return carried
-    if course.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at):
-        return min(asked_weight(course, at), carried)
+    if course.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at, sizes):
+        return min(asked_weight(course, at, sizes), carried)
     return min(present, carried)
 
 
-def _carried(course: Course, at: Situation, present: int) -> int:
+def _carried(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
     """Percent that the ready pods of the target carry; those that the spec calls enough count as all of them."""
-    carriers, ready, needed = capacity.carriers(course, at), at.ready(course.target), needed_replicas(course, at)
-    counted = max(ready, needed) if ready >= enough_replicas(course, at) else ready
+    carriers, ready = sizes.carriers, at.ready(course.target)
+    counted = max(ready, sizes.needed) if ready >= sizes.enough else ready
     return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
 
 
-def asked_weight(course: Course, at: Situation) -> int:
+def asked_weight(course: Course, at: Situation, sizes: Sizes) -> int:
     """Percent that the step asks for; all of it where the only pod is the target's."""
     rollout = course.rollout
     if rollout is None:
         return 0
-    if capacity.mode(course, at) is Mode.RECREATE and at.ready(rollout.revision) > 0:
+    if sizes.mode is Mode.RECREATE and at.ready(rollout.revision) > 0:
         return 100
     return canary.weight_at(at.spec.strategy.steps, rollout.step_index)
 
 
-def _goes_by_pods(course: Course, at: Situation) -> bool:
+def _goes_by_pods(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether weight moves pod by pod: the target gets its next one when stable, relieved, lets one go."""
-    return capacity.tight(course, at) and not at.spec.paused and capacity.stable_healthy(course, at)
+    return sizes.tight and not at.spec.paused and sizes.stable_carries
 
 
-def _returning(course: Course, at: Situation, present: int) -> int:
+def _returning(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
     """Down only, and no faster than stable pods are ready for it, unless the other side has none (I5)."""
-    if at.ready(course.target) == 0 or at.replicas == 0 or capacity.mode(course, at) is Mode.RECREATE:
+    if at.ready(course.target) == 0 or at.replicas == 0 or sizes.mode is Mode.RECREATE:
         return 0
-    return min(present, 100 - canary.weight_carried(at.ready(course.stable), capacity.carriers(course, at)))
+    return min(present, 100 - canary.weight_carried(at.ready(course.stable), sizes.carriers))
 
 
 def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
@@ -143,7 +143,7 @@ def _reached(rollout: Rollout) -> int:
 def _hold_s(at: Situation) -> int | None:
     """Seconds that requests wait at a gateway where the only pod is replaced by another."""
     limits = at.spec.strategy.capacity
-    return limits.hold_s if limits.policy is Policy.ALLOW_RECREATE and at.replicas == 1 else None
+    return limits.hold_s if limits.policy is CapacityPolicy.ALLOW_RECREATE and at.replicas == 1 else None
 
 
 def _slept(table: Traffic, at: Situation) -> Traffic:

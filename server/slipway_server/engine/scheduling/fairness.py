@@ -21,18 +21,28 @@ class _Account:
 @dataclass(slots=True)
 class Fairness:
     _accounts: dict[str, _Account] = field(default_factory=dict)
+    _num_active: int = 0  # tenants
+    _last_served: float = 0.0  # the counter of the tenant that was active last
 
     def enter(self, tenant: str) -> None:
-        """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit."""
+        """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit.
+
+        When nobody is active, that is the one that was active last: who was served before does not wait for a newcomer.
+        """
         account = self._accounts.setdefault(tenant, _Account())
         if account.active == 0:
-            others = [item.served for name, item in self._accounts.items() if item.active and name != tenant]
-            account.served = max(account.served, min(others, default=account.served))
+            active = (item.served for item in self._accounts.values() if item.active)
+            account.served = max(account.served, min(active, default=self._last_served))
+            self._num_active += 1
         account.active += 1
 
     def leave(self, tenant: str) -> None:
         """A request ended."""
-        self._accounts[tenant].active -= 1
+        account = self._accounts[tenant]
+        account.active -= 1
+        if account.active == 0:
+            self._num_active -= 1
+            self._last_served = account.served
         if len(self._accounts) > MAX_IDLE_TENANTS:
             self._accounts = {name: item for name, item in self._accounts.items() if item.active}
 

@@ -147,10 +147,7 @@ class Scheduler:
     def _admit(self, now_s: float) -> None:
         """In order while there is room. When the next request does not fit, smaller ones do not overtake it."""
         while self._waiting:
-            sequence = self._next(now_s)
-            if not self._free_slots and not self._preempt_for_slot(sequence):
-                return
-            if not self._start(sequence, now_s):
+            if not self._start(self._next(now_s), now_s):
                 return
 
     def _next(self, now_s: float) -> Sequence:
@@ -164,9 +161,12 @@ class Scheduler:
         return sequence.request.priority - int(waited_s / AGEING_S)
 
     def _start(self, sequence: Sequence, now_s: float) -> bool:
-        """Allocates blocks and a slot; False when its prompt does not fit."""
+        """Allocates blocks and a slot; False when there is no slot, or its prompt does not fit."""
+        for_slot = [] if self._free_slots else self._victim_for_slot(sequence)
+        if for_slot is None:
+            return False
         prefix = self.block_manager.match_prefix(sequence)
-        victims = self._victims_for(sequence, prefix)
+        victims = self._victims_for(sequence, prefix, for_slot)
         if victims is None:
             return False
         # Before the victims free their blocks: its prefix must not be evicted.
@@ -195,25 +195,27 @@ class Scheduler:
         reserved = sum(self.block_manager.num_missing_blocks(item, item.length) for item in running)
         return self.block_manager.can_allocate(sequence, prefix, reserved=reserved, preempted=preempted)
 
-    def _preempt_for_slot(self, newcomer: Sequence) -> bool:
+    def _victim_for_slot(self, newcomer: Sequence) -> list[Sequence] | None:
         """Only for a request of a higher class than a running one. A long wait does not raise it for this."""
         victim = self._victim()
-        if victim is None or victim.rank <= newcomer.request.priority:
-            return False
-        self._preempt(victim)
-        return True
+        return None if victim is None or victim.rank <= newcomer.request.priority else [victim]
 
-    def _victims_for(self, newcomer: Sequence, prefix: list[int]) -> list[Sequence] | None:
-        """The fewest running sequences of a lower class to preempt so that it fits; None when all are too few."""
-        if self._fits(newcomer, prefix, preempted=[]):
-            return []
-        lower = [item for item in self.running.values() if item.rank > newcomer.request.priority]
-        if not lower or not self._fits(newcomer, prefix, preempted=lower):
+    def _victims_for(self, newcomer: Sequence, prefix: list[int], for_slot: list[Sequence]) -> list[Sequence] | None:
+        """The fewest running sequences of a lower class to preempt so that it fits; None when all are too few.
+
+        `for_slot`: one that is among them in any case.
+        """
+        if self._fits(newcomer, prefix, preempted=for_slot):
+            return for_slot
+        lower = [one for one in self.running.values() if one.rank > newcomer.request.priority and one not in for_slot]
+        if not lower or not self._fits(newcomer, prefix, preempted=for_slot + lower):
             return None
         lower.sort(key=self._loss, reverse=True)
         # The more of them are preempted, the more blocks are free: a binary search finds the fewest.
-        count = bisect_left(range(len(lower)), True, key=lambda n: self._fits(newcomer, prefix, preempted=lower[:n]))
-        return lower[:count]
+        count = bisect_left(
+            range(len(lower)), True, key=lambda n: self._fits(newcomer, prefix, preempted=for_slot + lower[:n])
+        )
+        return for_slot + lower[:count]
 
     # --- batch --------------------------------------------------------------------------------------------------------
 

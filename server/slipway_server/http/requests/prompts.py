@@ -68,7 +68,6 @@ class Prompts:
         developer = "developer" if template.mentions("developer") else "system"
         render = partial(
             template.render,
-            template_messages(messages, developer=developer),
             tools=body.tools,
             documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
@@ -77,7 +76,7 @@ class Prompts:
         )
 
         def work() -> Prompt:
-            text = render()
+            text = render(template_messages(messages, developer=developer))
             return Prompt(text, self._model.tokenizer.encode_now(text, special_tokens=body.add_special_tokens))
 
         try:
@@ -133,13 +132,13 @@ class Prompts:
     def _check(self, tokens: Sequence[int], param: str, limits: PromptLimits) -> None:
         if not tokens:
             raise invalid("The prompt is empty.", param)
-        check_tokens(tokens, param, limits.vocabulary)
         if len(tokens) + (self._model.checkpoint.task == "generate") > limits.max_context_tokens:
             raise too_long(
                 f"The prompt has {len(tokens)} tokens; this server's {limits.max_context_tokens} tokens of context "
                 "must hold it and the answer.",
                 param,
             )
+        check_tokens(tokens, param, limits.vocabulary)
 
     async def _run_in_pool(self, work: Callable[[], T], param: str) -> T:
         try:

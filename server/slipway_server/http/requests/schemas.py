@@ -39,12 +39,20 @@ from .fields import (
 from .messages import Messages
 
 MAX_BEAMS = 20
-# Fields that change which tokens are likely, or end answers by their text, with the values that do not.
+# Fields that change which tokens are likely, or end answers, with the values that do not. The search considers more
+# candidates for each stop token: with hundreds of them a step would take seconds.
 WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
     name: {"top_p": (1.0,), "top_k": (-1,), "repetition_penalty": (1.0,)}.get(name, ())
     for name in (
-        *("stream", "stop", "temperature", "top_p", "top_k", "min_p", "min_tokens", "repetition_penalty"),
-        *("frequency_penalty", "presence_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
+        *("stream", "stop", "stop_token_ids", "temperature", "top_p", "top_k", "min_p", "min_tokens"),
+        *(
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+            "bad_words",
+            "allowed_token_ids",
+        ),
     )
 }
 

@@ -1,5 +1,6 @@
 """Answers in OpenAI's shapes: whole ones and chunks of chat completions and of completions."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
@@ -64,6 +65,12 @@ class Shape(ABC):
         """The chunk before the first delta of a choice."""
         return None
 
+    async def _opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """Other requests go on while the log probabilities of a long prompt are formatted."""
+        if delta.prompt_logprobs:
+            return await asyncio.to_thread(self.opening, index, delta)
+        return self.opening(index, delta)
+
     def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
         answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
         usage = usage_of(self.prompt_tokens, completion_tokens)
@@ -75,7 +82,7 @@ class Shape(ABC):
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}
         async for index, delta in deltas:
-            if index not in tokens and (opening := self.opening(index, delta)):
+            if index not in tokens and (opening := await self._opening(index, delta)):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
             if progress:

@@ -1,0 +1,98 @@
+"""Objects that a plan creates, scales and deletes: revisions, their ReplicaSets and Services."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slipway_operator.api.objects import Json
+from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.manifests.history import controller_revision
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.service import headless_service
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Child, Snapshot
+from slipway_operator.model.cluster.plan import Create, Delete, Scale
+from slipway_operator.planning.decided import Decided, PlanSettings
+from slipway_operator.planning.facts import revision
+from slipway_operator.planning.facts.situation import Situation
+from slipway_operator.planning.sizing import baseline
+from slipway_operator.planning.sizing.replicas import retired
+
+
+def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSettings) -> tuple[Create, ...]:
+    """Snapshot first, workload last: a workload without its record could not be explained later."""
+    course = decided.course
+    target = None if course.state is State.ABORTING else course.target
+    wanted = [name for name in (course.stable, target) if name]
+    manifests: list[dict[str, Any]] = []
+    for name in wanted:
+        snapshot = at.observed.snapshots.get(name) or _new_snapshot(at, name, settings)
+        if snapshot is None:
+            continue
+        if name not in at.observed.snapshots:
+            manifests.append(controller_revision(owner, snapshot))
+        if name not in at.observed.services:
+            manifests.append(headless_service(owner, name))
+        if at.workload(name) is None:
+            manifests.append(replica_set(owner, snapshot, decided.desired[name]))
+    manifests += baseline.manifests(owner, course, at, decided.sizes)
+    uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
+    return tuple(
+        Create(item, uids.get(_made_for(item)) if item["kind"] == "ReplicaSet" else None) for item in manifests
+    )
+
+
+def _made_for(manifest: Json) -> str:
+    return str(manifest["metadata"]["labels"][labels.REVISION])
+
+
+def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:
+    """The record of the revision that the spec describes; another one's cannot be made up."""
+    if name != at.current:
+        return None
+    return Snapshot(
+        revision=name,
+        ordinal=revision.next_ordinal(at.observed.snapshots),
+        inputs=at.spec.inputs,
+        image=at.spec.inputs.engine.image or settings.server_image,
+        drain_timeout_s=at.spec.drain_timeout_s,
+        template_version=revision.TEMPLATE_VERSION,
+    )
+
+
+def scalings(at: Situation, desired: Mapping[str, int]) -> tuple[Scale, ...]:
+    """ReplicaSets whose replica count changes."""
+    return tuple(
+        Scale(workload.name, desired[name])
+        for name, workload in sorted(at.observed.workloads.items())
+        if desired[name] != workload.desired and not workload.stuck_deleting
+    )
+
+
+def _is_gone(at: Situation, name: str) -> bool:
+    workload = at.observed.workloads[name]
+    return workload.desired == 0 and workload.replicas == 0
+
+
+def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
+    """Empty workloads with their services, and history beyond the limit."""
+    course, observed = decided.course, at.observed
+    gone = [name for name in retired(course, at, decided.sizes) if _is_gone(at, name)]
+    in_use = {course.stable, course.previous, at.current, at.wanted, *at.observed.workloads}
+    in_use |= {course.rollout.revision} if course.rollout else set()
+    forgotten = revision.forgotten(at.observed.snapshots, in_use, at.spec.revision_history_limit)
+    return (
+        *(Delete("v1", "Service", observed.services[name]) for name in gone if name in observed.services),
+        *(Delete("apps/v1", "ReplicaSet", observed.workloads[name].name) for name in gone),
+        *(Delete("apps/v1", "ControllerRevision", observed.snapshots[name].name) for name in forgotten),
+        *(Delete(one.api_version, one.kind, one.name) for one in observed.spare if _may_go(one, at)),
+    )
+
+
+def _may_go(spare: Child, at: Situation) -> bool:
+    """Pods only once the status as read sends requests to those of the ReplicaSet that stays."""
+    if spare.kind != "ReplicaSet":
+        return True
+    uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
+    workload = at.workload(spare.revision)
+    return workload is not None and uids.get(spare.revision) == workload.uid

@@ -1,0 +1,29 @@
+"""What a plan has decided when objects and status are made from it; and the settings of the installation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slipway_operator.api.v1alpha1.hook_state import Ended
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.planning.facts.situation import Course
+from slipway_operator.planning.sizing.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What the installation adds to every ModelDeployment."""
+
+    server_image: str  # image of revisions whose spec names none
+    endpoint: str  # base URL of the gateways for OpenAI clients
+    lease: str = ""  # namespace/name of the Lease of the operator that plans; empty where none does
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The course after this reconcile, with the counts and weights that follow from it."""
+
+    course: Course
+    sizes: Sizes
+    traffic: Traffic | None
+    desired: Mapping[str, int]  # pods by revision
+    ended: Ended | None  # the rollout that ended last

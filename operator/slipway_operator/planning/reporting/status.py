@@ -1,0 +1,137 @@
+"""The status that a plan writes: all of it, for it replaces the former one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from slipway_operator.api.objects import Json
+from slipway_operator.api.v1alpha1.status import Condition, Phase, RevisionStatus, Rollout, Status
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.plan import Event, Plan
+from slipway_operator.planning.decided import Decided, PlanSettings
+from slipway_operator.planning.facts import weights
+from slipway_operator.planning.facts.conditions import carry_over, condition
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.reporting import foreign, model_name, summary
+from slipway_operator.planning.reporting.conditions import conditions
+from slipway_operator.planning.reporting.message import message
+from slipway_operator.planning.rollout import argo
+from slipway_operator.planning.sizing import baseline
+from slipway_operator.planning.sizing.replicas import scale_down_at
+from slipway_operator.planning.sizing.sizes import Sizes
+
+
+def generation_of(obj: Json) -> int:
+    """Number of the spec: it grows with each change."""
+    return int(obj["metadata"].get("generation", 0))
+
+
+def refused(status: Status, message: str, generation: int, now: datetime) -> Plan:
+    """The plan for an invalid spec: what runs keeps running, and the status says why nothing else happens."""
+    accepted = condition("Accepted", False, "InvalidSpec", message, now)
+    others = [item for item in status.conditions if item.type != "Accepted"]
+    kept = carry_over([accepted, *others], status.conditions, generation)
+    changed = status.observed_generation != generation
+    return Plan(
+        status=replace(
+            status,
+            observed_generation=generation,
+            phase=Phase.DEGRADED,
+            reason="InvalidSpec",
+            message=message,
+            conditions=kept,
+        ),
+        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
+    )
+
+
+def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: Json, settings: PlanSettings) -> Status:
+    """The whole status. `found` are conditions that only the object or other controllers explain."""
+    course, sizes, desired = decided.course, decided.sizes, decided.desired
+    generation = generation_of(obj)
+    shown = _conditions(decided, at, found, generation)
+    live = [item for item in (course.stable, course.target) if item]
+    return Status(
+        observed_generation=generation,
+        phase=summary.phase(course, at, sizes),
+        message=message(course, at, sizes),
+        step=summary.step(course.rollout),
+        weight=_shown_weight(course, at),
+        ready=summary.ready_of_wanted(at, {name: desired[name] for name in live}),
+        model=model_name.model(at),
+        endpoint=settings.endpoint,
+        # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
+        replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
+        selector=labels.live_selector(obj["metadata"]["name"], live),
+        current_revision=at.current,
+        stable_revision=course.stable,
+        previous_revision=course.previous,
+        canary_revision=course.target if course.stable else None,
+        rollout=_shown(course, sizes),
+        traffic=decided.traffic,
+        sleep=at.sleep,
+        revisions=tuple(_revision_status(decided, at, name) for name in sorted(desired)),
+        aborted_revisions=course.aborted,
+        decisions=course.decisions,
+        collision_count=at.status.collision_count,
+        pause_conditions=argo.pause_conditions(course, at.spec, at.status),
+        controller_pause=argo.controller_pause(course),
+        ended=decided.ended,
+        conditions=shown,
+        reason=summary.reason(shown, course.rollout),
+        lease=settings.lease or None,
+    )
+
+
+def _conditions(decided: Decided, at: Situation, found: Sequence[Condition], generation: int) -> tuple[Condition, ...]:
+    fresh = conditions(decided.course, at, decided.sizes, decided.traffic)
+    named = model_name.condition(at.observed.standing, at.status.conditions, at.now)
+    shown = [*fresh, *found, *named, *foreign.condition(at.observed.foreign, at.now)]
+    return carry_over(shown, at.status.conditions, generation)
+
+
+def _shown(course: Course, sizes: Sizes) -> Rollout | None:
+    rollout = course.rollout
+    return replace(rollout, token=rollout.step_token, capacity_mode=sizes.mode) if rollout else None
+
+
+def _shown_weight(course: Course, at: Situation) -> int | None:
+    """The canary's weight as acknowledged: what was shown before stays until the gateways follow."""
+    if course.target is None or course.stable is None:
+        return None
+    return at.weight(course.target) if at.traffic_synced else at.status.weight or 0
+
+
+def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStatus:
+    course, sizes, traffic = decided.course, decided.sizes, decided.traffic
+    roles = {name: "old", course.target: "canary", course.stable: "stable"}
+    role = "baseline" if baseline.is_one(course, at, sizes, name) else roles[name]
+    weight = traffic.weight(name) if traffic else 0
+    workload = at.workload(name)
+    loaded = weights.of(at.observed.snapshots.get(labels.what_runs(name)), workload) if workload else None
+    return RevisionStatus(
+        revision=name,
+        role=role,
+        replicas=decided.desired[name],
+        ready=at.ready(name),
+        weight=weight,
+        version=_version(at, name),
+        # Only of those that leave: of the others it changes with every request, and each change would be a write.
+        inflight=at.observed.inflight(name) if role == "old" else None,
+        replica_set_uid=_uid(at, name),
+        scale_down_at=scale_down_at(course, at, sizes, name, weight) if role == "old" else None,
+        commit=(loaded.commit or None) if loaded else None,
+        digest=loaded.digest if loaded else None,
+    )
+
+
+def _uid(at: Situation, name: str) -> str | None:
+    workload = at.workload(name)
+    return workload.uid or None if workload else None
+
+
+def _version(at: Situation, name: str) -> str | None:
+    """The version for people; of a revision just begun the spec knows it before its snapshot exists."""
+    snapshot = at.observed.snapshots.get(labels.what_runs(name))
+    inputs = snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None
+    return inputs.model.version if inputs else None

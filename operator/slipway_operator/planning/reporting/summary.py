@@ -1,0 +1,71 @@
+"""The short columns of `kubectl get`: phase, step, reason, ready pods."""
+
+from collections.abc import Mapping, Sequence
+
+from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
+from slipway_operator.planning.analysis import runs
+from slipway_operator.planning.facts import causes, serving
+from slipway_operator.planning.facts.conditions import FOREIGN_OBJECTS, NAME_CONFLICT, UNKNOWN_FIELD, is_ill
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.reporting import model_name
+from slipway_operator.planning.reporting.message import overdue
+from slipway_operator.planning.rollout import hooks
+from slipway_operator.planning.scaling import sleep
+from slipway_operator.planning.sizing.sizes import Sizes
+
+
+def phase(course: Course, at: Situation, sizes: Sizes) -> Phase:
+    """One word for `kubectl get`."""
+    if course.state in (State.ABORTING, State.ABORTED):
+        return Phase.DEGRADED
+    if course.rollout is None:
+        settled = _settled_phase(course, at)
+        return Phase.DEGRADED if settled is Phase.HEALTHY and model_name.is_elsewhere(at) else settled
+    if course.state is State.INITIALIZING:
+        return _first_phase(course, at)
+    waits = hooks.is_waiting(course, at, sizes) or runs.is_undecided(course, at)
+    holds = course.state is State.PAUSED or at.spec.paused or waits
+    return Phase.PAUSED if holds else Phase.PROGRESSING
+
+
+def step(rollout: Rollout | None) -> str | None:
+    """Step of how many, counted from 1, for `kubectl get`."""
+    if rollout is None or rollout.steps == 0 or rollout.state is State.INITIALIZING:
+        return None
+    return f"{min(rollout.step_index + 1, rollout.steps)}/{rollout.steps}"
+
+
+def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
+    """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
+    ill = {item.type: item.reason for item in told if is_ill(item) and item.reason not in _UNSAID}
+    return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
+
+
+# Conditions by how much they explain, and reasons that only say that something is on its way.
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", FOREIGN_OBJECTS, UNKNOWN_FIELD)
+_UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
+
+
+def ready_of_wanted(at: Situation, desired: Mapping[str, int]) -> str:
+    """Ready pods of those wanted, over all revisions that are to have pods."""
+    return f"{sum(at.ready(revision) for revision in desired)}/{sum(desired.values())}"
+
+
+def _settled_phase(course: Course, at: Situation) -> Phase:
+    ready = at.ready(course.stable)
+    if at.asleep:
+        return Phase.ASLEEP
+    if at.sleep and at.sleep.state is SleepState.WAKING:
+        return Phase.DEGRADED if sleep.is_late(at) else Phase.PROGRESSING
+    if serving.trouble(course, at):
+        return Phase.DEGRADED
+    if ready >= at.replicas:
+        return Phase.HEALTHY
+    return Phase.PROGRESSING if ready > 0 else Phase.DEGRADED
+
+
+def _first_phase(course: Course, at: Situation) -> Phase:
+    if overdue(course, at):
+        return Phase.DEGRADED
+    return Phase.PROGRESSING if at.ready(rollout_of(course).revision) else Phase.PENDING

@@ -1,0 +1,135 @@
+"""Rows of analyses: a run begins, is read, and ends its step. A verdict that rejects is in `rejecting.py`."""
+
+from dataclasses import replace
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.analysis_run import Outcome as Verdict
+from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.model.analysis.spec import OnInconclusive
+from slipway_operator.model.cluster.plan import Event
+from slipway_operator.planning.analysis import findings, runs
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.rollout.progress import may_step, next_step, pausing, place
+from slipway_operator.planning.rollout.rejecting import rejected
+from slipway_operator.planning.rollout.row import ANALYZING, IN_FLIGHT, Outcome, row
+from slipway_operator.planning.sizing.sizes import Sizes
+
+
+@row(
+    "analysis-begins",
+    "It is the turn of an analysis and its template is there: counters are noted as they are.",
+    IN_FLIGHT,
+)
+def analysis_begins(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    found = runs.next_beginning(course, at)
+    if found is None:
+        return None
+    one, run = found
+    how = "begins anew, for its template changed" if one.run else "begins"
+    text = f"analysis {one.template} of revision {rollout_of(course).revision} {how}: {one.id}"
+    return _with_run(course, one, run), (Event("Normal", "AnalysisRunRunning", text),)
+
+
+@row(
+    "analysis-counted",
+    "Gateways counted more, or a provider answered: it is written down with the verdict, before anything is done "
+    "because of it.",
+    IN_FLIGHT,
+)
+def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    found = runs.next_reading(course, at)
+    if found is None:
+        return None
+    one, run = found
+    return _with_run(course, one, run), (*_mismatch(one, run), *_undecided(course, one, run))
+
+
+@row(
+    "analysis-skipped",
+    "spec.rollout.promote names the analysis step: the next step begins without a verdict.",
+    ANALYZING,
+)
+def analysis_skipped(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    rollout = rollout_of(course)
+    if at.spec.intents.promote != rollout.step_token or at.spec.paused or at.replicas == 0:
+        return None
+    text = f"revision {rollout.revision} goes on without a verdict at {place(rollout)}, as asked"
+    entered, events = next_step(course, at)
+    return entered, (Event("Normal", "RolloutResumed", text), *events)
+
+
+@row(
+    "analysis-passed",
+    "No metric is worse than stable by its margin, and all that is measured is good: the next step begins.",
+    ANALYZING,
+)
+def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    rollout = rollout_of(course)
+    verdict, step = runs.verdict_of_step(course, at), runs.step_of(rollout, at)
+    if verdict is None or verdict.outcome is not Verdict.PASS or step is None:
+        return None
+    watched = not runs.lasts(course, at, step) or at.now >= runs.ends_at(rollout, at)
+    if not watched or not may_step(course, at, sizes):
+        return None
+    text = f"revision {rollout.revision} passed the analysis at {place(rollout)}: {findings.sentence(verdict)}"
+    entered, events = next_step(course, at)
+    return entered, (Event("Normal", "AnalysisRunSuccessful", text), *events)
+
+
+@row(
+    "analysis-inconclusive",
+    "maxDuration is over without a verdict, or a metric ended inconclusive: the template's onInconclusive pauses, "
+    "goes on or rejects.",
+    ANALYZING,
+)
+def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    """The time is over and nothing was counted, or too little; or a metric ended without a verdict."""
+    rollout, verdict = rollout_of(course), runs.verdict_of_step(course, at)
+    undecided = verdict is None or verdict.outcome is Verdict.INCONCLUSIVE
+    ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
+    over = ended or at.now >= runs.ends_at(rollout, at)
+    if not undecided or not over or not may_step(course, at, sizes):
+        return None
+    why = runs.problem(course, at) or (f"{verdict.reason}: {verdict.message}" if verdict else "nothing was counted")
+    text = f"revision {rollout.revision} has no verdict at {place(rollout)}: {why}"
+    choice = _on_inconclusive(course, at)
+    if choice is OnInconclusive.CONTINUE:
+        entered, events = next_step(course, at)
+    elif choice is OnInconclusive.ABORT:
+        entered, events = rejected(course, at, "AnalysisInconclusive", why)
+    else:
+        paused = replace(rollout, state=State.PAUSED)
+        entered, events = replace(course, rollout=paused), pausing(paused)
+    return entered, (Event("Warning", "AnalysisRunInconclusive", text), *events)
+
+
+def _on_inconclusive(course: Course, at: Situation) -> OnInconclusive:
+    """The choice of the template; a pause where it cannot be read."""
+    step = runs.step_of(rollout_of(course), at)
+    spec = runs.template(at, step.template).spec if step else None
+    return spec.on_inconclusive if spec else OnInconclusive.PAUSE
+
+
+def _with_run(course: Course, one: runs.Ongoing, run: AnalysisRun) -> Course:
+    rollout = rollout_of(course)
+    changed = replace(rollout, analysis=run) if one.field == "analysis" else replace(rollout, background=run)
+    return replace(course, rollout=changed)
+
+
+def _mismatch(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when the split first differs from the weights: nothing can pass or fail until it is corrected."""
+    before, now = one.run and one.run.verdict, run.verdict
+    if now is None or now.reason is not Reason.SAMPLE_RATIO_MISMATCH or (before and before.reason is now.reason):
+        return ()
+    return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
+
+
+def _undecided(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when a metric in the background ended without a verdict; a step has one when it ends."""
+    before, now = one.run and one.run.verdict, run.verdict
+    if one.field != "background" or now is None or now.reason is not Reason.METRIC_INCONCLUSIVE:
+        return ()
+    if before and before.reason is now.reason:
+        return ()
+    text = f"revision {rollout_of(course).revision}: analysis {one.template} has no verdict: {now.message}"
+    return (Event("Warning", "AnalysisRunInconclusive", text),)

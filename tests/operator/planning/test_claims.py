@@ -1,0 +1,323 @@
+"""Who owns which model name: over any history at most one owner, sticky, and never a namespace that may not."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_operator.api.v1alpha1.status import Condition, Phase
+from slipway_operator.model.cluster.names import (
+    Claim,
+    Grants,
+    Standing,
+    Wish,
+    decode,
+    encode,
+    grants,
+    is_name,
+    size_bytes,
+)
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.planning.claims import (
+    FULL,
+    GRANTED,
+    INVALID,
+    MAX_BYTES,
+    MAX_RELEASED,
+    RESERVED,
+    TAKEN,
+    UNCLAIMED,
+    ClaimRules,
+    settle,
+)
+from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_operator.planning.reporting import model_name
+from tests.support.model_cluster import ModelCluster, healthy
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = 86_400.0
+NAMESPACES, MODELS = ("a", "b", "c"), ("chat", "team-x", "team-y")
+
+
+def wish(owner: str, name: str = "chat", age: int = 0) -> Wish:
+    return Wish(owner, name, (START - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_gets_a_free_name_and_keeps_it() -> None:
+    """The first start after an upgrade: who serves the name now gets the claim."""
+    old, young = wish("z/late", age=5), wish("a/early")
+    first = settle({}, [young, old], ClaimRules(DAY), START)
+    assert first.claims == {"chat": Claim("z/late", START)}
+    # An older one that comes later (a restored clock, a forged time) takes nothing.
+    older = wish("0/oldest", age=999)
+    assert settle(first.claims, [young, old, older], ClaimRules(DAY), after(1)).claims == first.claims
+    assert not first.standings["z/late"].lost
+    assert first.standings["a/early"].reason == TAKEN
+    assert "belongs to z/late" in first.standings["a/early"].message
+
+
+def test_a_name_is_kept_for_its_namespace_until_the_retention_is_over() -> None:
+    other = wish("b/chat")
+    claims = {"chat": Claim("a/chat", START)}
+    gone = settle(claims, [other], ClaimRules(DAY), after(10))
+    assert gone.claims == {"chat": Claim("a/chat", START, after(10))}
+    assert gone.standings["b/chat"].reason == RESERVED
+    assert "until 2026-01-02T00:00:10Z" in gone.standings["b/chat"].message
+    back = settle(gone.claims, [other, wish("a/chat")], ClaimRules(DAY), after(DAY))
+    assert back.claims == claims
+    heir = settle(gone.claims, [other, wish("a/chat-2")], ClaimRules(DAY), after(DAY))
+    assert heir.claims == {"chat": Claim("a/chat-2", after(DAY))}
+    over = settle(gone.claims, [other], ClaimRules(DAY), after(10 + DAY))
+    assert over.claims == {"chat": Claim("b/chat", after(10 + DAY))}
+
+
+def test_a_grant_moves_a_name_and_reserves_it() -> None:
+    given_to_b, _ = grants([("b", "chat")])
+    claims, both = {"chat": Claim("a/chat", START)}, [wish("a/chat", age=9), wish("b/chat")]
+    moved = settle(claims, both, ClaimRules(DAY, given_to_b), after(1))
+    assert moved.claims == {"chat": Claim("b/chat", after(1))}
+    assert moved.standings["a/chat"].reason == GRANTED
+    assert "granted to namespace b, and belongs to b/chat" in moved.standings["a/chat"].message
+    nobody = settle(claims, both[:1], ClaimRules(DAY, given_to_b), after(1))
+    assert nobody.claims == {} and nobody.standings["a/chat"].reason == GRANTED
+
+
+@pytest.mark.attack_class(22)
+@pytest.mark.parametrize("name", ["a/chat", "/chat", "chat/", "../chat", "", "x" * 129, "chat\n", " chat", "a\0b"])
+def test_a_name_that_could_be_anothers_path_is_nobodys(name: str) -> None:
+    settled = settle({}, [wish("b/chat", name)], ClaimRules(DAY), START)
+    assert settled.claims == {} and settled.standings["b/chat"].reason == INVALID
+
+
+@pytest.mark.attack_class(22)
+def test_creating_and_deleting_fills_nothing() -> None:
+    """A namespace keeps few names that nobody has, and can take half of the room at most."""
+    claims: dict[str, Claim] = {}
+    for n in range(3 * MAX_RELEASED):
+        claims = settle(claims, [wish("b/x", f"squat-{n}")], ClaimRules(DAY), after(n)).claims
+    released = [name for name, claim in claims.items() if claim.released_at]
+    assert len(released) == MAX_RELEASED
+    assert f"squat-{3 * MAX_RELEASED - 2}" in released  # the last ones
+
+    many = [wish(f"b/chat-{n}", f"{n}-" + "x" * 120, age=1) for n in range(5000)]
+    full = settle({}, [*many, wish("a/chat")], ClaimRules(DAY), START)
+    assert sum(size_bytes(name, claim) for name, claim in full.claims.items()) <= MAX_BYTES
+    assert full.claims["chat"].owner == "a/chat"
+    assert {one.reason for one in full.standings.values()} == {"", FULL}
+    assert len(encode(full.claims).encode()) <= MAX_BYTES
+
+
+def test_the_grant_that_says_most_counts() -> None:
+    found, problems = grants([("a", "team-*, chat")], [("b", "team-b*,team-b"), ("c", "team-b")])
+    assert problems == []
+    assert found.holders("team-x") == {"a"} and found.holders("team-box") == {"b"}
+    assert found.holders("team-b") == {"b", "c"} and found.holders("other") is None
+    assert Grants().holders("chat") is None
+    everything, _ = grants([("a", "*")])
+    assert everything.holders("anything") == {"a"}
+
+
+@pytest.mark.parametrize("text", ["a/b", "team-**", "*x", "-x", "x y", "x" * 200])
+def test_a_grant_that_cannot_be_read_is_named_and_counts_nothing(text: str) -> None:
+    found, (problem,) = grants([("a", f"chat,{text}")])
+    assert set(found.namespaces) == {"chat"}
+    assert "namespace a" in problem
+
+
+def test_too_many_grants_of_one_namespace_are_named() -> None:
+    found, (problem,) = grants([("a", ",".join(f"m{n}" for n in range(99)))])
+    assert len(found.namespaces) == 64 and "of 99" in problem
+
+
+# --- any history ------------------------------------------------------------------------------------------------------
+
+DEPLOYMENTS = [f"{namespace}/{name}" for namespace in NAMESPACES for name in ("one", "two")]
+STEPS = st.one_of(
+    st.tuples(st.just("create"), st.sampled_from(DEPLOYMENTS), st.sampled_from(MODELS), st.integers(0, 9)),
+    st.tuples(st.just("delete"), st.sampled_from(DEPLOYMENTS)),
+    st.tuples(st.just("grant"), st.sampled_from(NAMESPACES), st.sampled_from(("", "chat", "team-*", "team-x", "*"))),
+    st.tuples(st.just("wait"), st.sampled_from((1, 50, 99, 100, 101, 500))),
+)
+
+
+class Story:
+    """What happened so far, and the claims that came of it."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Wish] = {}
+        self.granted: dict[str, str] = {}
+        self.claims: dict[str, Claim] = {}
+        self.gone_s: dict[str, float] = {}  # since when a name's owner is gone
+        self.now_s = 0.0
+
+    def happens(self, step: tuple) -> None:
+        match step:
+            case ("create", owner, model, age):
+                self.there.setdefault(owner, wish(owner, model, age))
+            case ("delete", owner):
+                self.there.pop(owner, None)
+            case ("grant", namespace, pattern):
+                self.granted[namespace] = pattern
+            case ("wait", seconds):
+                self.now_s += seconds
+
+    def settle(self) -> None:
+        rules = ClaimRules(100.0, grants(self.granted.items())[0])
+        before, now = self.claims, after(self.now_s)
+        settled = settle(decode(encode(before)), self.there.values(), rules, now)
+        self.claims = settled.claims
+        assert settle(self.claims, self.there.values(), rules, now).claims == self.claims
+        assert all(rules.grants.allow(name, claim.namespace) for name, claim in self.claims.items())
+        for owner, one in self.there.items():
+            has = self.claims.get(one.name)
+            assert settled.standings[owner].lost == (has is None or has.owner != owner)
+            # Nobody goes without a name that is free and that he may have.
+            assert has is not None or not rules.grants.allow(one.name, one.namespace)
+        for name, former in before.items():
+            if rules.grants.allow(name, former.namespace):
+                self.stays(name, former)
+        self.gone_s = {name: since for name, since in self.gone_s.items() if name in self.claims}
+
+    def stays(self, name: str, former: Claim) -> None:
+        """Nobody took the name from an owner, nor from its namespace before the time was over."""
+        if former.owner in self.there and self.there[former.owner].name == name:
+            self.gone_s.pop(name, None)
+            assert self.claims[name].owner == former.owner
+        elif self.now_s - self.gone_s.setdefault(name, self.now_s) < 100:
+            assert self.claims[name].namespace == former.namespace
+
+
+@pytest.mark.attack_class(22)
+@given(st.lists(STEPS, max_size=30))
+def test_over_any_history_a_name_has_one_owner_who_keeps_it(steps: list[tuple]) -> None:
+    """Creates, deletes, grants and time in any order, with a restart of the operator after each."""
+    story = Story()
+    for step in steps:
+        story.happens(step)
+        story.settle()
+
+
+# --- what is written and said -----------------------------------------------------------------------------------------
+
+
+def test_claims_are_read_as_they_are_written_and_fit_the_estimate() -> None:
+    claims = {"b": Claim("ns/b", START), "a": Claim("ns/a", START, after(5))}
+    text = encode(claims)
+    assert decode(text) == claims and decode(encode({})) == {}
+    assert (
+        text.splitlines()[1]
+        == '"a": {"owner":"ns/a","since":"2026-01-01T00:00:00Z","releasedAt":"2026-01-01T00:00:05Z"},'
+    )
+    assert len(text) <= sum(size_bytes(name, claim) for name, claim in claims.items()) + 8
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"owner": "x"}}', '{"a": {"owner": "x", "since": "y"}}'])
+def test_other_text_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(text)
+
+
+@given(st.text(max_size=140))
+def test_no_name_has_a_slash(text: str) -> None:
+    assert not (is_name(text) and ("/" in text or not text.isascii() or len(text) > 128))
+
+
+def test_the_condition_is_there_while_there_is_a_conflict() -> None:
+    lost = Standing("b/chat", "chat", TAKEN, "why")
+    (told,) = model_name.condition(lost, (), START)
+    assert (told.type, told.status, told.reason, told.message) == ("NameConflict", "True", TAKEN, "why")
+    assert model_name.condition(None, (told,), START) == [told]  # not settled yet: what was said before
+    assert model_name.condition(Standing("b/chat", "chat"), (told,), START) == []
+    (unclear,) = model_name.condition(Standing("b/chat", "chat", UNCLAIMED, "why", known=False), (), START)
+    assert unclear.status == "Unknown"
+
+
+def test_each_change_of_a_conflict_is_one_event() -> None:
+    def told(*found: Condition) -> list[tuple[str, str]]:
+        return [(event.type, event.reason) for event in model_name.news(before, found)]
+
+    def one(message: str) -> Condition:
+        return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
+
+    before: tuple[Condition, ...] = ()
+    assert told() == [] and told(one("x")) == [("Warning", "NameConflict")]
+    before = (one("x"),)
+    assert told(one("x")) == [] and told(one("y")) == [("Warning", "NameConflict")]
+    assert told() == [("Normal", "NameClaimed")]
+
+
+# --- in the status of a ModelDeployment -------------------------------------------------------------------------------
+
+LOST = Standing("b/chat", "chat", TAKEN, "clients reach this model as b/chat only: it belongs to a/chat")
+
+
+class Town(ModelCluster):
+    """A cluster in which names are kept."""
+
+    standing: Standing | None = None
+
+    def observed(self) -> Observed:
+        return replace(super().observed(), standing=self.standing)
+
+
+def settled(standing: Standing | None) -> Town:
+    world = healthy()
+    world.__class__ = Town
+    assert isinstance(world, Town)
+    world.events.clear()
+    return said(world, standing)
+
+
+def said(world: Town, standing: Standing | None) -> Town:
+    world.standing = standing
+    world.run(3)
+    return world
+
+
+def told(world: Town) -> list[str]:
+    return [event.reason for event in world.events if event.reason in ("NameConflict", "NameClaimed")]
+
+
+def ready(world: Town) -> str:
+    return next(item.message for item in world.parsed().conditions if item.type == "Ready")
+
+
+@pytest.mark.finding("S2")
+def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
+    """S2: it said Healthy, and that requests are served."""
+    world = settled(LOST)
+    status = world.parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.DEGRADED, TAKEN, "b/chat")
+    assert status.message.endswith(f"; {LOST.message}")
+    assert ready(world) == "requests for b/chat are served"
+    assert told(world) == ["NameConflict"]
+    # A restarted operator that does not know yet changes nothing.
+    before = world.obj()["status"]
+    assert said(world, None).obj()["status"] == before and told(world) == ["NameConflict"]
+    assert status.traffic and world.parsed().traffic == status.traffic  # pods and weights are not concerned
+    status = said(world, Standing("b/chat", "chat")).parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, None, "chat")
+    assert not [item for item in status.conditions if item.type == NAME_CONFLICT]
+    assert told(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
+
+
+def test_what_cannot_be_said_is_unknown_and_no_outage() -> None:
+    world = settled(Standing("b/chat", "chat", UNCLAIMED, "no right to", known=False))
+    status = world.parsed()
+    assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, UNCLAIMED, "chat")
+    (shown,) = [item for item in status.conditions if item.type == NAME_CONFLICT]
+    assert (shown.status, shown.message) == ("Unknown", "no right to")
+
+
+def test_who_has_its_name_is_as_it_was_before_there_were_claims() -> None:
+    """No status changes at an upgrade: a thousand of them would be a thousand writes."""
+    assert settled(Standing("b/chat", "chat")).obj()["status"] == settled(None).obj()["status"]
