@@ -14,7 +14,8 @@ before = set(sys.modules)  # of what a virtual environment loads by itself
 import devcluster, examples.demo.__main__
 for module in pkgutil.walk_packages(devcluster.__path__, "devcluster."):
     module.name.endswith("__main__") or importlib.import_module(module.name)
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules.keys() - before})))
+found = [name for name in sys.modules.keys() - before if getattr(sys.modules[name], "__file__", None)]
+print(json.dumps(sorted({name.partition(".")[0] for name in found})))
 """
 
 
