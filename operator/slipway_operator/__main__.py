@@ -38,7 +38,7 @@ from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.ask import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
-from slipway_operator.reconcile import Askers, Reconciler, ScalingSources, Sight
+from slipway_operator.reconcile import CallRunners, Readers, Reconciler, ScalingSources
 from slipway_operator.settings import Command, OperatorSettings, parse, product_version
 from slipway_operator.telemetry import health
 from slipway_operator.telemetry.metrics import Metrics
@@ -141,8 +141,8 @@ async def _run(settings: OperatorSettings) -> int:
             keys = _keys(settings, client, known)
             gateways = _gateways(settings, client, session, keys)
             claims = _names(settings, client, known, queue, lease)
-            sight = Sight(client, gateways, known, fences, claims, keys)
-            return await _serve(settings, sight, session, queue, metrics, lease, Askers(hooks, measurements))
+            readers = Readers(client, gateways, known, fences, claims, keys)
+            return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
@@ -203,15 +203,15 @@ async def _lease(
 
 async def _serve(
     settings: OperatorSettings,
-    sight: Sight,
+    readers: Readers,
     session: aiohttp.ClientSession,
     queue: WorkQueue[ObjectKey],
     metrics: Metrics,
     lease: Lease,
-    askers: Askers,
+    runners: CallRunners,
 ) -> int:
-    client, gateways, known = sight.client, sight.gateways, sight.known
-    assert known and sight.names, "the operator keeps what it knows"
+    client, gateways, known = readers.client, readers.gateways, readers.known
+    assert known and readers.names, "the operator keeps what it knows"
     listed = asyncio.Event()
     pulse = health.Pulse()
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
@@ -229,7 +229,7 @@ async def _serve(
         if settings.metrics_api_service:
             capacity, running = _metrics_api(settings, client, MetricsSampler(gateways, session), queue, metrics)
             tasks += running
-        reconciler = Reconciler(sight, planning, metrics, lambda: datetime.now(UTC), askers, capacity)
+        reconciler = Reconciler(readers, planning, metrics, lambda: datetime.now(UTC), runners, capacity)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
@@ -245,9 +245,9 @@ async def _serve(
         resync = watch.resync(client, known, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
-        tasks.append(asyncio.create_task(sight.names.run(), name="names"))
-        if sight.keys:
-            tasks.append(asyncio.create_task(sight.keys.run(), name="keys"))
+        tasks.append(asyncio.create_task(readers.names.run(), name="names"))
+        if readers.keys:
+            tasks.append(asyncio.create_task(readers.keys.run(), name="keys"))
         for key in known.deployments():
             queue.add(key)
         listed.set()

@@ -33,10 +33,10 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
-# A refusal is told from this failure in a row on: the children of a deleted namesake, for one, go within a second.
-TOLD_FROM_FAILURE = 3
+# A refusal is reported from this failure in a row on: the children of a deleted namesake, for one, go within a second.
+REPORTED_FROM_FAILURE = 3
 BUSY_PAUSE_S = 5.0
-TELL_AGAIN_S = 5.0
+REPORT_AGAIN_S = 5.0
 STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScalingSources:
-    """Who scales, and what they may ask us: nothing where we serve no metrics API."""
+    """Autoscalers and the metrics that they read; none where we serve no metrics API."""
 
     autoscalers: Autoscalers
     sampler: MetricsSampler | None = None
@@ -52,8 +52,8 @@ class ScalingSources:
 
 
 @dataclass(frozen=True, slots=True)
-class Askers:
-    """Who puts a plan's questions to others, and holds the answers."""
+class CallRunners:
+    """Runners of the calls that a plan names; they keep the responses."""
 
     hooks: HookRunner
     measurements: MeasurementRunner
@@ -64,8 +64,8 @@ class Askers:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a reconcile looks through; without `known` it reads that, without `names` it tells of no conflict."""
+class Readers:
+    """What a reconcile reads with; without `known` it lists objects, without `names` it reports no conflict."""
 
     client: Client
     gateways: Gateways
@@ -80,22 +80,22 @@ class Reconciler:
 
     def __init__(
         self,
-        sight: Sight,
+        readers: Readers,
         settings: PlanSettings,
         metrics: Metrics,
         clock: Callable[[], datetime],
-        askers: Askers,
+        runners: CallRunners,
         capacity: ScalingSources | None = None,
     ) -> None:
-        self._client, self._gateways, self._known = sight.client, sight.gateways, sight.known
-        self._fences, self._keys = sight.fences, sight.keys
-        self._names = sight.names
-        self._capacity = capacity or ScalingSources(Autoscalers(sight.client))
+        self._client, self._gateways, self._known = readers.client, readers.gateways, readers.known
+        self._fences, self._keys = readers.fences, readers.keys
+        self._names = readers.names
+        self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
         self._doubted: set[ObjectKey] = set()  # what is known of them may be too old: next it is read
-        self._settings, self._metrics, self._clock, self._askers = settings, metrics, clock, askers
+        self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
-        self._told: dict[ObjectKey, Decision | None] = {}  # the last decision that this process knows to be told
+        self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
     async def __call__(self, key: ObjectKey, failures: int) -> float | None:
         """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
@@ -124,41 +124,41 @@ class Reconciler:
             self._forget(key)
             return None
         if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
-            self._askers.forget(key)
+            self._runners.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
         observed = await self._observe(key, obj)
         now = self._clock()
         former = status.parse(obj.get("status"))
-        await self._tell_what_was_not(key, obj, former, now)
+        await self._report_lost_events(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
         if planned.takes_away and self._known and key not in self._doubted:
-            # What watches told may be old, or the last that a dead one said.
+            # What watches reported may be old, or the last report of a dead one.
             self._doubted.add(key)
             return 0.0
         self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
-            told = await self._execute(obj, planned, now)
+            reported = await self._execute(obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
             self._leaving[key] = obj["metadata"]["uid"]
             return None
         except apply.CannotCreate as error:
-            if failures + 1 >= TOLD_FROM_FAILURE:
+            if failures + 1 >= REPORTED_FROM_FAILURE:
                 refused = replace(observed, refusal=error.message)
-                await self._tell(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
+                await self._report(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
             raise
-        if told:
-            self._told[key] = planned.status.last_decision
+        if reported:
+            self._reported[key] = planned.status.last_decision
         self._metrics.rollouts.show(key, planned.status)
         if self._capacity.sampler:
             self._capacity.sampler.follow(key, followed(obj, planned.status, observed))
         for event in planned.events:
             log.info("%s: %s", event.reason, event.message)
-        again_after_s = self._ask(key, obj, planned, now)
-        return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
+        again_after_s = self._make_calls(key, obj, planned, now)
+        return again_after_s if reported else _at_latest(again_after_s, REPORT_AGAIN_S)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
         """What pods must load, the fence around them and the keys that they check by, before the pods."""
@@ -191,8 +191,8 @@ class Reconciler:
         return replace(
             seen,
             standing=self._names.of(key, obj) if self._names else None,
-            hooks=self._askers.hooks.answers(key),
-            measured=self._askers.measurements.answers(key),
+            hooks=self._runners.hooks.answers(key),
+            measured=self._runners.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
         )
 
@@ -201,30 +201,30 @@ class Reconciler:
             self._names.gone(key)
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
-        self._askers.forget(key)
+        self._runners.forget(key)
         if self._fences:
             self._fences.forget(key)
         if self._keys:
             self._keys.forget(key[0])
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)
 
-    def _ask(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
-        """Only now: what is asked is written down, and answers that are written down are let go."""
-        self._askers.hooks.tell(key, notices(obj, planned.status, planned.events, now))
+    def _make_calls(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
+        """Only now: calls are written down before they are made, and responses before they are dropped."""
+        self._runners.hooks.tell(key, notices(obj, planned.status, planned.events, now))
         room = [
-            self._askers.hooks.follow(key, planned.calls),
-            self._askers.measurements.follow(key, planned.questions),
+            self._runners.hooks.follow(key, planned.calls),
+            self._runners.measurements.follow(key, planned.questions),
         ]
         return planned.requeue_after_s if all(room) else _at_latest(planned.requeue_after_s, BUSY_PAUSE_S)
 
-    async def _tell_what_was_not(self, key: ObjectKey, obj: dict[str, Any], former: Status, now: datetime) -> None:
-        """A decision was written and its writer died, or did not hear that it was written, or failed right after."""
-        if self._told.get(key) != former.last_decision and await events.tell_again(
+    async def _report_lost_events(self, key: ObjectKey, obj: dict[str, Any], former: Status, now: datetime) -> None:
+        """Events of a decision whose writer died, lost the response, or failed right after the write."""
+        if self._reported.get(key) != former.last_decision and await events.tell_again(
             self._client, obj, former.decisions, now
         ):
-            self._told[key] = former.last_decision
+            self._reported[key] = former.last_decision
 
     async def _rename(self, obj: dict[str, Any], why: str, now: datetime) -> None:
         """Children get other names from now on, as those of a Deployment do whose hash collides."""
@@ -234,13 +234,13 @@ class Reconciler:
         text = f"{why}; what Slipway makes in its place gets another name"
         await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 
-    async def _tell(self, key: ObjectKey, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
+    async def _report(self, key: ObjectKey, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
         """What cannot be created is in the status, so that its deadline runs, and is an Event."""
         await apply.write_status(self._client, obj, refused.status)
         event = Event("Warning", "CreateFailed", why)
         await events.post(self._client, obj, event, now)
-        self._ask(key, obj, replace(refused, events=(event,)), now)
+        self._make_calls(key, obj, replace(refused, events=(event,)), now)
 
 
-def _at_latest(asked_s: float | None, limit_s: float) -> float:
-    return limit_s if asked_s is None else min(asked_s, limit_s)
+def _at_latest(planned_s: float | None, limit_s: float) -> float:
+    return limit_s if planned_s is None else min(planned_s, limit_s)

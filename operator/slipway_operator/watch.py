@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who hears of an event; each before the ModelDeployment is added that it is about."""
+    """Receivers of events; each gets one before the ModelDeployment that it is about is queued."""
 
     add: Add
     add_first: Add
@@ -65,7 +65,7 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
 
 
 async def resync(client: Client, known: Known, period_s: float, add_after: Callable[[ObjectKey, float], None]) -> None:
-    """Look at everything now and then, whatever the watches said: kopf tells no deletion that it missed."""
+    """List everything periodically, whatever the watches reported: kopf reports no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
@@ -79,11 +79,11 @@ async def resync(client: Client, known: Known, period_s: float, add_after: Calla
 
 
 async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, stop: asyncio.Event) -> None:
-    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot go on raises: the process is to start anew."""
+    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot continue raises: the process has to restart."""
     await kopf.operator(
         registry=registry(client, listeners, stop),
         settings=settings(),
-        # Ours, because kopf's own asks for the name of a user that need not exist in a container.
+        # Ours, because kopf's own needs the name of a user, which may be missing in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
         standalone=True,
         clusterwide=not namespaces,
@@ -110,7 +110,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
         listeners.heard(labels.PLURAL)
         obj = dict(event["object"])
         listeners.known.hear(MODEL_DEPLOYMENTS, event["type"], obj)
-        # What somebody wrote goes before what follows from what was written before.
+        # A write of a user goes before what follows from earlier writes.
         add = listeners.add if _is_answered(obj) else listeners.add_first
         add((namespace or "", name))
 
@@ -144,21 +144,21 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> Non
         listeners.heard(AUTOSCALERS.plural)
         place = namespace or ""
         item = {"metadata": {"name": name}, "spec": dict(body.get("spec") or {})}
-        concerned, said = about(item), _said_by(body)
+        concerned, seen_now = about(item), _relevant(body)
         former, before = seen.pop((place, name), ("", set()))
         if event.get("type") != "DELETED" and concerned:
-            seen[place, name] = said, concerned
-            if former == said:
+            seen[place, name] = seen_now, concerned
+            if former == seen_now:
                 return
         listeners.forget(place)
         for target in concerned | before:
             listeners.add((place, target))
 
 
-def _said_by(body: kopf.Body) -> str:
+def _relevant(body: kopf.Body) -> str:
     """What a reconcile looks at: the metrics in its status change every 15 s, and are no business of ours."""
-    said = (body.get("status") or {}).get("conditions") or ()
-    looked_at = [one for one in said if one["type"] in ("AbleToScale", "ScalingActive")]
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    looked_at = [one for one in conditions if one["type"] in ("AbleToScale", "ScalingActive")]
     words = sorted(
         (one["type"], one["status"], one.get("message") if one["status"] == "False" else "") for one in looked_at
     )

@@ -10,7 +10,7 @@ from slipway_operator.kube.known import Known
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.reconcile import TELL_AGAIN_S, Askers, Reconciler, Sight
+from slipway_operator.reconcile import REPORT_AGAIN_S, CallRunners, Readers, Reconciler
 from slipway_operator.telemetry.metrics import Metrics
 
 KEY = ("default", "chat")
@@ -88,7 +88,11 @@ async def reconcile(client, failures=0, hooks=None, measurements=None):
     metrics = Metrics("test")
     settings = PlanSettings("image", "url")
     reconciler = Reconciler(
-        Sight(client, NoGateways()), settings, metrics, lambda: NOW, Askers(hooks or Hooks(), measurements or Hooks())
+        Readers(client, NoGateways()),
+        settings,
+        metrics,
+        lambda: NOW,
+        CallRunners(hooks or Hooks(), measurements or Hooks()),
     )
     try:
         return await reconciler(KEY, failures)
@@ -196,8 +200,8 @@ class Remembering(FailingClient):
 def reconciler(client, seconds=0, known=None):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
-    askers = Askers(Hooks(), Hooks())
-    return Reconciler(Sight(client, NoGateways(), known), planning, Metrics("0"), lambda: then, askers)
+    runners = CallRunners(Hooks(), Hooks())
+    return Reconciler(Readers(client, NoGateways(), known), planning, Metrics("0"), lambda: then, runners)
 
 
 class Making(Remembering):
@@ -299,7 +303,7 @@ async def test_a_decision_whose_writer_never_heard_that_it_was_written_is_told_o
 async def test_an_event_that_could_not_be_posted_is_posted_soon():
     client = Remembering(chat(), create=Unavailable("reset"))
     reconcile_it = reconciler(client)
-    assert 0 <= await reconcile_it(KEY, 0) <= TELL_AGAIN_S
+    assert 0 <= await reconcile_it(KEY, 0) <= REPORT_AGAIN_S
     del client.failures["create"]
     client.told.clear()
     for _ in range(2):

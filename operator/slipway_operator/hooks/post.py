@@ -1,4 +1,4 @@
-"""One signed POST to a webhook, and what its status says; the body of an answer is nobody's to show."""
+"""One signed POST to a webhook, and the meaning of its status; the body of a response is not shown."""
 
 import hashlib
 import hmac

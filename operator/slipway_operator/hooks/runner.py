@@ -19,7 +19,7 @@ from slipway_operator.model.wire import format_time
 Measure = Callable[[str, str, float], None]
 
 QUESTIONS_LIMIT = 4096  # on their way or waiting for their turn; above it a plan's question waits for its next plan
-NOTICES_LIMIT = 1024  # above it an Event is not told to event hooks
+NOTICES_LIMIT = 1024  # above it an Event is not sent to event hooks
 CALLS_AT_A_TIME = 64
 CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace hold up no other
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 10.0
@@ -38,7 +38,7 @@ class HookRunner:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`wake` is told whose answer came; `measure` takes type, outcome and seconds of every try."""
+        """`wake` gets the key of a response; `measure` takes type, outcome and seconds of every try."""
         self._poster, self._wake, self._measure = poster, wake, measure
         self._clock, self._sleep = clock, sleep
         self._wanted: dict[ObjectKey, frozenset[str]] = {}
@@ -53,7 +53,7 @@ class HookRunner:
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, calls: Iterable[HookCall]) -> bool:
-        """Put what was not put yet and forget answers that nobody wants any more; False when some must wait."""
+        """Start calls that are new and drop responses that are not wanted any more; False when some must wait."""
         wanted = {call.key: call for call in calls}
         known = self._answers.get(key, {})
         self._wanted[key], self._answers[key] = frozenset(wanted), {one: known[one] for one in wanted if one in known}
@@ -77,7 +77,7 @@ class HookRunner:
             task.add_done_callback(self._notices.discard)
 
     def forget(self, key: ObjectKey) -> None:
-        """Nobody wants answers for this ModelDeployment; what is on its way ends by itself."""
+        """Drop the responses for this ModelDeployment; calls in progress end by themselves."""
         self._wanted.pop(key, None)
         self._answers.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""Epochs: when counts begin anew. With each weight, and by the clock 2, 4, 8, 16... minutes after the start.
+"""Epochs: when counts restart. With each weight, and by the clock 2, 4, 8, 16... minutes after the start.
 
 A regression may begin at any time; the judge bets on each epoch as its beginning. Doubling keeps them few, a dozen in
 two days, and none is longer than what lies before it. The clock and the weight alone decide, never a count.

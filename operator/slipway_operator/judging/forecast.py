@@ -13,7 +13,7 @@ from slipway_operator.model.analysis.spec import MetricSpec
 
 MIXTURE_COST = math.log(len(FACTORS))  # what not knowing the size of a regression costs
 FROM_THE_START = 0.5  # part of a stake that bets on trouble from the first epoch on
-# Beyond a hundred million requests a number helps nobody.
+# Beyond a hundred million requests a number is no help.
 MOST_REQUESTS = 1e8
 
 

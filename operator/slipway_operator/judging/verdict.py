@@ -16,7 +16,7 @@ from slipway_operator.judging import forecast
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
-from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
+from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
 from slipway_operator.model.analysis.template import UNITS
@@ -76,7 +76,7 @@ def mismatched(tally: Tally) -> Flags:
 
 
 def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
-    """The verdict at this moment. The same reading gives the same bits, whichever process asks."""
+    """The verdict at this moment. The same reading gives the same bits, in any process."""
     rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
@@ -101,8 +101,8 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     if doubt := _doubt_of_passing(spec, reading, deciding):
         return say(Outcome.INCONCLUSIVE, *doubt)
     text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
-    told = [text, *_favoured(spec, reading), *_reports(reading, deciding)]
-    return say(Outcome.PASS, Reason.NOT_WORSE, "; ".join(told))
+    parts = [text, *_favoured(spec, reading), *_reports(reading, deciding)]
+    return say(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
@@ -122,7 +122,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
-        # What was counted was counted with as much to do as stable's, or less: that excuses nobody.
+        # What was counted was counted with as much to do as stable's, or less: that is no excuse.
         finding = Finding.WORSE
     elif burdened:
         finding = Finding.NOT_COMPARED
@@ -145,7 +145,7 @@ def _unfloored(metric: str, reading: Reading) -> Sequence[Epoch]:
 
 
 def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
-    """What can be said of mirrored prompts without weighing evidence; None when evidence is to be weighed."""
+    """The verdict on mirrored prompts without weighing evidence; None when evidence is to be weighed."""
     if metric.kind is not Kind.PAIRED_DRIFT:
         return None
     paired = any(epoch.nc for epoch in reading.by_metric.get(metric.name, Counts(metric.name)).epochs)
@@ -212,7 +212,7 @@ def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
 
 
 def _favoured(spec: AnalysisSpec, reading: Reading) -> list[str]:
-    """What is to be said of latencies that were compared although canary's pods have less to do.
+    """Remarks on latencies that were compared although canary's pods have less to do.
 
     Few pods at a low weight usually have: to hold everybody there would be no proof either.
     """
@@ -257,11 +257,11 @@ def _part(wait: tuple[int, int]) -> float:
 
 
 def _reports(reading: Reading, rows: Sequence[MetricVerdict]) -> list[str]:
-    """What is told of drift that rejects nothing."""
-    told = "reported only, for the weights differ"
+    """Remarks on drift that rejects nothing."""
+    remark = "reported only, for the weights differ"
     reported = [row for row in rows if row.finding is Finding.REPORTED]
     paired = {name for name, counts in reading.by_metric.items() if any(epoch.nc for epoch in counts.epochs)}
-    return [f"{row.name}: {_drifts(row) if row.name in paired else _differs(row)}; {told}" for row in reported]
+    return [f"{row.name}: {_drifts(row) if row.name in paired else _differs(row)}; {remark}" for row in reported]
 
 
 def _differs(row: MetricVerdict) -> str:

@@ -35,7 +35,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
         },
         "spec": {
             "scaleTargetRef": target,
-            # The way to zero and back is the operator's: it tells the gateways first. See planning/scaling/sleep.py.
+            # The way to zero and back is the operator's: it informs the gateways first. See planning/scaling/sleep.py.
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
             "metrics": [_metric(metric, target, group) for metric in wanted.metrics],

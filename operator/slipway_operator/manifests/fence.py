@@ -24,7 +24,7 @@ class FenceSettings:
 
 
 def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
-    """Gateways reach the API, the operator and `metrics_peers` its `/metrics` on the same port; nobody else comes in.
+    """Gateways reach the API, the operator and `metrics_peers` its `/metrics` on the same port; nothing else does.
 
     Probes come from the node's kubelet, which network plugins let through to pods of their own node. What pods connect
     to stays open: where weights are is the user's to say.

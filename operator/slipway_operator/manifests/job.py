@@ -15,7 +15,7 @@ NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment
 def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
     """A Job with the closed spec of a template, under a name that says which measurement it is: made twice, it is one.
 
-    It ends by a deadline, and goes away by itself where nobody is left to delete it. Its pods carry no label of ours:
+    It ends by a deadline, and goes away by itself where no operator deletes it. Its pods carry no label of ours:
     an autoscaler, a Service or a NetworkPolicy that selects model pods finds none of them.
     """
     metadata = owner.child_metadata(_digest(key))

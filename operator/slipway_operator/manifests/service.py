@@ -1,4 +1,4 @@
-"""The headless Service of a revision: its EndpointSlices tell the gateways where the revision's pods are."""
+"""The headless Service of a revision: its EndpointSlices have the addresses of the revision's pods for the gateways."""
 
 from typing import Any
 

@@ -33,13 +33,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What the sampler knows, as the API tells it."""
+    """What the sampler knows, in the form of the API."""
 
     sampler: MetricsSampler
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def application(self, names: Callable[[], Collection[str]]) -> web.Application:
-        """All routes. `names`: common names of the client certificates that may ask; none means any that is valid."""
+        """All routes. `names`: common names of the client certificates that may read; none means any that is valid."""
         application = web.Application(middlewares=[_guard(names)])
         add = application.router.add_get
         for group, versions in VERSIONS.items():
@@ -160,7 +160,7 @@ def _json(answer: Answer) -> Handle:
 
 
 def _guard(names: Callable[[], Collection[str]]) -> Middleware:
-    """Only the API server's front proxy may ask; it has checked who asks it and what they may."""
+    """Only the API server's front proxy may read; it has authenticated and authorized the client."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handle) -> web.StreamResponse:

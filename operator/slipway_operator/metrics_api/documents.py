@@ -23,7 +23,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNo
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """One value to be told, and what it is about."""
+    """One value, and what it is about."""
 
     kind: str  # Pod | ModelDeployment
     namespace: str

@@ -1,4 +1,4 @@
-"""Asks pods and gateways for their load every few seconds, and keeps the last minute of it in memory."""
+"""Scrapes the load of pods and gateways every few seconds, and keeps the last minute of it in memory."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
 CONCURRENCY = 64
 LARGEST_BYTES = 2 << 20
-# Somebody who asks without an autoscaler is answered for so long; then its pods are left alone again.
+# After a read without an autoscaler its pods are scraped for so long.
 ASKED_S = 120.0
 
 log = logging.getLogger(__name__)
 
 
 class Answers(Protocol):
-    """The gateways, as `kube.gateways.Gateways` asks them."""
+    """The gateways, as `kube.gateways.Gateways` polls them."""
 
     async def answers(self) -> Sequence[Answer]:
         """What each says."""
@@ -38,7 +38,7 @@ class Answers(Protocol):
 def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followed:
     """What the sampler is to know of a ModelDeployment after a reconcile."""
     stable = status.stable_revision
-    beside = labels.baseline_of(stable) if stable else None  # what it is asked is demand too
+    beside = labels.baseline_of(stable) if stable else None  # its requests are demand too
     live = [name for name in (stable, status.canary_revision, beside) if name] or [
         item.revision for item in status.revisions
     ]
@@ -54,7 +54,7 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
 
 
 class MetricsSampler:
-    """The series of every ModelDeployment. Only pods whose numbers somebody wants are asked."""
+    """The series of every ModelDeployment. Only pods whose numbers are in use are scraped."""
 
     def __init__(
         self, gateways: Answers, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
@@ -63,11 +63,11 @@ class MetricsSampler:
         self._series: dict[ObjectKey, Series] = {}
         self._asked_at: dict[ObjectKey, float] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._new: set[ObjectKey] = set()  # with pods that were never heard
+        self._new: set[ObjectKey] = set()  # with pods without a report
         self._wanted_now = asyncio.Event()
 
     def follow(self, key: ObjectKey, seen: Followed) -> None:
-        """Take over what a reconcile saw; pods that are new are asked at once."""
+        """Take over what a reconcile saw; new pods are scraped at once."""
         series = self._series.get(key)
         if series is None or series.followed.uid != seen.uid:
             self._series[key], new = Series(seen, self.clock()), True
@@ -83,7 +83,7 @@ class MetricsSampler:
         self._new.discard(key)
 
     def series(self, key: ObjectKey) -> Series | None:
-        """The series of a ModelDeployment for somebody who asks; None when there is no such object."""
+        """The series of a ModelDeployment, which counts as in use now; None when there is no such object."""
         found = self._series.get(key)
         if found and not self._is_wanted(key):
             self._want(key)
@@ -92,7 +92,7 @@ class MetricsSampler:
         return found
 
     def peek(self, key: ObjectKey) -> Series | None:
-        """The series of a ModelDeployment for somebody who only looks for its pods."""
+        """The series of a ModelDeployment for a look at its pods, which does not count as use."""
         return self._series.get(key)
 
     def known(self, namespace: str = "") -> list[ObjectKey]:
@@ -113,7 +113,7 @@ class MetricsSampler:
                 await self.sample(keys)
 
     async def sample(self, keys: Sequence[ObjectKey]) -> None:
-        """Ask the gateways once and every pod of these ModelDeployments."""
+        """Poll the gateways once and scrape every pod of these ModelDeployments."""
         if not keys:
             return
         await self._ask_gateways(keys)
@@ -131,8 +131,8 @@ class MetricsSampler:
             return
 
     def _is_wanted(self, key: ObjectKey) -> bool:
-        asked = self.clock() - self._asked_at.get(key, float("-inf")) < ASKED_S
-        return asked or self._series[key].followed.scaled
+        in_use = self.clock() - self._asked_at.get(key, float("-inf")) < ASKED_S
+        return in_use or self._series[key].followed.scaled
 
     def _want(self, key: ObjectKey) -> None:
         self._new.add(key)

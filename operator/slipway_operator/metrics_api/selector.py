@@ -23,7 +23,7 @@ class BadSelector(ValueError):
 
 
 def parse(text: str) -> Matches:
-    """What a selector asks of labels; an empty one asks nothing.
+    """A selector as a predicate of labels; an empty one selects all.
 
     Raises:
         BadSelector: when a part of it cannot be read.
@@ -33,8 +33,8 @@ def parse(text: str) -> Matches:
     parts = [part.strip() for part in _PARTS.split(text)] if text.strip() else []
     if len(parts) > _MOST:
         raise BadSelector(f"the selector has more than {_MOST} requirements")
-    asked = [_requirement(part) for part in parts]
-    return lambda labels: all(one(labels) for one in asked)
+    required = [_requirement(part) for part in parts]
+    return lambda labels: all(one(labels) for one in required)
 
 
 def _requirement(part: str) -> Matches:

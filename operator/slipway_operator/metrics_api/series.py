@@ -38,7 +38,7 @@ class Followed:
     uid: str
     pods: tuple[PodTarget, ...]
     replicas: int  # status.replicas, which autoscalers divide by
-    scaled: bool  # an autoscaler is about to ask
+    scaled: bool  # an autoscaler is about to read it
     asleep: bool = False  # it is to have no pods, or has none yet
 
 
@@ -53,9 +53,9 @@ class Number:
 
 @dataclass(slots=True)
 class _Memory:
-    """What one pod said, oldest first."""
+    """Reports of one pod, oldest first."""
 
-    since: float  # when the pod was first heard of
+    since: float  # when the pod was first seen
     readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problem: str = "it was not asked yet"
 
@@ -72,7 +72,7 @@ class Series:
         self.follow(followed, now)
 
     def follow(self, followed: Followed, now: float) -> bool:
-        """Take over what a reconcile saw; True when there is a pod that was never heard."""
+        """Take over what a reconcile saw; True when there is a pod without a report."""
         self.followed = followed
         present = {pod.name for pod in followed.pods}
         new = present - self._pods.keys()
@@ -126,7 +126,7 @@ class Series:
     def total(self, of_pod: "OfPod", now: float) -> Number:
         """The sum over the pods. One that is silent for long counts as their mean, while half of them speak.
 
-        A pod that was never heard has just begun, and has no load to speak of.
+        A pod without a report has just begun, and has no load to speak of.
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
@@ -145,11 +145,11 @@ class Series:
 
     @property
     def _sleeps(self) -> bool:
-        """No pod is missing: nobody is in them, and who waits for the first one is known to the gateways."""
+        """No pod is missing: none has requests, and gateways report who waits for the first one."""
         return self.followed.asleep and not self._pods
 
     def ttft_p95(self, now: float) -> Number:
-        """Seconds to the first token that 95 of 100 requests stay below; 0 only when nobody asks and nobody waits."""
+        """Seconds to the first token that 95 of 100 requests stay below; 0 only without any request."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
         known = self._known(_latest, now)
@@ -213,7 +213,7 @@ def _tokens_per_second(memory: _Memory, now: float) -> Number:
     if seconds <= 0:
         raise Unknown(memory.problem)
     within = [reading.tokens for moment, reading in memory.readings if now - moment <= WINDOW_S]
-    # A count that fell began anew with its process: what it shows was generated since.
+    # A count that fell restarted with its process: what it shows was generated since.
     grown = sum(after - before if after >= before else after for before, after in pairwise(within))
     return Number(grown / seconds, at, int(WINDOW_S))
 

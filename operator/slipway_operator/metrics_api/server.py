@@ -44,7 +44,7 @@ class MetricsApi:
     sampler: MetricsSampler
     host: Host
     port: int
-    changed: Callable[[dict[str, str]], None]  # hears who serves each group whenever that changes
+    changed: Callable[[dict[str, str]], None]  # gets the provider of each group whenever one changes
     clock: Callable[[], float] = time.monotonic
     _providers: dict[str, str] = field(default_factory=dict)
     _names: frozenset[str] = frozenset()

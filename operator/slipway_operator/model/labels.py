@@ -43,7 +43,7 @@ def autoscaler_name(name: str) -> str:
 def child_name(name: str, revision: str, collision_count: int = 0) -> str:
     """Name of a revision's ReplicaSet, Service and ControllerRevision.
 
-    `collision_count`: how often a name was found to be somebody else's, as in the status of a Deployment.
+    `collision_count`: how often a name was taken by another controller, as in the status of a Deployment.
     """
     if not collision_count:
         return f"{name}-{revision}"

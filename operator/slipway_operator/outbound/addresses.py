@@ -65,7 +65,7 @@ def canonical(text: str) -> Address:
 
 
 def reach_of(address: Address) -> Reach:
-    """What a canonical address is; what no registry gives to anybody is forbidden."""
+    """What a canonical address is; what no registry assigns is forbidden."""
     if any(address in network for network in _FORBIDDEN):
         return Reach.FORBIDDEN
     if any(address in network for network in _RESERVED):

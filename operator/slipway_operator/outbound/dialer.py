@@ -54,7 +54,7 @@ class Response:
 
 
 class NoAnswer(Exception):
-    """There is no answer. The message is for people: it holds no header, no URL and nothing that a server said."""
+    """There is no response. The message is for people: it holds no header, no URL and nothing of the body."""
 
 
 class Blocked(NoAnswer):
@@ -152,7 +152,7 @@ async def _exchange(session: aiohttp.ClientSession, url: URL, request: OutboundR
         params=request.query or None,
         headers={"Accept-Encoding": "identity", "User-Agent": "slipway-operator", **request.headers},
         data=request.body or None,
-        # A redirect would carry the headers and the body to an address that nobody wrote down.
+        # A redirect would carry the headers and the body to an address that no user wrote.
         allow_redirects=False,
         ssl=not request.insecure,
     ) as response:

@@ -40,38 +40,42 @@ def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: ClaimRule
 
     A name has one owner at most. It loses it when an admin grants the name to other namespaces, or when the owner has
     been gone for the retention; within it only the owner's namespace gets the name. A free name goes to the oldest
-    ModelDeployment that asks for it.
+    ModelDeployment that names it.
     """
     now = now.replace(microsecond=0)
-    asked: dict[str, list[Wish]] = {}
+    wishes_by_name: dict[str, list[Wish]] = {}
     for wish in sorted(wishes, key=lambda one: (one.created, one.owner)):
-        asked.setdefault(wish.name, []).append(wish)
-    kept = _kept(claims, asked, rules, now)
-    given, full = _given(kept, asked, rules, now)
+        wishes_by_name.setdefault(wish.name, []).append(wish)
+    kept = _kept(claims, wishes_by_name, rules, now)
+    given, full = _given(kept, wishes_by_name, rules, now)
     made = {**kept, **given}
     standings = {
-        wish.owner: _standing(wish, made.get(name), rules, full) for name, found in asked.items() for wish in found
+        wish.owner: _standing(wish, made.get(name), rules, full)
+        for name, found in wishes_by_name.items()
+        for wish in found
     }
     return Settled(made, standings)
 
 
 def _kept(
-    claims: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
+    claims: Mapping[str, Claim], wishes_by_name: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> dict[str, Claim]:
     kept: dict[str, Claim] = {}
     for name, claim in claims.items():
-        if rules.grants.allow(name, claim.namespace) and (next_one := _next(claim, asked.get(name, ()), rules, now)):
+        if rules.grants.allow(name, claim.namespace) and (
+            next_one := _next(claim, wishes_by_name.get(name, ()), rules, now)
+        ):
             kept[name] = next_one
     for name in _beyond(kept):
         del kept[name]
     return kept
 
 
-def _next(claim: Claim, asked: Collection[Wish], rules: ClaimRules, now: datetime) -> Claim | None:
+def _next(claim: Claim, wishes: Collection[Wish], rules: ClaimRules, now: datetime) -> Claim | None:
     """What becomes of a claim; None when it is over."""
-    if any(wish.owner == claim.owner for wish in asked):
+    if any(wish.owner == claim.owner for wish in wishes):
         return replace(claim, released_at=None)
-    heir = next((wish for wish in asked if wish.namespace == claim.namespace), None)
+    heir = next((wish for wish in wishes if wish.namespace == claim.namespace), None)
     if heir:
         return Claim(heir.owner, now)
     released_at = claim.released_at or now
@@ -89,13 +93,19 @@ def _beyond(kept: Mapping[str, Claim]) -> list[str]:
 
 
 def _given(
-    kept: Mapping[str, Claim], asked: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
+    kept: Mapping[str, Claim], wishes_by_name: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> tuple[dict[str, Claim], set[str]]:
-    """Free names and to whom they go, the longest wait first; and those for which there is no room."""
+    """Free names with their new owners, the longest wait first; and owners for whose name there is no room."""
     given: dict[str, Claim] = {}
     full: set[str] = set()
     used, of_namespace = _used(kept)
-    free = [(wish, name) for name, found in asked.items() if name not in kept for wish in found if names.is_name(name)]
+    free = [
+        (wish, name)
+        for name, found in wishes_by_name.items()
+        if name not in kept
+        for wish in found
+        if names.is_name(name)
+    ]
     for wish, name in sorted(free, key=lambda one: (one[0].created, one[0].owner)):
         if name in given or not rules.grants.allow(name, wish.namespace):
             continue

@@ -30,7 +30,7 @@ from slipway_operator.planning.sizing.traffic import next_traffic
 
 
 def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
-    """One step towards what the spec asks for. Pure: the same arguments give the same plan.
+    """One step towards the spec. Pure: the same arguments give the same plan.
 
     `now` is cut to whole seconds, as the status keeps them.
     """

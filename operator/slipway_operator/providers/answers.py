@@ -16,7 +16,7 @@ _RESULT_TYPES = frozenset({"matrix", "string"})
 
 
 class Unanswered(Exception):
-    """There is no answer that can be used; the message is for people and holds neither a header nor what was said."""
+    """There is no usable response; the message is for people and holds neither a header nor the body."""
 
 
 def of_prometheus(status: int, body: bytes) -> list[float] | float:
@@ -70,5 +70,5 @@ def _json(status: int, body: bytes) -> Any:
 
 
 def _size(body: bytes) -> str:
-    """All that is told of a body: it may be another one's secret."""
+    """All that is shown of a body: it may be another tenant's secret."""
     return f"{len(body)} bytes"

@@ -36,7 +36,7 @@ class Providers:
             return ProviderAnswer(problem=str(error))
 
     async def release(self, question: Question) -> None:
-        """The answer is written down, or nobody wants it any more: what was made for it goes."""
+        """The result is written down, or not wanted any more: what was made for it goes."""
         if question.job:
             await self._jobs.delete(question.job)
 

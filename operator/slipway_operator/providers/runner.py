@@ -35,7 +35,7 @@ class MeasurementRunner:
     """Every measurement that plans want. One is known by its key and taken once at a time."""
 
     def __init__(self, asker: Asker, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
-        """`wake` is told whose answer came; `observe` takes provider, outcome and seconds of each."""
+        """`wake` gets the key of a result; `observe` takes provider, outcome and seconds of each."""
         self._asker, self._wake, self._observe = asker, wake, observe
         self._wanted: dict[ObjectKey, dict[str, Question]] = {}
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
@@ -49,7 +49,7 @@ class MeasurementRunner:
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, questions: Iterable[Question]) -> bool:
-        """Ask what was not asked yet, and let go what nobody wants any more; False when some must wait."""
+        """Start measurements that are new, and drop those that are not wanted any more; False when some must wait."""
         wanted = {question.key: question for question in questions}
         former, known = self._wanted.get(key, {}), self._answers.get(key, {})
         for name in former.keys() - wanted.keys():
@@ -68,14 +68,14 @@ class MeasurementRunner:
         return len(new) <= room
 
     def forget(self, key: ObjectKey) -> None:
-        """Nobody wants answers for this ModelDeployment; its Jobs go with it by their owner reference."""
+        """Drop all of this ModelDeployment; its Jobs go with it by their owner reference."""
         for name in self._wanted.pop(key, {}):
             if task := self._tasks.get(name):
                 task.cancel()
         self._answers.pop(key, None)
 
     async def close(self) -> None:
-        """Cut off what is on its way: the next process asks it again, under the same keys, and finds the same Jobs."""
+        """Cancel what is in progress: the next process repeats it under the same keys, and finds the same Jobs."""
         tasks = [*self._tasks.values(), *self._releases]
         for task in tasks:
             task.cancel()

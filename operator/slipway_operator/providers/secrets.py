@@ -1,4 +1,4 @@
-"""Headers with the values that Secrets hold, read anew for each question: a rotated one needs no restart."""
+"""Headers with the values that Secrets hold, read again for each measurement: a rotated one needs no restart."""
 
 import base64
 import binascii

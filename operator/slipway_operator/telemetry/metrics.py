@@ -110,7 +110,7 @@ class Metrics:
         self._measurement_seconds.labels(provider).observe(seconds)
 
     def heard(self, kind: str) -> None:
-        """A watch said something."""
+        """A watch reported something."""
         self._last_event.labels(kind).set(time.time())
 
     def leads(self, held: bool) -> None:
@@ -124,7 +124,7 @@ class Metrics:
             self._metrics_api.labels(group, provider or "slipway").set(1)
 
     def follow_queue(self, queue: Queue) -> None:
-        """Show the queue as it is when it is asked for."""
+        """Show the queue as it is at each scrape."""
         self.registry.register(_Queue(queue))
 
 
@@ -168,7 +168,7 @@ class Rollouts(Collector):
         self._known.pop(key, None)
 
     def collect(self) -> Iterator[Any]:
-        """The series, when they are asked for."""
+        """The series at each scrape."""
         phase = GaugeMetricFamily(
             "slipway_rollout_phase", "1 for the phase it is in.", labels=["namespace", "name", "phase"]
         )

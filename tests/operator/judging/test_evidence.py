@@ -21,7 +21,7 @@ from slipway_operator.judging.evidence import (
 )
 from slipway_operator.judging.forecast import canary_part
 from slipway_operator.judging.latency import distribution_band, log_msprt
-from slipway_operator.judging.split import LOG_MISMATCH, log_mismatch_evidence
+from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 
 COUNTS = st.integers(0, 60)
 WEIGHTS = st.integers(1, 99).map(lambda percent: percent / 100)

@@ -1,4 +1,4 @@
-"""Metrics that ask a provider: whom, how often, what is good, and what became of it. Names and meanings are Argo's.
+"""Metrics with a provider: where, how often, what is good, and the results. Names and meanings are Argo's.
 
 The meanings are those of Argo Rollouts' analysis (AnalysisTemplate, argoproj.io/v1alpha1): a measurement is judged by
 conditions, a metric by how many of its measurements may fail, be inconclusive, or be errors one after the other.
@@ -18,7 +18,7 @@ LEAST_INTERVAL_S = 5  # as often as an analysis is looked at
 DEFAULT_ERROR_LIMIT = 4  # Argo's consecutiveErrorLimit
 MOST_KEPT = 10  # measurements of a metric in the status
 JOB_DEADLINE_S = 3600  # of a Job that does not say
-JOB_KEPT_S = 3600  # a finished Job that nobody deleted, for the operator died at the wrong moment
+JOB_KEPT_S = 3600  # a finished Job that was not deleted, because the operator died at the wrong moment
 
 _ARGUMENT = re.compile(r"\{\{\s*args\.([A-Za-z0-9_-]+)\s*\}\}")
 
@@ -33,7 +33,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header of a question; its value is written here or in a Secret."""
+    """A header of a request; its value is written here or in a Secret."""
 
     key: str
     value: str = ""
@@ -121,7 +121,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A measurement to take. The same key is the same measurement, however often it is asked for."""
+    """A measurement to take. The same key is the same measurement, however often a plan names it."""
 
     key: str
     metric: Measure  # arguments filled in
@@ -130,11 +130,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What came of a question: a value, or why there is none."""
+    """The result of a measurement: a value, or why there is none."""
 
     value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. Of a Job: whether it succeeded
     message: str = ""
-    problem: str = ""  # an error: the provider was not reached, or said nothing that can be used
+    problem: str = ""  # an error: the provider was not reached, or returned nothing that can be used
 
 
 def arguments_in(value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""From a metric with a provider, as a user wrote it, to a Measure; what makes no sense is said in a sentence."""
+"""From a metric with a provider, as a user wrote it, to a Measure; errors are sentences for the author."""
 
 from collections.abc import Iterable
 
@@ -24,21 +24,21 @@ from slipway_operator.model.deployment.strategy import parse_duration_s
 PROVIDERS = ("prometheus", "web", "job")
 
 
-def measure(metric: TemplateMetric, asked: Provider) -> Measure:
+def measure(metric: TemplateMetric, written: Provider) -> Measure:
     """A metric that has a provider.
 
     Raises:
         ValueError: when it makes no sense; in words for the author of the template.
     """
     who = f"metric {metric.name!r}:"
-    given = [*(name for name in PROVIDERS if getattr(asked, name)), *(asked.model_extra or ())]
+    given = [*(name for name in PROVIDERS if getattr(written, name)), *(written.model_extra or ())]
     if len(given) != 1 or given[0] not in PROVIDERS:
         raise ValueError(f"{who} provider is exactly one of {', '.join(PROVIDERS)}, not {', '.join(given) or 'none'}")
     made = Measure(
         name=metric.name,
-        prometheus=_prometheus(asked.prometheus) if asked.prometheus else None,
-        web=_web(asked.web) if asked.web else None,
-        job=_job(asked.job, who) if asked.job else None,
+        prometheus=_prometheus(written.prometheus) if written.prometheus else None,
+        web=_web(written.web) if written.web else None,
+        job=_job(written.job, who) if written.job else None,
         success=metric.success_condition or "",
         failure=metric.failure_condition or "",
         interval_s=None if metric.interval is None else parse_duration_s(metric.interval),
@@ -90,26 +90,26 @@ def _check(metric: Measure, who: str) -> None:
         raise ValueError(f"{who} {error}") from error
 
 
-def _job(asked: provider.JobMetric, who: str) -> Job:
+def _job(written: provider.JobMetric, who: str) -> Job:
     try:
-        return Job(closed(asked.spec))
+        return Job(closed(written.spec))
     except ValueError as error:
         raise ValueError(f"{who} {error}") from error
 
 
-def _prometheus(asked: provider.PrometheusMetric) -> Prometheus:
-    return Prometheus(asked.address, asked.query, tuple(map(_header, asked.headers)), asked.timeout)
+def _prometheus(written: provider.PrometheusMetric) -> Prometheus:
+    return Prometheus(written.address, written.query, tuple(map(_header, written.headers)), written.timeout)
 
 
-def _web(asked: provider.WebMetric) -> Web:
+def _web(written: provider.WebMetric) -> Web:
     return Web(
-        url=asked.url,
-        method=asked.method,
-        headers=tuple(map(_header, asked.headers)),
-        body=asked.body or "",
-        json_path=asked.json_path or "",
-        timeout_s=asked.timeout_seconds,
-        insecure=bool(asked.insecure),
+        url=written.url,
+        method=written.method,
+        headers=tuple(map(_header, written.headers)),
+        body=written.body or "",
+        json_path=written.json_path or "",
+        timeout_s=written.timeout_seconds,
+        insecure=bool(written.insecure),
     )
 
 

@@ -28,7 +28,7 @@ class MetricSpec:
     Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
     falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up nor while canary's
-    pods have more to do than stable's, and pass nobody who has. `dry_run` metrics are shown and decide nothing.
+    pods have more to do than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide nothing.
 
     Raises:
         ValueError: in words for the author of the template.

@@ -27,7 +27,7 @@ BAD_EVENTS = {
 }
 # What is compared of mirrored requests, by the name that gateways count it under: kind PairedDrift.
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
-# What a run remembers is of this kind: another number begins every run anew, as another template does.
+# What a run remembers is of this kind: another number restarts every run, as another template does.
 COUNTED = 3
 KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
@@ -51,14 +51,14 @@ class Slower:
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was found: what it asks for, or why it cannot be used."""
+    """A template as it was found: its spec, or why it cannot be used."""
 
     spec: AnalysisSpec | None = None
     problem: str = ""
 
     @cached_property
     def hash(self) -> str:
-        """Identity of what it says, and of what the counts mean; an analysis asks for it in every reconcile."""
+        """Identity of its content and of the meaning of counts; an analysis compares it in every reconcile."""
         return hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -146,7 +146,7 @@ def _veto(veto: api.TemplateVeto) -> Veto:
     return Veto(veto.name, float(veto.limit))
 
 
-# What LLM servers are judged by when nobody says otherwise. How long an answer takes depends on how long it is, so e2e
+# What LLM servers are judged by without a template. How long an answer takes depends on how long it is, so e2e
 # is shown and decides nothing.
 LLM_DEFAULT: Json = {
     "metrics": [

@@ -46,7 +46,7 @@ class MetricVerdict:
 
     `log_evidence` is ln of share*E; the sum of all rows' share*E against `log_threshold` decides. `ratio_upper` is the
     upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests with which this metric
-    is expected to be decided if all goes on as it is; both are missing where nothing can be said.
+    is expected to be decided if all goes on as it is; both are missing where nothing is known.
     """
 
     name: str

@@ -47,7 +47,7 @@ class Derived:
 
 
 def new_key(entropy: bytes, now: float) -> Key:
-    """`entropy`: KEY_BYTES that nobody can guess, and 4 more for the id."""
+    """`entropy`: KEY_BYTES that cannot be guessed, and 4 more for the id."""
     return Key(entropy[KEY_BYTES:].hex(), base64.urlsafe_b64encode(entropy[:KEY_BYTES]).decode(), now)
 
 
@@ -109,8 +109,10 @@ def derive(keys: Sequence[Key], namespace: str) -> tuple[Derived, ...]:
 
 def render_derived(keys: Sequence[Derived]) -> dict[str, str]:
     """A Secret's `data`."""
-    told: dict[str, Any] = {"keys": [{"id": key.id, "key": base64.urlsafe_b64encode(key.key).decode()} for key in keys]}
-    return {NAMESPACE_KEYS: _base64(msgspec.json.encode(told))}
+    content: dict[str, Any] = {
+        "keys": [{"id": key.id, "key": base64.urlsafe_b64encode(key.key).decode()} for key in keys]
+    }
+    return {NAMESPACE_KEYS: _base64(msgspec.json.encode(content))}
 
 
 def _bytes(key: Key) -> bytes:

@@ -55,7 +55,7 @@ class Standing:
     name: str
     reason: str = ""
     message: str = ""
-    known: bool = True  # False: it cannot be said who has the name
+    known: bool = True  # False: the owner is not known now
 
     @property
     def lost(self) -> bool:
@@ -75,7 +75,7 @@ class Grants:
         return sorted({len(pattern) - 1 for pattern in self.namespaces if pattern.endswith("*")}, reverse=True)
 
     def holders(self, name: str) -> frozenset[str] | None:
-        """Who may have a name; None: anybody. The pattern that says most counts: the name itself, then the longest."""
+        """Namespaces that may have a name; None: all. The most specific pattern counts: the name, then the longest."""
         if name in self.namespaces:
             return self.namespaces[name]
         beginnings = (name[:length] + "*" for length in self._lengths if length <= len(name))

@@ -77,7 +77,7 @@ class Child:
     kind: str
     name: str
     revision: str
-    controller: str = ""  # kind and name of somebody else that controls it; empty where it is ours
+    controller: str = ""  # kind and name of another controller of it; empty where it is ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Gateway:
     cut_off: str = ""  # the revision that this gateway alone sends nothing to, for it fails hard
     bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
     samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
-    gone: bool = False  # its last words, repeated for a while
+    gone: bool = False  # its last report, repeated for a while
     held: int = 0  # requests that wait there for an endpoint
     known_s: float | None = None  # for how long it has known the route; None from a gateway that does not say
     last_request_s: float | None = None  # since it last had a request in hand; None: never
@@ -139,7 +139,7 @@ class Autoscaler:
     created_at: datetime
     spec: dict[str, Any] = field(default_factory=dict)
     conditions: tuple[ScalerCondition, ...] = ()
-    orphan: bool = False  # it has name and labels of ours, and nobody controls it
+    orphan: bool = False  # it has name and labels of ours, and no controller
     scaled_object: str = ""  # KEDA's, that it was made for
 
 
@@ -151,7 +151,7 @@ class Observed:
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
     services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
     spare: tuple[Child, ...] = ()  # ours, and their revision has another one
-    foreign: tuple[Child, ...] = ()  # controlled by somebody else
+    foreign: tuple[Child, ...] = ()  # with another controller
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key

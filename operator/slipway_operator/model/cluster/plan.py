@@ -22,7 +22,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keep what a revision's weights are in its record, a ControllerRevision, and tell its pods by a ConfigMap."""
+    """Keep a revision's weights in its record, a ControllerRevision, and give them to its pods in a ConfigMap."""
 
     record: str
     config_map: str
@@ -48,7 +48,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Ask for a pod to leave; its ReplicaSet makes another."""
+    """Evict a pod; its ReplicaSet makes another."""
 
     pod: str
 

@@ -96,7 +96,7 @@ def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
 
 
 def autoscaling_of(written: api.AutoscalingSpec | None) -> Autoscaling | None:
-    """What the field asks for; None when it is not there.
+    """The field in its decided form; None without it.
 
     Raises:
         ValueError: for bounds that exclude each other and targets that are no positive quantity.

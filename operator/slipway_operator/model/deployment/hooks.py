@@ -1,4 +1,4 @@
-"""Webhooks of a rollout: what a user writes, what is asked, what is answered, what is remembered."""
+"""Webhooks of a rollout, their calls and their responses."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,18 +19,18 @@ class Hook:
     type: HookType
     url: str
     timeout_s: int = 10  # of one try
-    retries: int = 2  # further tries of what is not asked again anyway
+    retries: int = 2  # further tries of a call that is not repeated anyway
     metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def tries(self) -> int:
-        """How often one question is put: gates and rollback are asked anew anyway."""
+        """Tries of one call: gates and rollback hooks are called again anyway."""
         return 1 if self.type in GATES or self.type is HookType.ROLLBACK else 1 + self.retries
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A question to put to a hook. The same key is the same question, however often it is put."""
+    """A call of a hook. The same key is the same call, however often it is sent."""
 
     key: str
     hook: Hook
@@ -39,7 +39,7 @@ class HookCall:
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """What came of a question, all tries included."""
+    """The result of a call, all tries included."""
 
     ok: bool  # 2xx
     message: str  # status and first line of the body, or why there is none

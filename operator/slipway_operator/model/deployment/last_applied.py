@@ -1,6 +1,6 @@
 """The manifest that `kubectl apply` keeps in an annotation, with all that the API server has dropped or defaulted.
 
-Anybody may write the annotation: what cannot be read counts as none.
+Any user may write the annotation: what cannot be read counts as none.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ LONGEST = 65_536  # characters; the API server allows 256 KiB, and it is read in
 
 
 def manifest(obj: Json) -> dict[str, Any]:
-    """The manifest; empty where nobody applied one."""
+    """The manifest; empty where none was applied."""
     text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION)
     if not text or len(text) > LONGEST:
         return {}

@@ -170,7 +170,7 @@ class _Hooked(ApiType):
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
-    """The webhooks of a ModelDeployment object: also of one whose spec makes no sense, which they may be told."""
+    """The webhooks of a ModelDeployment object: also of one with an invalid spec, for its Events."""
     spec = parse(obj)
     if isinstance(spec, Spec):
         return spec.hooks

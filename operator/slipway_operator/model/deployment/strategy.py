@@ -145,7 +145,7 @@ def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
 
 
 def strategy_of(written: api.RolloutStrategy) -> Strategy:
-    """What `spec.strategy` asks for.
+    """`spec.strategy` in its decided form.
 
     Raises:
         ValueError: when it makes no sense.

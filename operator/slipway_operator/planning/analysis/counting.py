@@ -25,7 +25,7 @@ MOST_GONE = 32  # counters of processes that do not answer any more, kept in cas
 
 Thresholds = tuple[LatencyThreshold, ...]
 Totals = tuple[int, ...]
-Sides = tuple[Side, ...]  # canary's, and that of whom it is compared with
+Sides = tuple[Side, ...]  # canary's, and that of the revision that it is compared with
 SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
 PER_METRIC = 4
 HALF = 50  # weight of a canary beside a baseline with the same one
@@ -126,10 +126,12 @@ def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
     What stable has and canary has not stays: that is no data, and no data is no pass.
     """
     plain = {column.name for column in columns(spec) if not (column.metric.latency or column.drift)}
-    asked = max((sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0)
+    requests = max(
+        (sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0
+    )
     kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
     decides = any(not metric.dry_run for metric in kept)
-    return replace(spec, metrics=kept) if asked >= spec.min_samples.canary_requests and decides else spec
+    return replace(spec, metrics=kept) if requests >= spec.min_samples.canary_requests and decides else spec
 
 
 def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
@@ -185,7 +187,10 @@ def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tupl
 
 
 def _control(weights: Mapping[str, int], pair: tuple[str, str]) -> tuple[str, int]:
-    """Whom canary is compared with under these weights, and its percent of the requests of both; 0: with nobody."""
+    """The revision that canary is compared with under these weights, and canary's percent of the requests of both.
+
+    0 where there is no comparison.
+    """
     canary, stable = pair
     baseline, weight = baseline_of(stable), weights.get(canary, 0)
     if baseline in weights:
@@ -253,8 +258,11 @@ def _thresholds(
 
 
 def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str) -> dict[str, Histogram]:
-    """Latencies by stratum of whom canary is compared with: since they share the requests, if these are enough to say
-    what is slow, for what was before had another load and hour; else all that gateways still know of stable."""
+    """Latencies by stratum of the revision that canary is compared with.
+
+    Those since the two share requests where they are enough to say what is slow, because earlier ones had another load
+    and hour; else all that gateways still have of stable.
+    """
     split = ((gateway, sides[1]) for gateway, _, sides, weight in _splits(gateways, pair) if weight)
     ever = ((gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples)
     enough = {name: found for name, found in _summed_times(split, kind).items() if found.samples >= LEAST_SAMPLES}

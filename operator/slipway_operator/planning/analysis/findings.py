@@ -8,7 +8,7 @@ from slipway_operator.api.v1alpha1.analysis_run import MetricRow, Reason, RunVer
 from slipway_operator.model.analysis.verdict import MetricVerdict, Verdict
 
 
-def told(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerdict:
+def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerdict:
     """A verdict for the status; `since` is kept while outcome and reason are the same."""
     same = former is not None and (former.outcome, former.reason) == (verdict.outcome, verdict.reason)
     return RunVerdict(

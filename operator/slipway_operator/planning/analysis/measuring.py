@@ -36,9 +36,9 @@ def is_endless(spec: AnalysisSpec | None) -> bool:
 def questions(
     owner: Owner, course: Course, at: Situation, runs: Iterable[tuple[AnalysisRun, AnalysisSpec]]
 ) -> Iterator[Question]:
-    """Every measurement whose answer is wanted now. The one who asks knows which are on their way already.
+    """Every measurement that is due now. The runner knows which are in progress already.
 
-    While it is scaled to zero there is nobody whose fault a bad one could be.
+    None while scaled to zero: a bad one would be no fault of the revision.
     """
     if at.replicas == 0:
         return
@@ -47,8 +47,8 @@ def questions(
         for metric in spec.measured:
             one = _of(run, metric)
             if _is_due(at, run, metric, one):
-                asked, key = filled(metric, values), _key(at, run, metric, one)
-                yield Question(key, asked, analysis_job(owner, key, asked.job) if asked.job else None)
+                measure, key = filled(metric, values), _key(at, run, metric, one)
+                yield Question(key, measure, analysis_job(owner, key, measure.job) if measure.job else None)
 
 
 def moments(run: AnalysisRun, spec: AnalysisSpec) -> Iterator[datetime]:

@@ -77,9 +77,9 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
         raise ValueError(chosen.problem)
     spec = its_part(_strategy(obj), chosen.spec)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
-    said = findings.told(concluded(run, spec), run.verdict, run.read_at)
-    notes, measured = _notes(run, chosen, said), wire.to_json(run.measured)
-    return Retrial(run, looks, wire.to_json(said), tuple(notes), tuple(measured))
+    shown = findings.shown(concluded(run, spec), run.verdict, run.read_at)
+    notes, measured = _notes(run, chosen, shown), wire.to_json(run.measured)
+    return Retrial(run, looks, wire.to_json(shown), tuple(notes), tuple(measured))
 
 
 def _strategy(obj: Json) -> Strategy:
@@ -110,12 +110,12 @@ def _seconds(run: AnalysisRun) -> int:
     return int((run.read_at - run.started_at).total_seconds())
 
 
-def _notes(run: AnalysisRun, chosen: Template, said: RunVerdict) -> list[str]:
+def _notes(run: AnalysisRun, chosen: Template, shown: RunVerdict) -> list[str]:
     notes = []
     if run.template_hash != chosen.hash:
         notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one says")
     if not run.trace and any(item.epochs for item in run.counts):
         notes.append("the status holds no history of the counts: only the end is shown")
-    if run.verdict and said != run.verdict and not notes:
+    if run.verdict and shown != run.verdict and not notes:
         notes.append(f"the operator wrote down something else: {run.verdict.outcome}, {run.verdict.reason}")
     return notes

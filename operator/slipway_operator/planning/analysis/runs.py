@@ -30,7 +30,7 @@ from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.sizing import baseline
 
-READ_S = 5  # between two readings; each one that tells something new is a write of the status
+READ_S = 5  # between two readings; each one with anything new is a write of the status
 MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
@@ -102,9 +102,9 @@ def is_undecided(course: Course, at: Situation) -> bool:
 
 def _undecided(at: Situation, one: Ongoing, choice: OnInconclusive) -> str | None:
     """What is inconclusive for good in an analysis whose template makes this choice for that."""
-    said, spec = one.run.verdict if one.run else None, template(at, one.template).spec
-    ended = said is not None and said.reason is Reason.METRIC_INCONCLUSIVE
-    return said.message if said and ended and spec and spec.on_inconclusive is choice else None
+    verdict, spec = one.run.verdict if one.run else None, template(at, one.template).spec
+    ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
+    return verdict.message if verdict and ended and spec and spec.on_inconclusive is choice else None
 
 
 def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
@@ -117,14 +117,14 @@ def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
     return next((pair for pair in ruling(course, at) if _rejects(at, *pair)), None)
 
 
-def _rejects(at: Situation, one: Ongoing, said: RunVerdict) -> bool:
+def _rejects(at: Situation, one: Ongoing, verdict: RunVerdict) -> bool:
     undecided = one.field == "background" and _undecided(at, one, OnInconclusive.ABORT) is not None
-    return said.outcome is Outcome.FAIL or undecided
+    return verdict.outcome is Outcome.FAIL or undecided
 
 
 def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
-    """What is said about the present step; None before anything is."""
-    return next((said for one, said in ruling(course, at) if one.field == "analysis"), None)
+    """The verdict on the present step; None before there is one."""
+    return next((verdict for one, verdict in ruling(course, at) if one.field == "analysis"), None)
 
 
 def lasts(course: Course, at: Situation, step: Analysis) -> bool:
@@ -133,11 +133,11 @@ def lasts(course: Course, at: Situation, step: Analysis) -> bool:
 
 
 def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
-    """Analyses that began, with what their template asks for now."""
+    """Analyses that began, with the present spec of their template."""
     for one in ongoing(course, at):
-        asked = template(at, one.template)
-        if one.run and asked.spec and _is_of(one.run, asked):
-            yield one.run, asked.spec
+        found = template(at, one.template)
+        if one.run and found.spec and _is_of(one.run, found):
+            yield one.run, found.spec
 
 
 # --- beginning and reading --------------------------------------------------------------------------------------------
@@ -183,11 +183,11 @@ def _judged(
     load = _loaded(course, at, read.load)
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
     read = replace(read, read_at=at.now, load=load, trace=traced)
-    said = findings.told(concluded(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
+    verdict = findings.shown(concluded(read, its_part(at.spec.strategy, spec)), read.verdict, at.now)
     changes = read.decisions
-    if read.verdict is None or said.since != read.verdict.since:
-        changes = (*changes, VerdictChange(at.now, said.outcome, said.reason, said.message))[-MOST_CHANGES:]
-    return replace(read, verdict=said, decisions=changes)
+    if read.verdict is None or verdict.since != read.verdict.since:
+        changes = (*changes, VerdictChange(at.now, verdict.outcome, verdict.reason, verdict.message))[-MOST_CHANGES:]
+    return replace(read, verdict=verdict, decisions=changes)
 
 
 def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
@@ -313,7 +313,7 @@ def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
 
 
 def _weights_differ(course: Course, at: Situation) -> bool:
-    """Whether canary computes with other numbers than stable. Where nobody knows, nobody is blamed for drift."""
+    """Whether canary computes with other numbers than stable. Where it is unknown, drift has no cause."""
     one, other = (at.observed.snapshots.get(name) for name in _pair(course))
     return one is None or other is None or not same_weights(one, other)
 
@@ -327,5 +327,5 @@ def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
     return run if run and run.id == id else None
 
 
-def _is_of(run: AnalysisRun | None, asked: Template) -> bool:
-    return run is not None and run.template_hash == asked.hash
+def _is_of(run: AnalysisRun | None, found: Template) -> bool:
+    return run is not None and run.template_hash == found.hash

@@ -1,6 +1,6 @@
 """How the counts of an analysis came to be: a bounded history in the status, thinned as it grows.
 
-Nothing is decided by it. It is there to look at a verdict again, with the judge itself, when nobody remembers.
+It decides nothing. With it a verdict can be computed again later, by the judge itself.
 """
 
 from collections.abc import Sequence

@@ -196,23 +196,23 @@ UNBOUND = frozenset({CLAIM_NOT_FOUND, CLAIM_NOT_BOUND})
 
 
 def of_workload(workload: Workload, resources: Resources) -> Cause | None:
-    """The cause that matters most among the troubles of a revision's pods; `resources` are what each pod asks for."""
+    """The cause that matters most among the troubles of a revision's pods; `resources` are those of each pod."""
     if not workload.troubles:
         return None
     first = workload.troubles[0]
     if first.reason == UNSCHEDULABLE:
-        return _told(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
+        return _cause(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
     where = "ReplicaSet" if first.reason == CREATE_FAILED else "pod"
     words = f"{first.reason}: {first.message}" if first.message else first.reason
-    return _told(first, f"{where} {first.pod}: {words}")
+    return _cause(first, f"{where} {first.pod}: {words}")
 
 
-def of_refusal(said: str) -> Cause:
+def of_refusal(message: str) -> Cause:
     """Of a child that the API server did not let us create."""
-    return _told(PodTrouble("", CREATE_FAILED, said), said)
+    return _cause(PodTrouble("", CREATE_FAILED, message), message)
 
 
-def _told(trouble: PodTrouble, said: str) -> Cause:
+def _cause(trouble: PodTrouble, message: str) -> Cause:
     word = scheduling.read(trouble.message).reason if trouble.reason == UNSCHEDULABLE else trouble.reason
     rule = next(rule for rule in RULES if rule.applies(word, trouble))
-    return Cause(rule.reason, f"{said}; {rule.advice}" if rule.advice else said)
+    return Cause(rule.reason, f"{message}; {rule.advice}" if rule.advice else message)

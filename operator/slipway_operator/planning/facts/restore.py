@@ -1,4 +1,4 @@
-"""A status that was lost, restored by hand or edited by somebody, made one that can be gone on from.
+"""A status that was lost, restored or edited by hand, made consistent again.
 
 The status is the operator's memory, and others may write it: a backup, `kubectl edit`, a tool. What cannot be true is
 dropped here, before anything is decided, so that a reconcile goes on from it as from any other state. What could be
@@ -88,7 +88,7 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
 def _served(observed: Observed, wanted: str) -> str | None:
     """The stable revision by what gateways route by, where the status has lost it.
 
-    A rollout that was under way begins anew: the revision under test is not taken for the stable one. None where
+    A rollout that was in flight starts again: the revision under test is not taken for the stable one. None where
     nothing but the wanted revision serves, or nothing at all: it comes up as a first one does.
     """
     weights: dict[str, int] = {}

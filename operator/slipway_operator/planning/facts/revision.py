@@ -26,12 +26,12 @@ def revision_hash(inputs: PodInputs) -> str:
 
 @lru_cache(KEPT)
 def steps_hash(steps: tuple[Step, ...]) -> str:
-    """Identity of a step list; a rollout asks for it in every reconcile."""
+    """Identity of a step list; a rollout compares it in every reconcile."""
     return _digest(repr(steps))
 
 
 def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str, str]:
-    """(the revision to run, the revision that the spec describes): they differ while a rollback is asked for."""
+    """(the revision to run, the revision that the spec describes): they differ during a rollback."""
     current = described_revision(spec.inputs, snapshots)
     source, _, target = (spec.intents.rollback_to or "").partition("/")
     return (target if source == current and target in snapshots else current), current

@@ -1,8 +1,8 @@
 """Why the scheduler finds no node, out of its own sentence; pure.
 
 Its counts are by node: `1 node(s) had untolerated taint(s)` leaves that node out, `2 Insufficient nvidia.com/gpu` says
-that too little is free on two, and what it adds about preemption tells the nodes where that could ever be enough from
-those where it could not. So no node has to be read, and no permission for nodes is asked for.
+that too little is free on two, and what it adds about preemption separates nodes where that could ever be
+enough from the others. So no node has to be read, and the operator needs no permission for nodes.
 """
 
 import re
@@ -24,7 +24,7 @@ UNKNOWN = "Unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the scheduler counted. `hopeless`: nodes that would not take the pod if others left; None: not said."""
+    """What the scheduler counted. `hopeless`: nodes that would not take the pod if others left; None: unknown."""
 
     nodes: int = 0
     short: dict[str, int] = field(default_factory=dict)  # nodes where too little is free, by resource
@@ -43,10 +43,10 @@ class Placement:
         return ON_NO_NODE if self.short else NO_MATCH
 
 
-def read(said: str) -> Placement:
+def read(message: str) -> Placement:
     """Read the message of a pod's condition PodScheduled."""
-    nodes = _NODES.search(said)
-    filters, _, preemption = said.partition("preemption:")
+    nodes = _NODES.search(message)
+    filters, _, preemption = message.partition("preemption:")
     hopeless = _HOPELESS.search(preemption)
     return Placement(
         nodes=int(nodes[1]) if nodes else 0,
@@ -56,14 +56,14 @@ def read(said: str) -> Placement:
     )
 
 
-def sentence(said: str, pods: int, resources: Resources) -> str:
+def sentence(message: str, pods: int, resources: Resources) -> str:
     """How much of what is missing on how many nodes, for people."""
     counted = "1 pod finds no node" if pods == 1 else f"{pods} pods find no node"
-    found = read(said)
+    found = read(message)
     left_out = [f"{count} of {found.nodes} nodes {why}" for why, count in found.left_out.items()]
     parts = [*_short(found, pods, resources), *left_out]
-    plain = _PLAIN.search(said)
-    return f"{counted}: {'; '.join(parts) or (plain[1] if plain else said) or 'the scheduler gives no reason'}"
+    plain = _PLAIN.search(message)
+    return f"{counted}: {'; '.join(parts) or (plain[1] if plain else message) or 'the scheduler gives no reason'}"
 
 
 def _short(found: Placement, pods: int, resources: Resources) -> list[str]:
@@ -74,9 +74,9 @@ def _short(found: Placement, pods: int, resources: Resources) -> list[str]:
 
 
 def _missing(found: Placement, pods: int, resource: str, amount: str | None) -> str:
-    asked = f"{amount} {resource}" if amount else resource
+    needed = f"{amount} {resource}" if amount else resource
     if found.reason == ON_NO_NODE:
-        return f"0 of {found.nodes} nodes have {asked}, even when empty"
-    each = f"{pods} x {asked}" if amount else asked
+        return f"0 of {found.nodes} nodes have {needed}, even when empty"
+    each = f"{pods} x {needed}" if amount else needed
     short = found.short[resource]
     return f"{each} missing, too little is free on {short} of {found.nodes or short} nodes"

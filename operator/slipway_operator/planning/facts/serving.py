@@ -6,7 +6,7 @@ from slipway_operator.planning.facts.situation import Course, Situation
 
 # So many requests got no answer, and they are nearly all of the last 10 to 20 seconds.
 LEAST, SHARE = 3, 0.9
-# Gateways hear of a pod in about a second; so long they may lack what others call ready.
+# Gateways learn of a pod in about a second; until then they may lack a ready one.
 NO_ENDPOINT_S = 5.0
 POLL_S = 2.0
 NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS = "NoGateway", "RequestsFailing", "NoEndpoints"
@@ -20,29 +20,29 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
         return None
     if not any(item.ready for item in _present(at)):
         return NO_GATEWAY, "no gateway is ready, so no request gets in"
-    heard = _heard(at)
-    if failing := _failing([item.service for item in heard]):
+    reporting = _reporting(at)
+    if failing := _failing([item.service for item in reporting]):
         return REQUESTS_FAILING, failing
-    if _served_before(at) and _unserved([item.service for item in heard]):
+    if _served_before(at) and _unserved([item.service for item in reporting]):
         return NO_ENDPOINTS, f"no gateway has an endpoint for it, for {NO_ENDPOINT_S:.0f} s or longer"
     return None
 
 
 def sentence(course: Course, at: Situation) -> str:
-    """The same at the end of a message; that there is no gateway is said by what waits for one."""
+    """The same at the end of a message; what waits for a gateway says that there is none."""
     found = trouble(course, at)
     return f"; {found[1]}" if found and found[0] != NO_GATEWAY else ""
 
 
 def look_again_s(course: Course, at: Situation) -> float | None:
     """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
-    unserved = any(item.service.unserved_s is not None for item in _heard(at)) and _is_to_serve(course, at)
+    unserved = any(item.service.unserved_s is not None for item in _reporting(at)) and _is_to_serve(course, at)
     found = trouble(course, at)
     return POLL_S if unserved or (found and found[0] != NO_GATEWAY) else None
 
 
 def _is_to_serve(course: Course, at: Situation) -> bool:
-    """Whether it is to have pods and has ready ones: the lack of these is said elsewhere, with its cause."""
+    """Whether it is to have pods and has ready ones: their lack has a condition of its own, with its cause."""
     serving = course.stable or course.target
     awake = at.sleep is None or at.sleep.state is SleepState.AWAKE
     return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None
@@ -65,8 +65,8 @@ def _present(at: Situation) -> list[Gateway]:
     return [item for item in at.observed.gateways if not item.gone]
 
 
-def _heard(at: Situation) -> list[Gateway]:
-    """Gateways that take requests and know the route; of the others nothing is known."""
+def _reporting(at: Situation) -> list[Gateway]:
+    """Gateways that take requests and know the route; nothing is known of the others."""
     return [item for item in _present(at) if item.ready and item.reachable and item.generation is not None]
 
 

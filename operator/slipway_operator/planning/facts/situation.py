@@ -1,4 +1,4 @@
-"""One reconcile's view: what is asked, remembered and observed, and the questions that the decisions put to it."""
+"""One reconcile's view: spec, status and observation, and what decisions derive from them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,7 +41,7 @@ def rollout_of(course: Course) -> Rollout:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision may look at. What many of them ask is found out once."""
+    """Everything that a decision may look at. What many of them need is derived once."""
 
     spec: Spec
     wanted: str  # the revision to run
@@ -65,14 +65,14 @@ class Situation:
 
     @property
     def rolled_back(self) -> bool:
-        """Whether the user asked for a former revision."""
+        """Whether spec.rollout.rollbackTo names a former revision."""
         return self.wanted != self.current
 
     @cached_property
     def acknowledged(self) -> tuple[int, int]:
         """(ready gateways that route by the table in the status, ready gateways).
 
-        By its digest: a number says nothing of a table that was lost, restored or written by somebody else.
+        By its digest: a number says nothing of a table that was lost, restored or edited by hand.
         """
         digest = self.status.traffic.digest if self.status.traffic else ""
         ready = [gateway for gateway in self.observed.gateways if gateway.ready]
@@ -86,7 +86,7 @@ class Situation:
         return ready == acked and (ready > 0 or self.status.traffic is None)
 
     def weight(self, revision: str | None) -> int:
-        """Weight in percent in the table that the gateways were last told."""
+        """Weight in percent in the table that the gateways last got."""
         return self.status.traffic.weight(revision) if self.status.traffic else 0
 
     def share(self, revision: str | None) -> int:
@@ -102,7 +102,7 @@ class Situation:
         return self.observed.workloads.get(revision)
 
     def resources(self, revision: str) -> Resources:
-        """What each pod of a revision asks for, as far as that is known."""
+        """Resources of each pod of a revision, as far as they are known."""
         snapshot = self.observed.snapshots.get(revision)
         return snapshot.inputs.resources if snapshot else Resources()
 

@@ -1,8 +1,8 @@
 """Every pod of a revision serves the same bytes: those that its first pod reported.
 
-What that pod loaded is kept with the revision's record and given to later pods as a ConfigMap, so their fetchers ask
-for that very commit and refuse other bytes. Only pods that began before it was there can have others: such a pod counts
-as not ready, and makes way for one that reads the ConfigMap.
+What that pod loaded is kept with the revision's record and given to later pods as a ConfigMap, so their fetchers
+load exactly that commit and refuse other bytes. Only pods that began before it existed can have others: such a pod
+counts as not ready, and makes way for one that reads the ConfigMap.
 """
 
 from dataclasses import replace
@@ -21,8 +21,8 @@ def of(snapshot: Snapshot | None, workload: Workload) -> Weights | None:
         return None
     if snapshot.weights:
         return snapshot.weights
-    said = [(pod.created_at, pod.name, pod.weights) for pod in workload.pods if pod.weights]
-    return min(said)[2] if said else None
+    reported = [(pod.created_at, pod.name, pod.weights) for pod in workload.pods if pod.weights]
+    return min(reported)[2] if reported else None
 
 
 def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
@@ -37,7 +37,7 @@ def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
 
 
 def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
-    """What is to be kept with revisions and told to their pods; a baseline has the pin of what it runs."""
+    """What is kept with revisions and given to their pods; a baseline has the pin of what it runs."""
     found: dict[str, Weights] = {}
     for revision, workload in sorted(observed.workloads.items()):
         runs = labels.what_runs(revision)
@@ -67,7 +67,7 @@ def _others(workload: Workload, wanted: Weights | None) -> list[Pod]:
 
 
 def _sentence(pod: Pod, wanted: Weights) -> str:
-    assert pod.weights, "only of pods that said what they loaded"
+    assert pod.weights, "only of pods that reported what they loaded"
     at = f" at commit {pod.weights.commit}" if pod.weights.commit else ""
     return f"it loaded {pod.weights.digest}{at}; the revision is pinned to {wanted.digest}"
 

@@ -1,7 +1,7 @@
-"""Events that no row of the rollout's table tells: pods and weights that move, drains, a stable revision in trouble.
+"""Events beside those of the rollout's rows: pods and weights that move, drains, a stable revision in trouble.
 
-Each is told from the difference between the status before and what is decided now, so once per change. They are no
-decisions: a crash between the status and the Event may swallow one, and what it would have told is in the status.
+Each comes from the difference between the former status and what is decided now, so once per change. They are no
+decisions: a crash between the status and the Event may lose one, and its content is in the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,13 @@ def movements(
 
 
 def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """What keeps pods from being ready, or ready pods from serving, told when it is another cause than before."""
+    """What keeps pods from being ready, or ready pods from serving, when the cause is another one than before."""
     former = {item.type: item.reason for item in before}
     changed = [item for item in now if former.get(item.type) != item.reason]
     unserved = [item for item in changed if item.type == "Ready" and item.reason in serving.REASONS]
     ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
-    told = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
-    return (*told, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
+    failing = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
+    return (*failing, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
 
 
 def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
@@ -86,8 +86,8 @@ def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
 
 def _abort_blocked(course: Course, at: Situation) -> tuple[Event, ...]:
     """A rejected revision keeps its weight while stable has no pod to take it: an answer is better than none."""
-    rollout, told = course.rollout, _was_blocked(at.status.rollout, at)
-    if rollout is None or rollout.state is not State.ABORTING or told:
+    rollout, known = course.rollout, _was_blocked(at.status.rollout, at)
+    if rollout is None or rollout.state is not State.ABORTING or known:
         return ()
     weight = at.weight(rollout.revision)
     if not weight or at.ready(course.stable) or at.replicas == 0:

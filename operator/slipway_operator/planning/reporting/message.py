@@ -81,8 +81,8 @@ def _shifting(course: Course, at: Situation, sizes: Sizes) -> str:
     target = rollout_of(course).revision
     if not sizes.stable_carries:
         return f"{_step_of(course)}: {stable_sentence(course, at, sizes)}"
-    asked = canary.weight_at(at.spec.strategy.steps, rollout_of(course).step_index)
-    return f"{_step_of(course)}: the weight of revision {target} goes to {asked}"
+    weight = canary.weight_at(at.spec.strategy.steps, rollout_of(course).step_index)
+    return f"{_step_of(course)}: the weight of revision {target} goes to {weight}"
 
 
 def _paused(course: Course, at: Situation, sizes: Sizes) -> str:

@@ -11,7 +11,7 @@ from slipway_operator.planning.facts.situation import Situation
 
 
 def condition(standing: Standing | None, before: Iterable[Condition], now: datetime) -> list[Condition]:
-    """NameConflict where there is one. Not known yet: what was said before."""
+    """NameConflict where there is one. Not known yet: the former condition."""
     if standing is None:
         return [item for item in before if item.type == NAME_CONFLICT]
     if not standing.lost:

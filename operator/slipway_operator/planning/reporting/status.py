@@ -60,7 +60,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         ready=summary.ready_of_wanted(at, {name: desired[name] for name in live}),
         model=model_name.model(at),
         endpoint=settings.endpoint,
-        # What a rollout adds for its time is no capacity: an autoscaler that counted it would ask for it for good.
+        # What a rollout adds for its time is no capacity: an autoscaler that counted it would keep it.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
         selector=labels.live_selector(obj["metadata"]["name"], live),
         current_revision=at.current,

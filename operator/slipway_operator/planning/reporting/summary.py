@@ -35,9 +35,9 @@ def step(rollout: Rollout | None) -> str | None:
     return f"{min(rollout.step_index + 1, rollout.steps)}/{rollout.steps}"
 
 
-def reason(told: Sequence[Condition], rollout: Rollout | None) -> str | None:
+def reason(shown: Sequence[Condition], rollout: Rollout | None) -> str | None:
     """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
-    ill = {item.type: item.reason for item in told if is_ill(item) and item.reason not in _UNSAID}
+    ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
     return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
 
 

@@ -44,8 +44,8 @@ def conditions(obj: Json, now: datetime) -> list[Condition]:
 def news(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
     """Each new message once."""
     former = {item.message for item in before if item.type == UNKNOWN_FIELD}
-    told = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]
-    return tuple(Event("Warning", "UnknownField", item.message) for item in told)
+    fresh = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]
+    return tuple(Event("Warning", "UnknownField", item.message) for item in fresh)
 
 
 def _unknown(applied: Any, stored: Any, path: str, shown: str) -> Iterator[str]:

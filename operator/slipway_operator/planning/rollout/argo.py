@@ -1,7 +1,7 @@
 """Argo Rollouts' status patches as our intents, for hands that know them by heart.
 
 They are read from the status as it is and acted on in the same plan. The status that it writes carries them no more, so
-each has its effect once; nobody but the user writes the spec.
+each has its effect once; only the user writes the spec.
 """
 
 from dataclasses import replace
@@ -19,14 +19,14 @@ Translation = tuple[Spec, tuple[Event, ...]]
 
 
 def translate(spec: Spec, raw: Json, status: Status) -> Translation:
-    """The spec with the intents that patches of the status stand for, and what to tell about them.
+    """The spec with the intents that patches of the status stand for, and Events about them.
 
     `raw` is `.status` as the API server gave it, `status` the same as parsed.
     """
-    said = [word for word in (_abort(raw, status), _promote_full(raw, status), _released(spec, status)) if word]
-    for intent, _ in said:
+    found = [word for word in (_abort(raw, status), _promote_full(raw, status), _released(spec, status)) if word]
+    for intent, _ in found:
         spec = replace(spec, intents=replace(spec.intents, **intent))
-    return spec, tuple(event for _, event in said)
+    return spec, tuple(event for _, event in found)
 
 
 def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseCondition, ...]:
@@ -40,28 +40,28 @@ def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseC
 
 
 def controller_pause(course: Course) -> bool | None:
-    """Argo's mark beside the conditions: their absence is a user's word only where they have been."""
+    """Argo's mark beside the conditions: their absence is a user's act only where they have been."""
     return True if course.state is State.PAUSED else None
 
 
-_Said = tuple[dict[str, Any], Event] | None
+_Translated = tuple[dict[str, Any], Event] | None
 
 
-def _abort(raw: Json, status: Status) -> _Said:
+def _abort(raw: Json, status: Status) -> _Translated:
     """`abort: true` aborts, and `abort: false` retries, as Argo's own plugin writes them."""
-    rollout, asked = status.rollout, raw.get("abort")
-    if asked is None:
+    rollout, abort = status.rollout, raw.get("abort")
+    if abort is None:
         return None
-    if asked and rollout and rollout.state in IN_FLIGHT:
+    if abort and rollout and rollout.state in IN_FLIGHT:
         return _taken("status.abort", "abort", rollout.attempt_token)
-    if not asked and rollout and rollout.state is State.ABORTED:
+    if not abort and rollout and rollout.state is State.ABORTED:
         return _taken("status.abort false", "retry", f"{rollout.revision}/{rollout.attempt + 1}")
     return _ignored(
-        f"status.abort {str(asked).lower()}", "no attempt can be rejected" if asked else "none was rejected"
+        f"status.abort {str(abort).lower()}", "no attempt can be rejected" if abort else "none was rejected"
     )
 
 
-def _promote_full(raw: Json, status: Status) -> _Said:
+def _promote_full(raw: Json, status: Status) -> _Translated:
     rollout = status.rollout
     if not raw.get("promoteFull"):
         return None
@@ -70,7 +70,7 @@ def _promote_full(raw: Json, status: Status) -> _Said:
     return _ignored("status.promoteFull", "no rollout is in its steps")
 
 
-def _released(spec: Spec, status: Status) -> _Said:
+def _released(spec: Spec, status: Status) -> _Translated:
     """A pause whose conditions are gone ends as soon as it may."""
     rollout = status.rollout
     if rollout is None or not _is_released(status, rollout) or spec.paused or spec.replicas == 0:
@@ -86,10 +86,10 @@ def _is_released(status: Status, rollout: Rollout) -> bool:
     return (former.step_token, former.step_started_at) == (rollout.step_token, rollout.step_started_at)
 
 
-def _taken(what: str, field: str, token: str) -> _Said:
+def _taken(what: str, field: str, token: str) -> _Translated:
     name = "promoteFull" if field == "promote_full" else field
     return {field: token}, Event("Normal", "ControlTranslated", f"{what} is taken as spec.rollout.{name}: {token}")
 
 
-def _ignored(what: str, why: str) -> _Said:
+def _ignored(what: str, why: str) -> _Translated:
     return {}, Event("Normal", "ControlIgnored", f"{what} has no effect: {why} now")

@@ -20,17 +20,17 @@ from slipway_operator.planning.sizing.sizes import Sizes
 GATE_FIRST_S, GATE_LIMIT_S = 5, 60  # a gate that holds is called again after as long as it has held, within these
 
 
-# --- the end is told --------------------------------------------------------------------------------------------------
+# --- the end of a rollout ---------------------------------------------------------------------------------------------
 
 
 def follow_end(before: Course, course: Course, at: Situation) -> tuple[Ended | None, tuple[Event, ...]]:
-    """The rollout that ended last, with the answers of those who were told."""
+    """The rollout that ended last, with the responses of its post-rollout hooks."""
     ended = at.status.ended
     if _just_ended(before, course):
         return _ended(before, course, at), ()
     if ended is None or not any(hooks.is_open(state, at) for state in ended.hooks):
         return ended, ()
-    noted = tuple(_told_of_end(state, at) for state in ended.hooks)
+    noted = tuple(_noted_end(state, at) for state in ended.hooks)
     pairs = zip(ended.hooks, noted, strict=True)
     failures = (
         Event("Warning", "HookFailed", f"hook {now.name} ({now.type}) of {ended.revision} failed: {now.message}")
@@ -41,7 +41,7 @@ def follow_end(before: Course, course: Course, at: Situation) -> tuple[Ended | N
 
 
 def _just_ended(before: Course, course: Course) -> bool:
-    """Promoted or fully rejected; a first revision had no rollout to tell of."""
+    """Promoted or fully rejected; a first revision had no rollout."""
     ran = before.stable is not None and before.state not in (None, State.ABORTED)
     return ran and course.state in (None, State.ABORTED)
 
@@ -65,7 +65,7 @@ def _ended(before: Course, course: Course, at: Situation) -> Ended | None:
     )
 
 
-def _told_of_end(state: HookState, at: Situation) -> HookState:
+def _noted_end(state: HookState, at: Situation) -> HookState:
     if not hooks.is_open(state, at):
         return state
     answer = at.observed.hooks[state.key]
@@ -82,11 +82,11 @@ def calls(owner: Owner, course: Course, ended: Ended | None, at: Situation, size
 
 
 def moments(course: Course, at: Situation, sizes: Sizes) -> Iterator[datetime]:
-    """When a hook is asked next."""
+    """When a hook is called next."""
     held = hooks.holding(course, at, sizes)
     for state in course.rollout.hooks if course.rollout else ():
         if state.outcome is HookOutcome.WAITING and held and held[0].name == state.name:
-            yield _asked_again_at(state)
+            yield _called_again_at(state)
     yield from (then for _, _, then in hooks.rollback_polls(course, at))
 
 
@@ -99,7 +99,7 @@ def _calls_of_rollout(owner: Owner, course: Course, at: Situation, sizes: Sizes)
     for state in rollout.hooks:
         hook = known.get((state.name, state.type))
         again = state.outcome is HookOutcome.WAITING and held is not None and held == (hook, state.about)
-        if hook and (state.outcome is HookOutcome.ASKED or (again and at.now >= _asked_again_at(state))):
+        if hook and (state.outcome is HookOutcome.ASKED or (again and at.now >= _called_again_at(state))):
             yield HookCall(state.key, hook, _payload(owner, course, at, sizes.mode, hook))
     for hook, key, _ in hooks.rollback_polls(course, at):
         yield HookCall(key, hook, _payload(owner, course, at, sizes.mode, hook))
@@ -123,7 +123,7 @@ def _calls_of_end(owner: Owner, course: Course, ended: Ended | None, at: Situati
             yield HookCall(state.key, hook, payload)
 
 
-def _asked_again_at(state: HookState) -> datetime:
+def _called_again_at(state: HookState) -> datetime:
     """After as long as the gate has held, at least 5 and at most 60 seconds."""
     answered = state.at or state.since
     held_s = (answered - state.since).total_seconds()
@@ -164,7 +164,7 @@ def _subject(name: str, namespace: str, hook: Hook, revision: str | None) -> dic
 
 
 def notices(obj: Json, status: Status, events: Iterable[Event], now: datetime) -> tuple[HookCall, ...]:
-    """Every Event for every event hook. They are sent once and nobody waits for them."""
+    """Every Event for every event hook. They are sent once and no decision waits for them."""
     listeners = [hook for hook in parse_hooks_of(obj) if hook.type is HookType.EVENT]
     return tuple(_notice(Owner.of(obj), status, hook, event, now) for event in events for hook in listeners)
 
@@ -175,7 +175,7 @@ def _notice(owner: Owner, status: Status, hook: Hook, event: Event, now: datetim
     about = rollout.step_token if rollout else f"{revision}/0/0"
     moment_ms = int(now.timestamp() * 1000)
     identity = hashlib.sha256("\0".join((event.reason, event.message, str(moment_ms))).encode()).hexdigest()[:16]
-    said = {"eventMessage": event.message, "eventType": event.type, "eventReason": event.reason}
+    about_event = {"eventMessage": event.message, "eventType": event.type, "eventReason": event.reason}
     payload = {
         **_subject(owner.name, owner.namespace, hook, revision),
         "phase": _event_phase(status),
@@ -184,7 +184,7 @@ def _notice(owner: Owner, status: Status, hook: Hook, event: Event, now: datetim
         "weight": status.weight or 0,
         "stable": status.stable_revision,
         "canary": status.canary_revision,
-        "metadata": {**dict(hook.metadata), **said, "timestamp": str(moment_ms)},
+        "metadata": {**dict(hook.metadata), **about_event, "timestamp": str(moment_ms)},
     }
     return HookCall(f"{owner.uid}/{about}/{hook.name}/{identity}", hook, payload)
 

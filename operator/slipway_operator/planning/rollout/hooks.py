@@ -21,19 +21,19 @@ ROLLBACK_SLACK_S = 5  # so that an answer that takes its whole time comes before
 
 
 def holding(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:
-    """The hook that the rollout waits for at this moment, and what it is asked about."""
+    """The hook that the rollout waits for at this moment, and what the call is about."""
     return None if at.spec.paused else _held_by(course, at, sizes)
 
 
 def _held_by(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:
     """The same, pause of the spec or not."""
-    asks = at.replicas > 0 and gates.listens(course) is not None
-    return gates.missing(course, at, _matters(course, at, sizes)) if asks else None
+    listens = at.replicas > 0 and gates.listens(course) is not None
+    return gates.missing(course, at, _matters(course, at, sizes)) if listens else None
 
 
 def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matter]:
-    """What may be asked where the rollout is: about pods when they are ready, about weight when it is its turn."""
-    # Where revisions take turns, further pods come only as the weight moves: it is asked about from the first pod on.
+    """What calls may be about where the rollout is: pods once they are ready, then weight."""
+    # Where revisions take turns, further pods come only as the weight moves: its calls come from the first pod on.
     turns = sizes.tight
     ready = at.ready(course.target) >= (1 if turns else max(1, sizes.enough))
     if not ready or course.state in (State.PAUSED, State.ANALYZING):
@@ -50,14 +50,14 @@ def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matt
 
 
 def is_waiting(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether the gate whose turn it is was asked and does not open."""
+    """Whether the gate that holds the rollout was called and does not open."""
     held, rollout = holding(course, at, sizes), course.rollout
     state = _state(rollout, *held) if held and rollout else None
     return state is not None and state.outcome is HookOutcome.WAITING
 
 
 def sentence(course: Course, at: Situation, sizes: Sizes) -> str | None:
-    """Which hook is waited for, since when, and what it said last; None when none is."""
+    """Which hook the rollout waits for, since when, and its last response; None when it waits for none."""
     held, rollout = _held_by(course, at, sizes), course.rollout
     if held is None or rollout is None:
         return None
@@ -65,8 +65,8 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str | None:
     kind = "gate" if hook.type in GATES else "hook"
     state = _state(rollout, hook, about)
     since = f" since {wire.format_time(state.since)}" if state else ""
-    said = f"; last answer: {state.message}" if state and state.message else ""
-    return f"revision {rollout.revision} waits for {kind} {hook.name} ({hook.type}, {about}){since}{said}"
+    last = f"; last answer: {state.message}" if state and state.message else ""
+    return f"revision {rollout.revision} waits for {kind} {hook.name} ({hook.type}, {about}){since}{last}"
 
 
 # --- rows of the table ------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str | None:
 
 @row(
     "hook-answered",
-    "A hook answered: what it said is written down before anything is done because of it.",
+    "A hook responded: the response is written down before it has an effect.",
     IN_FLIGHT,
 )
 def hook_answered(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
@@ -89,7 +89,7 @@ def hook_answered(course: Course, at: Situation, sizes: Sizes) -> Outcome | None
 
 @row(
     "hook-due",
-    "It is the turn of a gate or a check: the question is written down, then put.",
+    "A gate or a check is due: the call is written down, then made.",
     IN_FLIGHT,
 )
 def hook_due(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
@@ -100,11 +100,11 @@ def hook_due(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     names = {item.name for item in at.spec.hooks} - {hook.name}
     former = next((state for state in rollout.hooks if state.name == hook.name), None)
     number = former.asked + 1 if former else 1
-    asked = HookState(
+    called = HookState(
         hook.name, hook.type, about, key(at, rollout, hook, number), HookOutcome.ASKED, since=at.now, asked=number
     )
     others = tuple(state for state in rollout.hooks if state.name in names)
-    return replace(course, rollout=replace(rollout, hooks=(*others, asked))), ()
+    return replace(course, rollout=replace(rollout, hooks=(*others, called))), ()
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -129,21 +129,21 @@ def is_open(state: HookState, at: Situation) -> bool:
 
 
 def _noted(state: HookState, at: Situation) -> HookState:
-    """A gate that does not open gets the key of its next question."""
+    """A gate that does not open gets the key of its next call."""
     if not is_open(state, at):
         return state
     answer = at.observed.hooks[state.key]
-    heard = replace(state, at=at.now, message=answer.message)
+    noted = replace(state, at=at.now, message=answer.message)
     if answer.ok:
-        return replace(heard, outcome=HookOutcome.PASSED)
+        return replace(noted, outcome=HookOutcome.PASSED)
     if state.type not in GATES:
-        return replace(heard, outcome=HookOutcome.FAILED)
+        return replace(noted, outcome=HookOutcome.FAILED)
     key = f"{state.key.rpartition('-')[0]}-{state.asked + 1}"
-    return replace(heard, outcome=HookOutcome.WAITING, asked=state.asked + 1, key=key)
+    return replace(noted, outcome=HookOutcome.WAITING, asked=state.asked + 1, key=key)
 
 
 def _events(before: HookState, after: HookState, rollout: Rollout) -> Iterator[Event]:
-    """Once per transition, however often a gate is asked."""
+    """Once per transition, however often a gate is called."""
     if before.outcome is after.outcome:
         return
     what = f"{after.name} ({after.type}, {after.about})"

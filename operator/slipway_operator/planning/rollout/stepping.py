@@ -11,7 +11,7 @@ from slipway_operator.planning.rollout.progress import entering, may_step, next_
 from slipway_operator.planning.rollout.row import IN_FLIGHT, PAUSED, PROVISIONING, SHIFTING, Outcome, row
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
-from slipway_operator.planning.sizing.traffic import asked_weight
+from slipway_operator.planning.sizing.traffic import step_weight
 
 
 @row(
@@ -51,7 +51,7 @@ def steps_changed(course: Course, at: Situation, sizes: Sizes) -> Outcome | None
 
 @row(
     "pods-ready",
-    "The pods of the step are ready and stable carries its share: gateways are told weight and header routes.",
+    "The pods of the step are ready and stable carries its share: gateways get weight and header routes.",
     PROVISIONING,
 )
 def pods_ready(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
@@ -81,7 +81,7 @@ def pods_lost(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     SHIFTING,
 )
 def step_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    reached = at.weight(course.target) == asked_weight(course, at, sizes) and at.traffic_synced
+    reached = at.weight(course.target) == step_weight(course, at, sizes) and at.traffic_synced
     if not reached or not may_step(course, at, sizes) or gates.holds_step(course, at, sizes.mode):
         return None
     return next_step(course, at)

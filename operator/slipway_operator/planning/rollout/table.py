@@ -16,7 +16,7 @@ from slipway_operator.planning.rollout.row import Outcome, Row
 from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
 
 MAX_REJECTIONS = 5  # of MAX_DECISIONS, that stay while others are dropped
-MAX_DECISIONS = 20  # ten and more transitions: some are told by two Events
+MAX_DECISIONS = 20  # ten and more transitions: some have two Events
 MESSAGE_LIMIT = 1024  # the API server's, of an Event
 
 # Order matters: what ends an attempt comes before what carries it on.
@@ -81,15 +81,15 @@ def _remembered(
     course: Course, at: Situation, row: Row, changed: Course, events: tuple[Event, ...]
 ) -> tuple[Decision, ...]:
     """The last decisions with the new one; events say best what was decided."""
-    if not events and changed.state is course.state:  # a question to a hook, or the same answer again
+    if not events and changed.state is course.state:  # a call of a hook, or the same response again
         return course.decisions
-    told = (Decision(at.now, row.name, item.message[:MESSAGE_LIMIT], item.reason, item.type) for item in events)
+    shown = (Decision(at.now, row.name, item.message[:MESSAGE_LIMIT], item.reason, item.type) for item in events)
     silent = Decision(at.now, row.name, f"{course.state or 'Idle'} -> {changed.state or 'Idle'}")
-    return _trimmed((*course.decisions, *(told if events else (silent,))))
+    return _trimmed((*course.decisions, *(shown if events else (silent,))))
 
 
 def _trimmed(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Without the oldest ones, except for the last rejections: people ask for their reasons long after."""
+    """Without the oldest ones, except for the last rejections: people look for their reasons long after."""
     rejections = [index for index, item in enumerate(decisions) if _is_rejection(item)][-MAX_REJECTIONS:]
     others = [index for index in range(len(decisions)) if index not in rejections]
     dropped = set(others[: max(0, len(decisions) - MAX_DECISIONS)])

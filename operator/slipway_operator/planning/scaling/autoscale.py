@@ -24,7 +24,7 @@ from slipway_operator.planning.facts.conditions import condition
 from slipway_operator.planning.facts.situation import Situation
 
 CONDITION = "Autoscaling"
-# The controller looks at a new HorizontalPodAutoscaler within its period, 15 s unless somebody chose otherwise.
+# The controller looks at a new HorizontalPodAutoscaler within its period, 15 s by default.
 INERT_S = 60
 
 Finding = tuple[bool, str, str]  # whether it works, reason, message
@@ -45,7 +45,7 @@ class Scaling:
 
 
 def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
-    """Ours is there exactly when the spec asks for it and nobody else scales. `spec.replicas` is never written."""
+    """Ours exists exactly when the spec has one and no other scales. `spec.replicas` is never written."""
     ours = _ours(at)
     others = [item for item in at.observed.autoscalers if item is not ours]
     rivals = [item for item in others if item.aims_here]
@@ -53,21 +53,21 @@ def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
     scalers = len(rivals) + wanted
     gone = (Delete(API_VERSION, KIND, ours.name),) if ours and (not wanted or others) else ()
     if scalers > 1:
-        return Scaling(delete=gone, condition=_told(at, _two_scalers(rivals, wanted=wanted)))
+        return Scaling(delete=gone, condition=_shown(at, _two_scalers(rivals, wanted=wanted)))
     if wanted and others:
-        return Scaling(delete=gone, condition=_told(at, _name_taken(others[0])))
+        return Scaling(delete=gone, condition=_shown(at, _name_taken(others[0])))
     if wanted:
-        return Scaling(_creation(owner, at, ours), condition=_told(at, _own_health(owner, at, ours), obj))
+        return Scaling(_creation(owner, at, ours), condition=_shown(at, _own_health(owner, at, ours), obj))
     found = _health(at, rivals[0]) if rivals else None
-    return Scaling(delete=gone, condition=_told(at, found, obj) if found else None)
+    return Scaling(delete=gone, condition=_shown(at, found, obj) if found else None)
 
 
 def moments(at: Situation) -> tuple[datetime, ...]:
-    """When an autoscaler that nobody has looked at counts as inert: no event tells that nothing happens."""
+    """When an autoscaler without status counts as inert: there is no event when nothing happens."""
     return tuple(
         item.created_at + timedelta(seconds=INERT_S)
         for item in at.observed.autoscalers
-        if item.aims_here and _said(item, "ScalingActive") is None
+        if item.aims_here and _condition_of(item, "ScalingActive") is None
     )
 
 
@@ -78,7 +78,7 @@ def _ours(at: Situation) -> Autoscaler | None:
 
 
 def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> tuple[Create, ...]:
-    assert at.spec.autoscaling is not None, "asked only where the field is set"
+    assert at.spec.autoscaling is not None, "called only where the field is set"
     manifest = horizontal_pod_autoscaler(owner, at.spec.autoscaling, _group(at))
     return () if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else (Create(manifest),)
 
@@ -89,10 +89,10 @@ def _group(at: Situation) -> str:
     return EXTERNAL if providers.get(CUSTOM) and providers.get(EXTERNAL) == "" else CUSTOM
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- the condition ----------------------------------------------------------------------------------------------------
 
 
-def _told(at: Situation, finding: Finding, obj: Json | None = None) -> Condition:
+def _shown(at: Situation, finding: Finding, obj: Json | None = None) -> Condition:
     holds, reason, message = finding
     also = _also_applied(obj) if obj else ""
     return condition(CONDITION, holds, reason, f"{message}; {also}" if also else message, at.now)
@@ -124,10 +124,10 @@ def _own_health(owner: Owner, at: Situation, ours: Autoscaler | None) -> Finding
 
 
 def _foreign_providers(at: Situation) -> str:
-    """In words who serves the metrics API in our place; empty when we do, or when no metric of ours is asked for."""
+    """Who serves the metrics API in our place; empty when we do, or when the spec uses no metric of ours."""
     providers = at.observed.metrics_providers
-    asked = at.spec.autoscaling is not None and any(metric.type in OWN_NAMES for metric in at.spec.autoscaling.metrics)
-    if not asked or not (providers.get(CUSTOM) and providers.get(EXTERNAL)):
+    used = at.spec.autoscaling is not None and any(metric.type in OWN_NAMES for metric in at.spec.autoscaling.metrics)
+    if not used or not (providers.get(CUSTOM) and providers.get(EXTERNAL)):
         return ""
     served = ", ".join(f"{group} is served by {providers[group]}" for group in (CUSTOM, EXTERNAL))
     return f"{served}: it must serve Slipway's metrics too, or make room"
@@ -139,10 +139,10 @@ def _health(at: Situation, item: Autoscaler) -> Finding:
         text = f"{_called(item)} has no pods to scale until somebody asks; it shows what it reads divided by them, 0/0"
         return True, "Asleep", text
     for kind in ("AbleToScale", "ScalingActive"):
-        said = _said(item, kind)
-        if said and said.status == "False":
-            return False, said.reason or kind, f"{_called(item)}: {said.message or said.reason}"
-    if _said(item, "ScalingActive") is None:
+        found = _condition_of(item, kind)
+        if found and found.status == "False":
+            return False, found.reason or kind, f"{_called(item)}: {found.message or found.reason}"
+    if _condition_of(item, "ScalingActive") is None:
         return _not_looked_at(at, item)
     bounds = f"{item.spec.get('minReplicas', 1)} to {item.spec.get('maxReplicas')}"
     return True, "ScalingActive", f"{_called(item)} keeps {bounds} pods and writes spec.replicas"
@@ -151,13 +151,13 @@ def _health(at: Situation, item: Autoscaler) -> Finding:
 def _not_looked_at(at: Situation, item: Autoscaler) -> Finding:
     if at.elapsed_s(item.created_at) < INERT_S:
         return False, "Starting", f"{_called(item)} was not looked at yet"
-    able = _said(item, "AbleToScale")
-    said = f": {able.message}" if able and able.message else ""
-    text = f"{_called(item)} has scaled nothing for {INERT_S} s: does kube-controller-manager run its controller?{said}"
+    able = _condition_of(item, "AbleToScale")
+    why = f": {able.message}" if able and able.message else ""
+    text = f"{_called(item)} has scaled nothing for {INERT_S} s: does kube-controller-manager run its controller?{why}"
     return False, "Inert", text
 
 
-def _said(item: Autoscaler, kind: str) -> ScalerCondition | None:
+def _condition_of(item: Autoscaler, kind: str) -> ScalerCondition | None:
     return next((found for found in item.conditions if found.type == kind), None)
 
 

@@ -1,7 +1,7 @@
-"""Scale to zero: when a deployment that nobody asks goes without pods, and when it has them again.
+"""Scale to zero: when a deployment without requests loses its pods, and when it gets them again.
 
-Gateways are told first and hold what comes from then on. Only when each of them says so, and that it has nothing in
-hand, is it written down that the deployment sleeps; only then do its pods leave. `spec.replicas` is not touched.
+Gateways hold new requests first. When each reports that, and no request in flight, the status says that the
+deployment sleeps; only then do its pods leave. `spec.replicas` is not touched.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from slipway_operator.planning.sizing.sizes import sizes_of
 
 GATEWAY_POLL_S = 0.5
 LATER_S = 10.0  # when something else than requests keeps it awake
-# Gateways say at once that somebody waits; this is for what they could not say.
+# Gateways report a waiting request at once; this is for reports that were lost.
 ASLEEP_POLL_S = 60.0
 # Of moments that are cut to whole seconds, and of an answer that is a little older than the decision.
 SLACK_S = 2.0
@@ -39,8 +39,10 @@ def idle_s(at: Situation) -> float | None:
     known = all(item.reachable and (item.idle_s is not None or not item.ready) for item in present)
     if not known or not any(gateway.ready for gateway in present):
         return None
-    said = ((item, item.idle_s) for item in at.observed.gateways if item.idle_s is not None)
-    return min((0.0 if item.held or any(item.inflight.values()) else seconds for item, seconds in said), default=None)
+    known_s = ((item, item.idle_s) for item in at.observed.gateways if item.idle_s is not None)
+    return min(
+        (0.0 if item.held or any(item.inflight.values()) else seconds for item, seconds in known_s), default=None
+    )
 
 
 def look_again_s(course: Course, at: Situation) -> float | None:
@@ -76,7 +78,7 @@ def _awake(sleep: Sleep, course: Course, at: Situation) -> Sleep | None:
 
 
 def _falling_asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
-    """Whoever asks in these moments is answered by the pods that are still there."""
+    """The pods that still exist answer requests in these moments."""
     if not _is_idle(course, at):
         return sleep.to(SleepState.AWAKE, at.now)
     return sleep.to(SleepState.ASLEEP, at.now) if _all_hold(at) else sleep
@@ -127,7 +129,7 @@ def _is_idle(course: Course, at: Situation) -> bool:
 
 
 def _all_hold(at: Situation) -> bool:
-    """Whether every gateway, also one that is leaving, routes by the table that tells it to send nothing."""
+    """Whether every gateway, also one that is leaving, routes by the table that holds all requests."""
     traffic = at.status.traffic
     if traffic is None or not traffic.asleep or not at.traffic_synced:
         return False
@@ -136,13 +138,13 @@ def _all_hold(at: Situation) -> bool:
 
 
 def _is_called(sleep: Sleep, at: Situation) -> bool:
-    """Whether somebody waits, or asked since and was refused. A gateway that is new was asked by nobody yet."""
+    """Whether a request waits, or was refused since. A new gateway had none yet."""
     asleep_s = at.elapsed_s(sleep.since) + SLACK_S
-    said = [item for item in at.observed.gateways if item.reachable]
-    return any(item.held or (item.last_request_s is not None and item.last_request_s < asleep_s) for item in said)
+    reporting = [item for item in at.observed.gateways if item.reachable]
+    return any(item.held or (item.last_request_s is not None and item.last_request_s < asleep_s) for item in reporting)
 
 
-# --- what is said -----------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def is_late(at: Situation) -> bool:

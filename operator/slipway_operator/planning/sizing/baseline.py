@@ -30,7 +30,7 @@ def name(course: Course) -> str:
 def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that it is to have; 0 where there is to be none."""
     tested = _tested(course, at)
-    if tested is None or not _is_asked(course, at, sizes) or _is_left_over(course, at):
+    if tested is None or not _is_due(course, at, sizes) or _is_left_over(course, at):
         return 0
     present = _present(course, at)
     # A node that both could have is the canary's.
@@ -51,14 +51,14 @@ def weight(course: Course, at: Situation, sizes: Sizes, tested: int) -> int:
 
 
 def compared(course: Course, at: Situation) -> str:
-    """Whom the canary is compared with by the weights in force: the baseline, or stable itself."""
+    """The revision that the canary is compared with by the weights in force: the baseline, or stable itself."""
     return name(course) if at.weight(name(course)) else course.stable or ""
 
 
 def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether its pods are yet to come up, for the weight of the step is given to both at once."""
     tested = _tested(course, at)
-    if tested is None or not _is_asked(course, at, sizes):
+    if tested is None or not _is_due(course, at, sizes):
         return False
     enough = at.spec.strategy.progress_threshold.of(tested.desired)
     return _is_left_over(course, at) or at.ready(name(course)) < enough
@@ -70,8 +70,8 @@ def given_up_at(rollout: Rollout, at: Situation) -> datetime:
 
 
 def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None:
-    """Whose pods lack the node that pods of the baseline have; None where nobody's do, or it has none."""
-    if not _is_asked(course, at, sizes) or not _present(course, at):
+    """Whose pods lack the node that pods of the baseline have; None where none do, or it has no pods."""
+    if not _is_due(course, at, sizes) or not _present(course, at):
         return None
     if course.stable and capacity.lacks_node(at, course.stable):
         return f"stable {course.stable}"
@@ -82,7 +82,7 @@ def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None
 
 
 def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
-    """What the status tells of it; empty where nobody asked for one, or none can be compared with."""
+    """Its part of the message; empty where the spec has none, or there is none to compare with."""
     rollout, tested = course.rollout, _tested(course, at)
     if rollout is None or tested is None or not _may_be(course, at):
         return ""
@@ -106,14 +106,14 @@ def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list
     return [*service, *([workload] if at.workload(revision) is None else [])]
 
 
-def _is_asked(course: Course, at: Situation, sizes: Sizes) -> bool:
+def _is_due(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether there is to be one where the rollout is."""
     given_up = course.rollout is None or course.rollout.without_baseline is not None
     return not given_up and _may_be(course, at) and _has_room(course, at, sizes)
 
 
 def _may_be(course: Course, at: Situation) -> bool:
-    """Whether the spec asks for one while an analysis is ahead, on a share that can be had twice."""
+    """Whether the spec has one while an analysis is ahead, on a share that can be had twice."""
     rollout, strategy = course.rollout, at.spec.strategy
     if not strategy.baseline_pod or rollout is None or rollout.state not in _STEPPING or rollout.skip_steps:
         return False

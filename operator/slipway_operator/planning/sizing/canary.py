@@ -1,4 +1,4 @@
-"""Arithmetic of replicas and weights: how many pods a weight needs, how much weight pods carry, what steps ask for."""
+"""Arithmetic of replicas and weights: how many pods a weight needs, how much weight pods carry, what steps set."""
 
 from collections.abc import Sequence
 
@@ -19,20 +19,20 @@ def weight_carried(ready: int, carriers: int) -> int:
 
 
 def weight_at(steps: Sequence[Step], index: int) -> int:
-    """Weight in percent that the steps up to and with `index` ask for."""
+    """Weight in percent that the steps up to and with `index` set."""
     return next((step.percent for step in reversed(steps[: index + 1]) if isinstance(step, SetWeight)), 0)
 
 
 def replicas_at(steps: Sequence[Step], index: int, replicas: int, carriers: int, surge: int) -> int:
-    """Pods that the steps up to and with `index` ask for: what setCanaryScale says, but enough for the weight.
+    """Pods that the steps up to and with `index` set: those of setCanaryScale, but enough for the weight.
 
     Where `surge` leaves no room for that beside what stable needs, setCanaryScale gets what there is.
     """
     weight = weight_at(steps, index)
     room = replicas + surge - max(1, replicas_for(100 - weight, carriers))
     scale = next((step for step in reversed(steps[: index + 1]) if isinstance(step, SetScale)), SetScale())
-    asked = scale.replicas if scale.replicas is not None else -(-(scale.percent or 0) * replicas // 100)
-    return min(replicas, max(min(asked, room), replicas_for(weight, carriers), 1))
+    scaled = scale.replicas if scale.replicas is not None else -(-(scale.percent or 0) * replicas // 100)
+    return min(replicas, max(min(scaled, room), replicas_for(weight, carriers), 1))
 
 
 def routes_at(steps: Sequence[Step], index: int) -> tuple[SetHeaderRoute, ...]:

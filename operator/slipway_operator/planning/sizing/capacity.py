@@ -72,5 +72,5 @@ def shortage(at: Situation, mode: Mode, revision: str) -> str:
         )
     workload = at.workload(revision)
     pods = workload.unschedulable if workload else 0
-    said = next((item.message for item in workload.troubles if item.reason == UNSCHEDULABLE), "") if workload else ""
-    return scheduling.sentence(said, pods, at.resources(revision))
+    words = next((item.message for item in workload.troubles if item.reason == UNSCHEDULABLE), "") if workload else ""
+    return scheduling.sentence(words, pods, at.resources(revision))

@@ -1,4 +1,4 @@
-"""What must be confirmed before a rollout goes on. A hook has said yes when the status, as read, says so."""
+"""Hooks that must pass before a rollout continues. A hook has passed when the status, as read, says so."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from slipway_operator.model.deployment.strategy import SetWeight
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import canary
 
-Matter = tuple[HookType, str]  # a type of hook, and what it is asked about
+Matter = tuple[HookType, str]  # a type of hook, and what the call is about
 
 START: Matter = (HookType.CONFIRM_ROLLOUT, "start")
 PODS: Matter = (HookType.PRE_ROLLOUT, "pods")
@@ -17,7 +17,7 @@ PROMOTION: Matter = (HookType.CONFIRM_PROMOTION, "promotion")
 
 
 def listens(course: Course) -> Rollout | None:
-    """The rollout that hooks are asked about: in flight, with something to go back to."""
+    """The rollout that calls are about: in flight, with a stable revision to go back to."""
     rollout = course.rollout
     first = rollout is None or rollout.state is State.INITIALIZING or course.stable is None
     return rollout if rollout and rollout.in_flight and not first else None
@@ -63,7 +63,7 @@ def holds_weight(course: Course, at: Situation, mode: Mode) -> bool:
 
 
 def before_pods(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
-    """What is asked before pods are made. Where the only pod is replaced, the new one has all requests at once."""
+    """Calls before pods are made. Where the only pod is replaced, the new one has all requests at once."""
     if not _new(course, at):
         return
     if mode is not Mode.RECREATE:
@@ -73,7 +73,7 @@ def before_pods(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
 
 
 def before_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
-    """What is asked, in order, before the new revision gets more requests."""
+    """Calls, in order, before the new revision gets more requests."""
     goal = goal_weight(course, at, mode)
     if _new(course, at):
         yield START
@@ -85,7 +85,7 @@ def before_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]
 
 
 def after_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
-    """What is asked once every gateway routes by the weight of the present step."""
+    """Calls once every gateway routes by the weight of the present step."""
     rollout, steps = course.rollout, at.spec.strategy.steps
     if rollout and rollout.step_index < len(steps) and isinstance(steps[rollout.step_index], SetWeight):
         yield HookType.ROLLOUT, f"step {rollout.step_index + 1}, weight {goal_weight(course, at, mode)}"
@@ -95,21 +95,21 @@ def goal_weight(course: Course, at: Situation, mode: Mode) -> int:
     """Percent of new requests that the rollout goes to where it is."""
     if course.rollout is None or past_steps(course.rollout, at):
         return 100
-    asked = canary.weight_at(at.spec.strategy.steps, course.rollout.step_index)
-    return 100 if asked and mode is Mode.RECREATE else asked
+    weight = canary.weight_at(at.spec.strategy.steps, course.rollout.step_index)
+    return 100 if weight and mode is Mode.RECREATE else weight
 
 
 def missing(course: Course, at: Situation, matters: Iterable[Matter]) -> tuple[Hook, str] | None:
-    """The first hook that has not said yes, with what it is asked about. Skipped steps ask nobody.
+    """The first hook that has not passed, with what its call is about. Skipped steps call none.
 
-    Without hooks it is not even found out what they would be asked about.
+    Without hooks `matters` is not evaluated.
     """
     rollout = listens(course) if at.spec.hooks else None
     if rollout is None or rollout.skip_steps:
         return None
     remembered = _remembered(rollout, at)
-    asked = ((hook, about) for kind, about in matters for hook in at.spec.hooks if hook.type is kind)
-    return next(((hook, about) for hook, about in asked if not _passed(remembered, hook, about)), None)
+    calls = ((hook, about) for kind, about in matters for hook in at.spec.hooks if hook.type is kind)
+    return next(((hook, about) for hook, about in calls if not _passed(remembered, hook, about)), None)
 
 
 def _new(course: Course, at: Situation) -> bool:
@@ -118,11 +118,11 @@ def _new(course: Course, at: Situation) -> bool:
 
 
 def _remembered(rollout: Rollout, at: Situation) -> tuple[HookState, ...]:
-    """From the status as read: a yes that is not written down yet opens nothing."""
+    """From the status as read: a response that is not written down yet opens nothing."""
     written = at.status.rollout
     return written.hooks if written and written.attempt_token == rollout.attempt_token else ()
 
 
 def _passed(remembered: tuple[HookState, ...], hook: Hook, about: str) -> bool:
-    yes = (hook.name, hook.type, about, HookOutcome.PASSED)
-    return any((state.name, state.type, state.about, state.outcome) == yes for state in remembered)
+    passed = (hook.name, hook.type, about, HookOutcome.PASSED)
+    return any((state.name, state.type, state.about, state.outcome) == passed for state in remembered)

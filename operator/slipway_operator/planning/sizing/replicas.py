@@ -63,9 +63,9 @@ def _stable_replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     if not sizes.tight:
         return at.replicas
     budget = at.replicas + sizes.surge
-    asked = max(_least_stable(course, at, sizes, present), min(at.replicas, budget - _claim(course, at, sizes)))
+    wanted = max(_least_stable(course, at, sizes, present), min(at.replicas, budget - _claim(course, at, sizes)))
     others = sum(item.desired for name, item in at.observed.workloads.items() if name != course.stable)
-    return asked if asked <= present else max(present, min(asked, budget - others))
+    return wanted if wanted <= present else max(present, min(wanted, budget - others))
 
 
 def _least_stable(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
@@ -126,7 +126,7 @@ def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
 
 
 def _delay_s(course: Course, at: Situation, revision: str) -> int:
-    if labels.what_runs(revision) != revision:  # a baseline: nobody goes back to it
+    if labels.what_runs(revision) != revision:  # a baseline: no rollout goes back to it
         return 0
     rejected = any(token.startswith(f"{revision}/") for token in course.aborted) and revision != course.previous
     strategy = at.spec.strategy

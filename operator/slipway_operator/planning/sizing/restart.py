@@ -1,6 +1,6 @@
 """spec.restartAt: every pod made before that moment makes way for a new one that is ready first.
 
-One pod more than usual is asked for, so the service never has fewer; then old pods leave one at a time.
+One pod more than usual is desired, so the service never has fewer; then old pods leave one at a time.
 """
 
 from slipway_operator.model.cluster.observed import Pod

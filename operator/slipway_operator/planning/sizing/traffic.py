@@ -54,7 +54,7 @@ def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...
         return (_backend(at, course.stable, 100),)
     beside = baseline.weight(course, at, sizes, weight)
     tested, stable = _backend(at, course.target, weight), _backend(at, course.stable, 100 - weight - beside)
-    # Last, so that a raised weight moves nobody from the one to the other.
+    # Last, so that a raised weight moves no user from one to the other.
     return (tested, stable, *((_backend(at, baseline.name(course), beside),) if beside else ()))
 
 
@@ -76,7 +76,7 @@ def _wanted_weight(course: Course, at: Situation, sizes: Sizes, present: int) ->
     if course.state is State.PROMOTING:
         return carried
     if course.state in STEP_HOLDS_WEIGHT or _goes_by_pods(course, at, sizes):
-        return min(asked_weight(course, at, sizes), carried)
+        return min(step_weight(course, at, sizes), carried)
     return min(present, carried)
 
 
@@ -87,8 +87,8 @@ def _carried(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
     return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
 
 
-def asked_weight(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Percent that the step asks for; all of it where the only pod is the target's."""
+def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
+    """Percent that the step sets; all of it where the only pod is the target's."""
     rollout = course.rollout
     if rollout is None:
         return 0
@@ -147,7 +147,7 @@ def _hold_s(at: Situation) -> int | None:
 
 
 def _slept(table: Traffic, at: Situation) -> Traffic:
-    """What gateways are told of a deployment that is not awake: to hold, how long, and to send nothing before pods."""
+    """The table of a deployment that is not awake: gateways hold requests, how long, and send none before pods."""
     sleep, scaled = at.sleep, at.spec.autoscaling
     if sleep is None or sleep.state is SleepState.AWAKE:
         return table
