@@ -202,6 +202,17 @@ async def test_an_expectation_of_any_bytes_is_refused_in_words(target: bytes) ->
         assert sum(gate.outcomes().values()) == 1
 
 
+@pytest.mark.attack_class(15, 20)
+@pytest.mark.parametrize("target", [b"/%0A", b"/v1/%0Ax", b"/v1/models/%0A", b"/api/v1/models/%0A/generate"])
+async def test_a_path_with_a_line_break_is_refused_and_counted(target: bytes) -> None:
+    """Seen: a pattern of `.` does not match it, so aiohttp answered 404 in its own words, in no counter."""
+    async with gateway() as gate:
+        gate.route(("rev", 100, ["http://127.0.0.1:1"]))
+        status, said = await ask(gate, post(target))
+        assert status == 404 and b'"error"' in said
+        assert sum(gate.outcomes().values()) == 1
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -78,7 +78,7 @@ class PublicApi:
         self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
-        app.router.add_route("*", "/{path:.*}", self._accounted(self._unknown_url), expect_handler=self._expect)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._accounted(self._unknown_url), expect_handler=self._expect)
         return app
 
     def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:

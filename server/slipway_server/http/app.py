@@ -140,7 +140,7 @@ def _complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
         raise web.HTTPMethodNotAllowed(http.method, ())
 
     paths = dict.fromkeys(route.path for route in routes)
-    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", "/{path:.*}", not_found)]
+    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", r"/{path:[\s\S]*}", not_found)]
     expecting = {"expect_handler": _expect}
     return [
         web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, **expecting})

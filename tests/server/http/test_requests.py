@@ -450,7 +450,7 @@ async def test_a_body_above_the_limit_is_refused() -> None:
 
 @pytest.mark.attack_class(15, 20)
 @pytest.mark.parametrize(
-    "target", [b"/%ff", b"/\xff\xfe", b"/v1/models/%ff%00", b"/api/v1/models/%ed%a0%80/generate", b"//"]
+    "target", [b"/%ff", b"/\xff\xfe", b"/v1/models/%ff%00", b"/api/v1/models/%ed%a0%80/generate", b"//", b"/%0A"]
 )
 async def test_paths_that_are_no_text(server: InProcess, target: bytes) -> None:
     for verb in (b"GET", b"POST"):
