@@ -31,7 +31,9 @@ def test_a_newcomer_does_not_come_before_those_who_were_served_while_nobody_else
 
 
 def test_a_backlog_of_a_new_tenant_is_served_in_turns_with_one_that_was_served_alone() -> None:
-    scheduler = Scheduler(SchedulerConfig(slots=1, step_tokens=64, kv_tokens=256, block_tokens=8, prefix_cache=False))
+    scheduler = Scheduler(
+        SchedulerConfig(slots=1, step_tokens=64, kv_tokens=256, block_tokens=8, prefix_cache=False), hash_key=bytes(32)
+    )
 
     def send(name: str, tenant: str, first: int) -> None:
         scheduler.submit(Request(name, tuple(range(first, first + 8)), SamplingParams(4), tenant=tenant))

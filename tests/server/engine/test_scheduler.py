@@ -330,7 +330,7 @@ def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> No
 
 def test_no_slot_is_taken_for_a_request_whose_blocks_do_not_fit() -> None:
     """Two slots: "low" would lose its own, and "middle" would still wait for the blocks of "high"."""
-    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=40, prefix_cache=False), hash_key=bytes(32))
     scheduler.submit(request("high", prompt=24, tokens=9))
     scheduler.submit(request("low", prompt=4, tokens=9, priority=5, first=100))
     step(scheduler)
