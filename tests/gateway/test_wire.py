@@ -178,3 +178,17 @@ def test_a_field_whose_name_is_no_text_is_refused_where_the_model_is_replaced() 
     with pytest.raises(RequestError) as refused:
         request_fields.with_model(body, "name")
     assert (refused.value.status, refused.value.code) == (400, "invalid_json") and "utf-8" in str(refused.value)
+
+
+def test_hop_by_hop_names_are_read_from_every_connection_header() -> None:
+    sent = CIMultiDict(
+        [
+            ("Connection", "keep-alive"),
+            ("X-First", "1"),
+            ("Connection", "X-Hop, X-Second"),
+            ("X-Hop", "1"),
+            ("X-Second", "1"),
+        ]
+    )
+    for crossed in (headers.to_upstream(sent, "id"), headers.to_client(sent, "id", "rev")):
+        assert "X-First" in crossed and not {"Connection", "X-Hop", "X-Second"} & set(crossed)
