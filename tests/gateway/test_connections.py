@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp.web_request import BaseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_gateway.limits.budget import Account, MemoryBudget
 from slipway_gateway.limits.connections import ADDRESS, TOTAL, ConnectionCounts, address_owner
 from testkit.until import until_async
 
@@ -126,3 +128,16 @@ async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None
         await pair[0].read(4096)
         assert (await said(pair, head + body)).startswith(b"HTTP/1.1 200")
         await drop(pair[1])
+
+
+async def test_memory_shares_count_a_network_of_ipv6_as_one_client_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BaseRequest, "remote", property(lambda request: request.headers["X-From"]))
+    counted: list[str] = []
+    monkeypatch.setattr(MemoryBudget, "open", lambda self, client: [counted.append(client), Account(self, client)][1])
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        counted.clear()
+        for address in ("2001:db8:1:2::1", "2001:db8:1:2::ffff", "2001:db8:1:3::1"):
+            async with await gate.post(headers={"X-From": address}) as answer:
+                assert answer.status == 200
+    assert counted == ["address:2001:db8:1:2::/64"] * 2 + ["address:2001:db8:1:3::/64"]

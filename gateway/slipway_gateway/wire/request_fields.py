@@ -158,14 +158,14 @@ def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collectio
     return ""
 
 
-def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
-    """The client that memory shares are counted for: the API key, else the address.
+def client(headers: Mapping[str, str], owner: str, sources: Collection[str]) -> str:
+    """The client that memory shares are counted for: the API key, else the owner of the address.
 
     The gateway does not check the key: leave it out of `sources` if clients may invent keys.
     """
     if "key" in sources and (key := _api_key(headers)):
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return f"address:{remote}"
+    return f"address:{owner}"
 
 
 def _pseudonym(name: str, salt: str) -> str:
