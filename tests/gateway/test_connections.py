@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,3 +142,38 @@ async def test_memory_shares_count_a_network_of_ipv6_as_one_client_too(monkeypat
             async with await gate.post(headers={"X-From": address}) as answer:
                 assert answer.status == 200
     assert counted == ["address:2001:db8:1:2::/64"] * 2 + ["address:2001:db8:1:3::/64"]
+
+
+BODY = b'{"model":"chat"}'
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("behind", [ASK * 5000, ASK * 9, POST % (4 << 20) + b"x" * (4 << 20)])
+async def test_a_client_that_pipelines_more_than_is_read_is_closed_and_its_request_cancelled(behind: bytes) -> None:
+    """Seen: reading was paused, so the reset of such a client was noticed only when its request ended."""
+    began = asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with upstream(never) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        _, writer = await connect(gate)
+        writer.write(POST % len(BODY) + BODY)
+        await began.wait()
+        writer.write(behind)
+        await until_async(lambda: server.cancelled == 1 and not gate.edge.running)
+        assert gate.outcomes() == {"client_closed": 1}
+
+
+async def test_a_few_pipelined_requests_are_served_in_order() -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        reader, writer = await connect(gate)
+        writer.write((POST % len(BODY) + BODY) * 9)
+        said = b""
+        async with asyncio.timeout(10):
+            while said.count(b"HTTP/1.1 200") < 9:
+                said += await reader.read(65536)
