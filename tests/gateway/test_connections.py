@@ -1,6 +1,7 @@
 """Connections of clients are bounded in number, by address, and in the time of a head (safety 24)."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -177,3 +178,31 @@ async def test_a_few_pipelined_requests_are_served_in_order() -> None:
         async with asyncio.timeout(10):
             while said.count(b"HTTP/1.1 200") < 9:
                 said += await reader.read(65536)
+
+
+async def test_request_timeout_during_a_blocked_write_is_a_timeout() -> None:
+    """Seen: the write after it ended by the cancelled future of the blocked one, and counted as `drained`."""
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await out.prepare(request)
+        while True:
+            await out.write(b'data: {"n": "%s"}\n\n' % (b"x" * 10_000))
+
+    async with upstream(endless) as server, gateway(request_timeout_s=1.0) as gate:
+        gate.route(("rev", 100, [server.url]))
+        opened = socket.socket()
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, ("127.0.0.1", int(gate.url.rsplit(":", 1)[1])))
+        reader, writer = await asyncio.open_connection(sock=opened, limit=1024)
+        OPEN.append(writer)
+        body = b'{"model":"chat","stream":true}'
+        writer.write(POST % len(body) + body)
+        await asyncio.sleep(2.0)  # reads nothing meanwhile; sooner would only make the test easier
+        said = b""
+        async with asyncio.timeout(20):
+            while not said.endswith(b"0\r\n\r\n"):
+                said = said[-1000:] + (await reader.read(1 << 20) or b"0\r\n\r\n")
+        assert b'"code":"timeout"' in said and b"data: [DONE]" in said
+        await until_async(lambda: gate.outcomes() == {"timeout": 1})

@@ -144,6 +144,12 @@ class _Connection(web.RequestHandler):
         waiting = len(self._messages) - (self._current_request is None)
         return waiting > _MAX_PIPELINED or (waiting > 0 and self._reading_paused)
 
+    async def _drain_helper(self) -> None:
+        # A write that a time limit ended leaves its cancelled future to the next one, which would end by it at once.
+        if self._drain_waiter is not None and self._drain_waiter.cancelled():
+            self._drain_waiter = None
+        await super()._drain_helper()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()
         self._door.leave(self, self._owner)
