@@ -58,6 +58,8 @@ class Retries:
                 if state.waits_in_vain or not await self._hold(outgoing, state, held_request):
                     break
                 continue
+            if state.last:
+                self._metrics.retried(endpoint.model, record.revision, state.last.reason)
             record.revision = endpoint.revision
             logs.add(revision=endpoint.revision)
             first = not (state.attempts or state.resumes)
@@ -69,7 +71,6 @@ class Retries:
             if isinstance(result, UpstreamResponse):
                 return result
             state.note(endpoint.url, result)
-            self._metrics.retried(endpoint.model, endpoint.revision, result.reason)
             # For a resumed stream a reset alone is too little evidence: `max_resumes` bounds it.
             if result.crashed and (result.response or not state.resumes):
                 self._crashes.note(

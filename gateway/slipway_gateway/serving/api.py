@@ -18,6 +18,7 @@ from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..limits.budget import Account
+from ..limits.connections import address_owner
 from ..routing.router import match_header_route
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
@@ -184,7 +185,8 @@ class PublicApi:
         return await self._routed(request, record, request.match_info["name"])
 
     async def _routed(self, request: web.Request, record: RequestRecord, model: str | None) -> web.StreamResponse:
-        client = request_fields.client(request.headers, request.remote or "", self._settings.share_by)
+        owner = address_owner(request.remote or "")
+        client = request_fields.client(request.headers, owner, self._settings.share_by)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
             if self._balancer.published.current is None:
