@@ -70,7 +70,7 @@ def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> Eng
     blocks = slots * -(-context_tokens // BLOCK_TOKENS)
     limits = SchedulerConfig(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)
     runner = DecoderRunner(decoder, slots=slots, context_tokens=context_tokens, blocks=blocks)
-    return EngineCore(Scheduler(limits), runner)
+    return EngineCore(Scheduler(limits, hash_key=bytes(32)), runner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ def _ours(folder: Path, config: dict[str, Any], device: str, asked: list[tuple[i
     runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=CONTEXT, blocks=blocks)
     self_test(decoder, int(config["vocab_size"]))
     # Steps of few tokens: prompts go in by parts, beside those that decode, and slots are taken one after the other.
-    engine = EngineCore(Scheduler(SchedulerConfig(SLOTS, 96, blocks * BLOCK_TOKENS, BLOCK_TOKENS)), runner)
+    engine = EngineCore(
+        Scheduler(SchedulerConfig(SLOTS, 96, blocks * BLOCK_TOKENS, BLOCK_TOKENS), hash_key=bytes(32)), runner
+    )
     answers: dict[str, list[int]] = {str(number): [] for number in range(len(asked))}
     for number, prompt in enumerate(asked):
         engine.submit(Request(str(number), prompt, SamplingParams(NEW_TOKENS, temperature=0.0)))

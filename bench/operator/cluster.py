@@ -17,9 +17,9 @@ from devcluster.ports import reserve_port
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, Resource
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, Resource
 from testkit.until import until_async
-from testkit.world.addresses import own_address
+from testkit.world.pods import announce_gateway
 from testkit.world.rights import operator_rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,15 +68,7 @@ class Cluster:
         arguments = [f"--kubeconfig={self.all_rights}", f"--port={port}", f"--admin-port={admin}"]
         arguments.append(f"--own-namespace={fleet.HOME}")
         await self.start(self._ours("slipway_gateway", arguments, self.all_rights))
-        metadata = {
-            "name": "slipway-gateway-admin-1",
-            "namespace": fleet.HOME,
-            "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
-        }
-        endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
-        ports = [{"name": "admin", "port": admin}]
-        body = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
-        await self.client.create(ENDPOINT_SLICES, body)
+        await announce_gateway(self.client, fleet.HOME, admin)
 
     async def start_pods(self, where: Places) -> None:
         """The real controllers of ReplicaSets and of placement, and kwok's nodes."""

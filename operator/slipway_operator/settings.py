@@ -45,7 +45,8 @@ def _peers(text: str) -> tuple[dict[str, Any], ...]:
     except ValueError as error:
         raise ValueError(f"this is no JSON: {error}") from error
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ValueError("it must be a list of NetworkPolicyPeers, for example [{'podSelector': {}}]")
+        example = '[{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]'
+        raise ValueError(f"it must be a list of NetworkPolicyPeers, for example {example}")
     return tuple(found)
 
 

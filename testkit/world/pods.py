@@ -5,7 +5,8 @@ from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
-from slipway_operator.kube.resources import PODS
+from slipway_operator.kube.resources import ENDPOINT_SLICES, PODS
+from testkit.world.addresses import own_address
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -62,3 +63,16 @@ async def has_pod(client: Client, replica_set: Object, address: str, port: int =
         with contextlib.suppress(NotFound):
             live = await client.get(PODS, namespace, made["metadata"]["name"])
             await client.delete(PODS, namespace, live["metadata"]["name"], live["metadata"]["uid"])
+
+
+async def announce_gateway(client: Client, namespace: str, admin_port: int) -> None:
+    """What the endpoint controller makes of the headless Service, for one gateway on this machine."""
+    metadata = {
+        "name": "slipway-gateway-admin-1",
+        "namespace": namespace,
+        "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
+    }
+    endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
+    ports = [{"name": "admin", "port": admin_port}]
+    body = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
+    await client.create(ENDPOINT_SLICES, body)

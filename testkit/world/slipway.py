@@ -11,11 +11,11 @@ import aiohttp
 from devcluster.ports import reserve_port
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.resources import ENDPOINT_SLICES, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.forked import ForkedProgram
-from testkit.world.pods import MERGE, has_pod
+from testkit.world.pods import MERGE, announce_gateway, has_pod
 
 Object = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Operator and gateway are started, and pods come up; all of it ends with the block."""
-        await self.announce_gateway()
+        await announce_gateway(self.client, self.namespace, self.gateway_admin_port)
         await asyncio.gather(self.operator.start(), self.gateway.start())
         pods = asyncio.create_task(self.run_pods())
         try:
@@ -74,19 +74,6 @@ class Cluster:
             await asyncio.gather(self.operator.stop(), self.gateway.stop())
             with contextlib.suppress(asyncio.CancelledError):
                 await pods
-
-    async def announce_gateway(self) -> None:
-        """What the endpoint controller makes of the headless Service."""
-        metadata = {
-            "name": "slipway-gateway-admin-1",
-            "namespace": self.namespace,
-            "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
-        }
-        endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
-        ports = [{"name": "admin", "port": self.gateway_admin_port}]
-        await self.client.create(
-            ENDPOINT_SLICES, {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
-        )
 
     async def run_pods(self) -> None:
         """Report every ReplicaSet of the namespace as ready, for ever; while `pods_fail`, with no pod ready."""

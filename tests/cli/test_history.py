@@ -58,6 +58,12 @@ def test_a_rejection_stays_in_the_history_after_the_next_rollout() -> None:
     assert of.rejections(STABLE) == []
 
 
+def test_aborted_revisions_that_say_nothing_are_left_out() -> None:
+    """Who may write the status may write anything there."""
+    of = read_deployment(idle(abortedRevisions=["x", f"{CANARY}/", f"{CANARY}/two", f"{CANARY}/2"]))
+    assert [item.attempt for item in of.rejections(CANARY)] == [2]
+
+
 @pytest.mark.finding("S11")
 def test_the_reason_of_the_rollout_that_was_rejected_last_needs_no_decision() -> None:
     of = read_deployment(in_flight("Aborted"))

@@ -18,7 +18,8 @@ from tests.operator.integration.conftest import MANIFEST
 
 from .conftest import SCRIPTS
 
-pytestmark = pytest.mark.integration
+# Whole rollouts by command line: 40 s on a quiet machine, several times that on a busy one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STEPS = [{"setWeight": 50}, {"pause": {}}]
 

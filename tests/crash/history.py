@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from devcluster.ports import reserve_port
-from slipway_operator.kube.resources import CHILDREN, ENDPOINT_SLICES, EVENTS, MODEL_DEPLOYMENTS
-from testkit.world.addresses import own_address
+from slipway_operator.kube.resources import CHILDREN, EVENTS, MODEL_DEPLOYMENTS
+from testkit.world.pods import announce_gateway
 from tests.crash.calls import Fault, Point, is_write
 from tests.crash.end_state import differences, end_state
 from tests.crash.proxy import Tap
@@ -141,18 +141,6 @@ class History:
         except TimeoutError:
             raise AssertionError("another end state: " + "; ".join(differences(expected, found))) from None
 
-    async def announce_gateway(self) -> None:
-        """What the endpoint controller makes of the headless Service."""
-        metadata = {
-            "name": "slipway-gateway-admin-1",
-            "namespace": self.namespace,
-            "labels": {"kubernetes.io/service-name": "slipway-gateway-admin"},
-        }
-        endpoint = {"addresses": [own_address()], "conditions": {"ready": True}}
-        ports = [{"name": "admin", "port": self._world.gateway_port}]
-        body = {"metadata": metadata, "addressType": "IPv4", "endpoints": [endpoint], "ports": ports}
-        await self._world.client.create(ENDPOINT_SLICES, body)
-
     async def forget(self) -> None:
         """Delete all of it, so that the next histories are not slowed by it."""
         client = self._world.client
@@ -168,7 +156,7 @@ async def history(world: World) -> AsyncIterator[History]:
     """A new namespace."""
     body = {"metadata": {"generateName": f"h{next(_numbers)}-"}}
     made = History(world, (await world.post("/api/v1/namespaces", body))["metadata"]["name"])
-    await made.announce_gateway()
+    await announce_gateway(world.client, made.namespace, world.gateway_port)
     yield made
     await made.forget()
 

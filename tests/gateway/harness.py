@@ -198,6 +198,26 @@ async def until_quiet(reader: asyncio.StreamReader, turns: int = 25) -> bytes:
     return came
 
 
+@contextlib.asynccontextmanager
+async def talking_upstream(said: bytes) -> AsyncIterator[str]:
+    """A server that answers each request with these bytes, and lives on: the gateway closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                await reader.readexactly(int(length.partition(b":")[2]))
+                writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
 async def drop(writer: asyncio.StreamWriter) -> None:
     """Closes a raw connection the rude way, and waits until it is closed."""
     writer.transport.abort()

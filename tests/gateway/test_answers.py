@@ -221,6 +221,8 @@ def test_a_deadline_of_the_client_is_no_error() -> None:
     """safety 18: a `timeout` that cannot be kept counted as an error of the version."""
     late = b'{"error": {"type": "server_error", "code": "deadline_exceeded", "message": "m"}}'
     assert responses.is_deadline_exceeded(late) and responses.find_failures(late) == ()
+    assert not responses.is_servers_failure(504, late) and responses.is_servers_failure(503, late)
+    assert responses.is_servers_failure(504, b"") and not responses.is_servers_failure(499, b"")
     other = late.replace(b"deadline_exceeded", b"internal_error")
     assert not responses.is_deadline_exceeded(other) and responses.find_failures(other) == ("errors",)
     assert not responses.is_deadline_exceeded(b"{") and not responses.is_deadline_exceeded(

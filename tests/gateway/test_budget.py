@@ -5,10 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_gateway.forwarding import bodies
 from slipway_gateway.forwarding.bodies import SlicedBody, make_body
 from slipway_gateway.forwarding.resume_memory import ResumeMemory
 from slipway_gateway.judging.samples import GENERATIONS, Samples
@@ -16,6 +19,8 @@ from slipway_gateway.judging.units import SessionMemory, Units
 from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
 from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.wire.errors import RequestError
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, drop, echo, gateway, upstream
@@ -147,8 +152,10 @@ async def test_whole_answers_are_counted_while_they_come() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         asking = asyncio.create_task(gate.post())
-        await until_async(lambda: budget.used_bytes >= len(half))
-        go_on.set()
+        try:
+            await until_async(lambda: budget.used_bytes >= len(half))
+        finally:
+            go_on.set()
         async with await asking as answer:
             assert len(await answer.read()) == 2 * len(half)
         await until_async(lambda: budget.used_bytes == 0)
@@ -175,8 +182,10 @@ async def test_what_is_kept_of_a_stream_is_counted() -> None:
         gate.route(("rev", 100, [server.url]))
         budget = gate.edge._proxy.budget
         answer = await gate.post(b'{"model":"chat","stream":true}')
-        await until_async(lambda: budget.used_bytes >= len(tokens))
-        go_on.set()
+        try:
+            await until_async(lambda: budget.used_bytes >= len(tokens))
+        finally:
+            go_on.set()
         assert (await answer.read()).endswith(b"data: [DONE]\n\n")
         await until_async(lambda: budget.used_bytes == 0)
 
@@ -316,3 +325,24 @@ def test_the_budget_comes_from_the_container(tmp_path: Path) -> None:
     (tmp_path / "memory" / "a" / "b" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert memory_limit_bytes(tmp_path, own) == 1 << 29
     assert budget_bytes(0, 1 << 30) == 375809638 and budget_bytes(7, 1 << 30) == 7 and budget_bytes(0, None) == 1 << 28
+
+
+async def test_a_body_that_ends_while_it_is_evicted_is_refused() -> None:
+    """Seen: only the bytes that came after the eviction were read, and the budget did not count them."""
+    now = [0.0]
+    budget = MemoryBudget(1000, 1000, lambda: now[0])
+    loop = asyncio.get_running_loop()
+    content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    content._protocol.transport = asyncio.Transport()
+    request = make_mocked_request("POST", "/", payload=content)
+    account = budget.open("a")
+    content.feed_data(b'{"model":"chat","prompt":"' + b"x" * 400)
+    reading = asyncio.create_task(bodies.read(request, account, GatewaySettings()))
+    await until_async(lambda: account.held_bytes > 400)
+    now[0] = 10.0
+    content.feed_data(b'y"}')
+    content.feed_eof()
+    assert budget.open("b").grow(800) == "", "the room of the one that stalled"
+    with pytest.raises(RequestError) as refused:
+        await reading
+    assert refused.value.status == 429 and budget.used_bytes == 800

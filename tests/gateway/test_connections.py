@@ -1,12 +1,16 @@
 """Connections of clients are bounded in number, by address, and in the time of a head (safety 24)."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_gateway.limits.budget import Account, MemoryBudget
 from slipway_gateway.limits.connections import ADDRESS, TOTAL, ConnectionCounts, address_owner
 from testkit.until import until_async
 
@@ -130,3 +134,79 @@ async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None
         await pair[0].read(4096)
         assert (await said(pair, head + body)).startswith(b"HTTP/1.1 200")
         await drop(pair[1])
+
+
+async def test_memory_shares_count_a_network_of_ipv6_as_one_client_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BaseRequest, "remote", property(lambda request: request.headers["X-From"]))
+    counted: list[str] = []
+    monkeypatch.setattr(MemoryBudget, "open", lambda self, client: [counted.append(client), Account(self, client)][1])
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        counted.clear()
+        for address in ("2001:db8:1:2::1", "2001:db8:1:2::ffff", "2001:db8:1:3::1"):
+            async with await gate.post(headers={"X-From": address}) as answer:
+                assert answer.status == 200
+    assert counted == ["address:2001:db8:1:2::/64"] * 2 + ["address:2001:db8:1:3::/64"]
+
+
+BODY = b'{"model":"chat"}'
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("behind", [ASK * 5000, ASK * 9, POST % (4 << 20) + b"x" * (4 << 20)])
+async def test_a_client_that_pipelines_more_than_is_read_is_closed_and_its_request_cancelled(behind: bytes) -> None:
+    """Seen: reading was paused, so the reset of such a client was noticed only when its request ended."""
+    began = asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with upstream(never) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        _, writer = await connect(gate)
+        writer.write(POST % len(BODY) + BODY)
+        await began.wait()
+        writer.write(behind)
+        await until_async(lambda: server.cancelled == 1 and not gate.edge.running)
+        assert gate.outcomes() == {"client_closed": 1}
+
+
+async def test_a_few_pipelined_requests_are_served_in_order() -> None:
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        reader, writer = await connect(gate)
+        writer.write((POST % len(BODY) + BODY) * 9)
+        said = b""
+        async with asyncio.timeout(10):
+            while said.count(b"HTTP/1.1 200") < 9:
+                said += await reader.read(65536)
+
+
+async def test_request_timeout_during_a_blocked_write_is_a_timeout() -> None:
+    """Seen: the write after it ended by the cancelled future of the blocked one, and counted as `drained`."""
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await out.prepare(request)
+        while True:
+            await out.write(b'data: {"n": "%s"}\n\n' % (b"x" * 10_000))
+
+    async with upstream(endless) as server, gateway(request_timeout_s=1.0) as gate:
+        gate.route(("rev", 100, [server.url]))
+        opened = socket.socket()
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, ("127.0.0.1", int(gate.url.rsplit(":", 1)[1])))
+        reader, writer = await asyncio.open_connection(sock=opened, limit=1024)
+        OPEN.append(writer)
+        body = b'{"model":"chat","stream":true}'
+        writer.write(POST % len(body) + body)
+        await asyncio.sleep(2.0)  # reads nothing meanwhile; sooner would only make the test easier
+        said = b""
+        async with asyncio.timeout(20):
+            while not said.endswith(b"0\r\n\r\n"):
+                said = said[-1000:] + (await reader.read(1 << 20) or b"0\r\n\r\n")
+        assert b'"code":"timeout"' in said and b"data: [DONE]" in said
+        await until_async(lambda: gate.outcomes() == {"timeout": 1})

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -37,18 +38,18 @@ ROUTE = Route(
 TABLE = build([ROUTE], [RevisionEndpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])
 
 
-def kept(folder: Path, published: list[RouteTable], max_age_s: float = 3600.0) -> LastTable:
+def kept(folder: Path, published: list[RouteTable | None], max_age_s: float = 3600.0) -> LastTable:
     return LastTable(str(folder), max_age_s, published.append, GatewayMetrics("test"))
 
 
 async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    before: list[RouteTable] = []
+    before: list[RouteTable | None] = []
     last = kept(tmp_path, before)
     running = asyncio.create_task(last.run(grace_s=0.01))
-    last.publish(TABLE)
+    last.publish(replace(TABLE, as_of_s=time.time()))
     await until_async(lambda: (tmp_path / FILE).exists())
     running.cancel()
-    after: list[RouteTable] = []
+    after: list[RouteTable | None] = []
     again = kept(tmp_path, after)
     assert again.report() == {"restored": False, "age_s": 0.0}
     running = asyncio.create_task(again.run(grace_s=0.05))
@@ -61,7 +62,7 @@ async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
 
 async def test_the_cluster_comes_first_where_it_answers_in_time(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time()))
-    published: list[RouteTable] = []
+    published: list[RouteTable | None] = []
     last = kept(tmp_path, published)
     running = asyncio.create_task(last.run(grace_s=0.3))
     await asyncio.sleep(0)
@@ -89,7 +90,7 @@ async def test_damaged_file_is_not_used_and_logged(
 ) -> None:
     (tmp_path / FILE).write_bytes(written)
     assert isinstance(decode(written), Problem)
-    published: list[RouteTable] = []
+    published: list[RouteTable | None] = []
     running = asyncio.create_task(kept(tmp_path, published).run(grace_s=0.01))
     await until_async(lambda: "is not used" in caplog.text)
     await asyncio.sleep(0.1)
@@ -100,27 +101,72 @@ async def test_damaged_file_is_not_used_and_logged(
 async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
     """Its addresses may be those of other pods by then."""
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 100))
-    published: list[RouteTable] = []
+    published: list[RouteTable | None] = []
     running = asyncio.create_task(kept(tmp_path, published, max_age_s=50).run(grace_s=0.01))
     await asyncio.sleep(0.1)
     assert not published
     running.cancel()
 
 
-async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.routing.last_table._RENEW_S", 0.05)
+async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 8))
-    published: list[RouteTable] = []
-    running = asyncio.create_task(kept(tmp_path, published, max_age_s=10).run(grace_s=0.01))
+    published: list[RouteTable | None] = []
+    last = LastTable(str(tmp_path), 10, published.append, GatewayMetrics("test"))
+    running = asyncio.create_task(last.run(grace_s=0.01))
     await until_async(lambda: len(published) == 2)
-    assert published == [TABLE, RouteTable()]
+    assert published == [TABLE, None]
+    running.cancel()
+
+
+async def test_a_gateway_whose_restored_table_is_too_old_is_not_ready(tmp_path: Path) -> None:
+    """Seen: 404 for every model, which clients do not repeat, and /readyz 200."""
+    async with upstream(echo) as server, gateway() as gate:
+        (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 9.0))
+        last = LastTable(str(tmp_path), 10.0, gate.balancer.publish, gate.metrics)
+        running = asyncio.create_task(last.run(grace_s=0.01))
+        await until_async(lambda: gate.balancer.published.current)
+        async with await gate.post() as answer:
+            assert answer.status == 200
+        await until_async(lambda: gate.balancer.published.current is None)
+        for path in ("/v1/models", "/v1/models/chat"):
+            async with gate.client.get(gate.url + path) as answer:
+                assert answer.status == 503
+        async with await gate.post() as answer:
+            assert answer.status == 503 and answer.headers["Retry-After"]
+            assert (await answer.json())["error"]["code"] == "not_ready"
+        async with gate.client.get(gate.admin_url + "/readyz") as answer:
+            assert answer.status == 503
+        async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
+            assert (await answer.json())["routes"] == {}
+        running.cancel()
+
+
+async def test_the_file_keeps_the_time_of_the_last_contact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: an unchanged table was written each minute as if the cluster had just confirmed it."""
+    monkeypatch.setattr("slipway_gateway.routing.last_table._WRITE_EVERY_S", 0.01)
+
+    def saved_s() -> float:
+        found = decode((tmp_path / FILE).read_bytes())
+        assert not isinstance(found, Problem)
+        return found.saved_s
+
+    published: list[RouteTable | None] = []
+    last = kept(tmp_path, published)
+    running = asyncio.create_task(last.run(grace_s=0.01))
+    contact_s = time.time() - 300
+    last.publish(replace(TABLE, as_of_s=contact_s))
+    await until_async(lambda: (tmp_path / FILE).exists())
+    assert saved_s() == contact_s
+    last.publish(replace(TABLE, as_of_s=contact_s + 60))
+    await until_async(lambda: saved_s() == contact_s + 60)
+    assert len(published) == 1, "the same table, confirmed: nothing changes for requests"
     running.cancel()
 
 
 async def test_a_folder_that_cannot_be_written_costs_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    published: list[RouteTable] = []
+    published: list[RouteTable | None] = []
     last = kept(tmp_path / "none", published)
     running = asyncio.create_task(last.run(grace_s=0.01))
     last.publish(TABLE)

@@ -126,3 +126,14 @@ async def test_an_ejected_one_is_better_than_none() -> None:
         async with aiohttp.ClientSession() as client, client.post(gate.url + "/v1/completions", json={"model": "chat"}):
             pass
         assert len(one.bodies) > seen[0] and len(two.bodies) > seen[1]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_retries_are_the_attempts_after_the_first_one(attempts: int) -> None:
+    async with upstream(answering(503)) as server, gateway(max_attempts=attempts) as gate:
+        gate.route(("rev", 100, [server.url]))
+        async with await gate.post() as answer:
+            assert answer.status == 503
+        labels = {"model": "chat", "revision": "rev", "reason": "503"}
+        counted = gate.metrics.registry.get_sample_value("slipway_gateway_retries_total", labels) or 0
+        assert (len(server.bodies), counted) == (attempts, attempts - 1)

@@ -11,7 +11,7 @@ from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
 from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
 from testkit.until import until_async
 
-from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, upstream
+from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, talking_upstream, upstream
 from .test_proxy import MARKED_HEAD, chunk, marked
 
 POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
@@ -91,6 +91,37 @@ async def test_three_resets_before_the_first_byte_are_enough_as_two_may_be_pods_
         gate.route(("rev", 100, [one, two, three]))
         assert await code(gate, b'{"model":"chat"}') == (422, "request_crashed_engine")
         assert await code(gate, b'{"model":"chat"}') == (422, "request_crashed_engine"), "sent again it goes nowhere"
+
+
+async def test_resets_of_one_endpoint_count_once_for_a_request() -> None:
+    """An endpoint that restarts resets every try of one request; that is little evidence against its bytes."""
+    async with raw_upstream() as one, gateway() as gate:
+        gate.route(("rev", 100, [one]))
+        assert await code(gate, POISON) == (502, "upstream_unreachable")
+        assert await code(gate, POISON) == (502, "upstream_unreachable")
+        assert await code(gate, POISON) == (422, "request_crashed_engine")
+        assert total(gate, "slipway_gateway_engine_crashes_total") == 3
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+        b"\x00\x01garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n{}",
+    ],
+)
+async def test_a_live_server_whose_response_is_no_http_is_no_crash(said: bytes) -> None:
+    """Seen: one overlong header gave 422, and then the same bytes were refused for a healthy endpoint."""
+    async with talking_upstream(said) as bad, upstream(echo) as good, gateway() as gate:
+        gate.route(("rev", 100, [bad]))
+        assert await code(gate, POISON) == (502, "bad_response")
+        assert total(gate, "slipway_gateway_engine_crashes_total") == 0
+        assert gate.outcomes() == {"upstream_error": 1}
+        gate.route(("rev", 100, [good.url]))
+        assert (await code(gate, POISON))[0] == 200
+        gate.route(("rev", 100, [bad, good.url]))
+        assert (await code(gate, POISON))[0] == 200, "it is tried elsewhere"
 
 
 async def test_a_pod_that_is_killed_while_it_leaves_is_no_crash() -> None:

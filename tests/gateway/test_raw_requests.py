@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from .harness import Gateway, drop, echo, gateway, until_quiet, upstream
+from .harness import Gateway, drop, echo, gateway, talking_upstream, until_quiet, upstream
 
 BODY = b'{"model":"chat"}'
 
@@ -200,3 +200,41 @@ async def test_an_expectation_of_any_bytes_is_refused_in_words(target: bytes) ->
         status, said = await ask(gate, post(target, b"Expect: 100-continP\xffe"))
         assert status == 417 and b"expectation_failed" in said
         assert sum(gate.outcomes().values()) == 1
+
+
+@pytest.mark.attack_class(15, 20)
+@pytest.mark.parametrize("target", [b"/%0A", b"/v1/%0Ax", b"/v1/models/%0A", b"/api/v1/models/%0A/generate"])
+async def test_a_path_with_a_line_break_is_refused_and_counted(target: bytes) -> None:
+    """Seen: a pattern of `.` does not match it, so aiohttp answered 404 in its own words, in no counter."""
+    async with gateway() as gate:
+        gate.route(("rev", 100, ["http://127.0.0.1:1"]))
+        status, said = await ask(gate, post(target))
+        assert status == 404 and b'"error"' in said
+        assert sum(gate.outcomes().values()) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello",
+        b"HTTP/1.1 999 Odd\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 600 Odd\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+async def test_a_status_outside_of_200_to_599_never_reaches_a_client(said: bytes) -> None:
+    async with talking_upstream(said) as url, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        async with await gate.post() as answer:
+            assert answer.status == 502 and (await answer.json())["error"]["code"] == "bad_response"
+        assert gate.outcomes() == {"upstream_error": 1}
+
+
+async def test_responses_of_100_before_the_final_one_are_passed_over() -> None:
+    said = (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    async with talking_upstream(said) as url, gateway() as gate:
+        gate.route(("rev", 100, [url]))
+        async with await gate.post() as answer:
+            assert (answer.status, await answer.read()) == (200, b"{}")

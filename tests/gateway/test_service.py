@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from slipway_gateway.balancing.service import RouteService, RouteServices
 
@@ -98,3 +99,39 @@ async def test_failing_requests_notify_the_operator_at_once() -> None:
             assert (await gate.post()).status >= 500
         async with asyncio.timeout(60), await waiting as answer:
             assert (await answer.json())["routes"] == ["default/chat"]
+
+
+LATE = {"error": {"message": "m", "type": "server_error", "param": None, "code": "deadline_exceeded"}}
+
+
+@pytest.mark.finding(18)
+async def test_the_deadline_of_one_client_ejects_no_endpoint_and_counts_as_answered() -> None:
+    """Seen: one client with `timeout: 0.001` ejected one of two endpoints and filled `refused`."""
+
+    async def serve(request: web.Request) -> web.Response:
+        late = b"timeout" in await request.read()
+        return web.json_response(LATE, status=504) if late else web.json_response({"choices": []})
+
+    async with gateway() as gate, upstream(serve) as one, upstream(serve) as two:
+        gate.route(("r1", 100, [one.url, two.url]))
+        for n in range(20):
+            body = {"model": "chat", "timeout": 0.001}
+            async with await gate.post(body, headers={"X-Session-Id": str(n)}) as answer:
+                assert answer.status == 504 and await answer.json() == LATE
+        async with await gate.post() as answer:
+            assert answer.status == 200
+        told = await report(gate)
+        assert (told["answered"], told["refused"]) == (21, 0)
+        assert not gate.balancer.ejection.urls()
+        assert gate.outcomes() == {"client_error": 20, "ok": 1}
+
+
+async def test_other_responses_504_still_count_against_their_endpoint() -> None:
+    async with gateway() as gate, upstream(answering(504)) as one, upstream(answering(504)) as two:
+        gate.route(("r1", 100, [one.url, two.url]))
+        for n in range(12):
+            async with await gate.post(headers={"X-Session-Id": str(n)}) as answer:
+                assert answer.status == 504
+        told = await report(gate)
+        assert (told["answered"], told["refused"]) == (0, 12)
+        assert len(gate.balancer.ejection.urls()) == 1 and gate.outcomes() == {"upstream_error": 12}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,16 @@ def deployment(name: str, generation: int, version: int) -> dict[str, Any]:
 
 
 class FakeApi:
-    """Lists `items`; each watch of ModelDeployments is answered by the next of `watches`, then stays silent."""
+    """Lists `items`; each watch of ModelDeployments is answered by the next of `watches`, then stays silent.
+
+    Watches of pods do the same with `pod_watches`.
+    """
 
     def __init__(self, *watches: Any) -> None:
         self.items = [deployment("chat", 1, 1)]
         self.later_items: list[dict[str, Any]] | None = None
         self.watches = list(watches)
+        self.pod_watches: list[Any] = []
         self.versions: list[str] = []
         self.lists = 0
         self.page = 500
@@ -60,6 +65,8 @@ class FakeApi:
             self.versions.append(request.query["resourceVersion"])
             if self.watches:
                 return await self._answer(request, self.watches.pop(0))
+        elif self.pod_watches:
+            return await self._answer(request, self.pod_watches.pop(0))
         return await self._answer(request, [None])
 
     async def _serve_names(self, request: web.Request) -> web.StreamResponse:
@@ -210,6 +217,24 @@ async def test_empty_cluster_is_a_table(tmp_path: Path) -> None:
     api.items = []
     async with watching(api, tmp_path) as table:
         assert not table().models
+
+
+async def test_table_is_as_old_as_the_last_contact_with_all_of_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RENEW_S", 0.02)
+    bookmark = ("BOOKMARK", {"metadata": {"resourceVersion": "6"}})
+    api = FakeApi([bookmark, None], [bookmark, None])
+    api.pod_watches = [[None], [bookmark, None]]
+    async with watching(api, tmp_path) as read:
+        heard_s = time.time()
+        table = read()
+        assert heard_s - 30 < table.as_of_s <= heard_s
+        await asyncio.sleep(0.2)
+        assert read().as_of_s <= heard_s, "the API server has said nothing about pods since"
+        api.restarted.set()
+        await until_async(lambda: read().as_of_s > heard_s)
+        assert read() == table
 
 
 async def test_stream_end_resumes_without_listing(tmp_path: Path) -> None:

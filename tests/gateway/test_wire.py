@@ -116,7 +116,7 @@ def test_only_the_gateway_names_the_revision() -> None:
 def test_request_ids() -> None:
     assert headers.request_id({"X-Request-Id": "req-1.a:b"}) == "req-1.a:b"
     for bad in ("", "a b", "x" * 129, "a\x7f", '"'):
-        assert headers.request_id({"X-Request-Id": bad}) != bad
+        assert headers.request_id({"X-Request-Id": bad}) is None
 
 
 @given(st.lists(st.sampled_from([b"data: a", b"\n", b"\n\n", b"\r\n\r\n", b"x", b""]), max_size=30))
@@ -169,3 +169,26 @@ def test_client_is_its_key_else_its_address_never_its_session() -> None:
     same = request_fields.client(CIMultiDict({"Authorization": "Bearer k1"}), "10.0.0.2", sources)
     assert request_fields.client(keyed, "10.0.0.1", sources) == same and "k1" not in same
     assert request_fields.client(CIMultiDict({"X-Session-Id": "s1"}), "10.0.0.1", sources) == "address:10.0.0.1"
+
+
+def test_a_field_whose_name_is_no_text_is_refused_where_the_model_is_replaced() -> None:
+    """Seen: 500 internal_error."""
+    body = b'{"model":"ns/name","\xff":1}'
+    request_fields.parse(body)
+    with pytest.raises(RequestError) as refused:
+        request_fields.with_model(body, "name")
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json") and "utf-8" in str(refused.value)
+
+
+def test_hop_by_hop_names_are_read_from_every_connection_header() -> None:
+    sent = CIMultiDict(
+        [
+            ("Connection", "keep-alive"),
+            ("X-First", "1"),
+            ("Connection", "X-Hop, X-Second"),
+            ("X-Hop", "1"),
+            ("X-Second", "1"),
+        ]
+    )
+    for crossed in (headers.to_upstream(sent, "id"), headers.to_client(sent, "id", "rev")):
+        assert "X-First" in crossed and not {"Connection", "X-Hop", "X-Second"} & set(crossed)

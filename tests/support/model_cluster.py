@@ -228,6 +228,7 @@ class ModelCluster(WatchedWorld):
         self._assert_mirrors(old.traffic, new)
         self._assert_confirmed(old, new)
         self._assert_judged(old, new)
+        self._assert_one_transition(old, new)
         self._assert_scale(old, new)
         if old.stable_revision != new.stable_revision:
             assert self._acked_weight(new.stable_revision) == 100, "I4: the pointer moves at acknowledged weight 100"

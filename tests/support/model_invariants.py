@@ -79,6 +79,11 @@ class WatchedWorld(World):
             asked = hook["type"] in (HookType.CONFIRM_TRAFFIC_INCREASE, *first)
             assert not asked or hook["name"] in open_now, f"{hook['name']} did not confirm the weight"
 
+    def _assert_one_transition(self, old: Status, new: Status) -> None:
+        """D3 of ARCHITECTURE.md: each row of the table is written before the next one is considered."""
+        rows = {item.row for item in new.decisions if item not in old.decisions}
+        assert len(rows) <= 1, f"one reconcile took the rows {sorted(rows)}"
+
     def _assert_judged(self, old: Status, new: Status) -> None:
         """What follows from a verdict follows from one that was written before; counts only grow within a run."""
         before, after = old.rollout, new.rollout

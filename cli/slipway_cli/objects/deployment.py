@@ -164,7 +164,8 @@ def _read_rejections(of: Deployment) -> Iterator[Rejection]:
         reasons[of.rollout.attempt_token] = at, of.rollout.why_rejected
     for token in dict.fromkeys([*(of.status.get("abortedRevisions") or ()), *reasons]):
         revision, _, attempt = token.partition("/")
-        yield Rejection(revision, int(attempt), *reasons.get(token, (None, None)))
+        if attempt.isdecimal():  # who may write the status may write anything there
+            yield Rejection(revision, int(attempt), *reasons.get(token, (None, None)))
 
 
 def _rollout(rollout: Json) -> RolloutStatus:

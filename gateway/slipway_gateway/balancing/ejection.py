@@ -28,11 +28,11 @@ class OutlierEjection:
         self._outliers.follow({url for urls in table.endpoints.values() for url in urls})
 
     def succeeded(self, endpoint: RouteEndpoint) -> None:
-        """An endpoint answered with a status below 500."""
+        """An endpoint answered, and its response is no failure of its own."""
         self._outliers.succeeded(endpoint.url)
 
     def failed(self, endpoint: RouteEndpoint, status: int, peers: Sequence[str]) -> None:
-        """An endpoint answered with a status of 5xx, or 0 for no response. `peers`: ready endpoints of its revision."""
+        """An endpoint failed, with a status of 5xx, or 0 for no response. `peers`: ready endpoints of its revision."""
         if self._outliers.failed(endpoint.url, peers, gateway=status in _GATEWAY_FAILURES):
             self._metrics.ejections.labels(endpoint.model, endpoint.revision).inc()
             log.warning("%s: endpoint %s of revision %s is ejected", endpoint.route, endpoint.url, endpoint.revision)

@@ -52,16 +52,16 @@ class LoadBalancer:
             self.published, self.failsafe, metrics, clock, hung_after_s=hung_after_s, max_sessions=max_sessions
         )
 
-    def publish(self, table: RouteTable) -> None:
-        """Replaces the route table; every part follows it."""
-        last = self.published.current or RouteTable()
-        self.in_flight.follow(table)
-        self.first_attempts.samples.keep(table.routes)
-        self.activity.follow(table.routes)
-        self._services.follow((name, route.uid, table.ready(route)) for name, route in table.routes.items())
-        self.failsafe.follow(last, table)
-        self.ejection.follow(table)
-        self._metrics.routes_applied({name: route.generation for name, route in table.routes.items()})
+    def publish(self, table: RouteTable | None) -> None:
+        """Replaces the route table; every part follows it. None: what exists is not known, and no request is routed."""
+        last, known = self.published.current or RouteTable(), table or RouteTable()
+        self.in_flight.follow(known)
+        self.first_attempts.samples.keep(known.routes)
+        self.activity.follow(known.routes)
+        self._services.follow((name, route.uid, known.ready(route)) for name, route in known.routes.items())
+        self.failsafe.follow(last, known)
+        self.ejection.follow(known)
+        self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         self.published.publish(table)
 
     # -- choice of an endpoint
@@ -136,8 +136,8 @@ class LoadBalancer:
             self.activity.request_wake(route.name)
 
     def ended(self, model: str, code: int, outcome: str) -> None:
-        """A request of a client is over. `drained` ones say nothing about the route."""
-        if code >= 500 and outcome != "drained" and (route := self.published.find(model)):
+        """A request of a client is over. `drained` ones say nothing about the route, nor does what clients cause."""
+        if code >= 500 and outcome not in ("drained", "client_error") and (route := self.published.find(model)):
             self._services.refused(route.name, outcome)
 
     def start_attempt(

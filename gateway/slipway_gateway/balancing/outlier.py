@@ -36,7 +36,7 @@ class OutlierDetector:
         self._next_s = 0.0  # when the first of them comes back
 
     def succeeded(self, url: str) -> None:
-        """A response below 500. During an ejection it belongs to an earlier request and does not count."""
+        """A response that is no failure. During an ejection it belongs to an earlier request and does not count."""
         if self._endpoints and (known := self._endpoints.get(url)) and url not in self.ejected():
             del self._endpoints[url]
             if known.ejections > 1:

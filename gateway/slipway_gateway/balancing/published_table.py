@@ -6,13 +6,13 @@ from ..routing.table import Route, RouteTable, equivalent_revisions
 
 
 class PublishedTable:
-    """`current` is None until the first table is published."""
+    """`current` is None until the first table is published, and after a restored one became too old."""
 
     def __init__(self) -> None:
         self.current: RouteTable | None = None
         self._changed = asyncio.Event()
 
-    def publish(self, table: RouteTable) -> None:
+    def publish(self, table: RouteTable | None) -> None:
         self.current = table
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -1,6 +1,7 @@
 """Whether requests for a route get responses; the operator compares it with the deployment's status (pure).
 
-Counts of the last 10 to 20 seconds, by whether a server began a response (below 500) or the client got an error of 5xx.
+Counts of the last 10 to 20 seconds, by whether a server began a response that is no failure of its own, or the client
+got an error of 5xx.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,7 @@ class RouteService:
         self._now.answered += 1
 
     def refused(self, now_s: float, outcome: str) -> None:
-        """A request ended with 5xx."""
+        """A request ended with 5xx, and not for the client's own `timeout`."""
         self._turn(now_s)
         self._now.refused += 1
         self.last = outcome
@@ -94,7 +95,7 @@ class RouteServices:
         self._count(route, lambda one, now_s: one.answered(now_s))
 
     def refused(self, route: str, outcome: str) -> None:
-        """A request for a route ended with 5xx."""
+        """A request for a route ended with 5xx, and not for the client's own `timeout`."""
         self._count(route, lambda one, now_s: one.refused(now_s, outcome))
 
     def report(self, route: str) -> Mapping[str, Any]:

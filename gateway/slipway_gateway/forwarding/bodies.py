@@ -74,11 +74,13 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
                 if reading.take(chunk):
                     limit.reschedule(reading.due_s(now()))
     except TimeoutError:
-        if reading.evicted:
-            raise errors.overloaded("The body came too slowly while the gateway was at its limit of memory.") from None
-        raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
+        if not reading.evicted:
+            raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
     finally:
         account.goes_on()
+    # An evicted body may still have ended in time: it is not whole, and no longer counted.
+    if reading.evicted:
+        raise errors.overloaded("The body came too slowly while the gateway was at its limit of memory.")
     return reading.body()
 
 

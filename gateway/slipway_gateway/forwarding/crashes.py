@@ -49,11 +49,16 @@ class CrashTracker:
     ) -> None:
         """An engine died while it worked on a request. `on_trial`: before the first byte of its response.
 
-        `reported`: by its server; else the connection was reset.
+        `reported`: by its server; else the connection was reset. Resets by one endpoint count once for a request: the
+        second one may be of a server that is not back yet, or of something else at that address.
 
         Raises:
             RequestError: enough of them did.
         """
+        if not reported:
+            if endpoint.url in state.resets:
+                return
+            state.resets.add(endpoint.url)
         self._metrics.crashes.labels(endpoint.model, endpoint.revision).inc()
         weight, tried = CRASHED if reported else RESET, state.suspect and on_trial
         blamed = self._suspects.blame(_suspect(outgoing), endpoint.url, weight, sent_s=state.sent_s, on_trial=tried)
@@ -91,7 +96,7 @@ class CrashTracker:
 
     def _refused(self, outgoing: UpstreamRequest, record: RequestRecord) -> errors.RequestError:
         self._metrics.poison.labels(outgoing.model, record.revision).inc()
-        fields = {"model": outgoing.model, "revision": record.revision}
+        fields = {"request_id": record.request_id, "model": outgoing.model, "revision": record.revision}
         digest = _suspect(outgoing).digest.hex()
         log.warning("engines died of a request: it is refused", extra=fields | {"digest": digest})
         return errors.crashed_engine()

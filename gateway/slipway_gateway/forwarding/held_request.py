@@ -9,7 +9,7 @@ from aiohttp import web
 from ..balancing.activity import RouteActivity
 from ..routing.table import Route
 from ..telemetry.metrics import RequestRecord
-from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.sse import CONTENT_TYPE, error_event
 
@@ -71,9 +71,10 @@ class HeldRequest:
             return None
         response.close()
         self._record.revision = response.endpoint.revision
-        error, status = _error_of(response.start), response.status if response.status >= 400 else 502
+        error = _error_of(response.start)
+        status, outcome = (response.status, response.outcome) if response.status >= 400 else (502, "upstream_error")
         code, message = str(error.get("code") or status), str(error.get("message") or "The server sent no stream.")
-        return await self._end(self.out, classify_status(status), error_event(self._call.path, code, message, status))
+        return await self._end(self.out, outcome, error_event(self._call.path, code, message, status))
 
     async def _end(self, out: web.StreamResponse, outcome: str, event: bytes) -> web.StreamResponse:
         self._record.end(outcome, 200)

@@ -10,7 +10,7 @@ from aiohttp import web
 from ..mirror.queue import MirrorQueue
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
-from ..upstream.exchange import UpstreamRequest, UpstreamResponse, classify_status
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
@@ -132,7 +132,7 @@ class Relay:
             await self._send(self._out.write(rest))
         await self._send(self._out.write_eof())
         self._done = True
-        self._record.end(classify_status(self._answer.status), self._answer.status)
+        self._record.end(self._answer.outcome, self._answer.status)
         if self._answer.status == 200:
             self._context.crashes.completed(self._call)
         if self._mirrored:
@@ -163,7 +163,7 @@ class Relay:
     def _stream_complete(self) -> None:
         """The client has the last event of the stream."""
         self._complete()
-        self._record.end(classify_status(self._answer.status), self._answer.status)
+        self._record.end(self._answer.outcome, self._answer.status)
         self._record.whole = True
 
     def _complete(self) -> None:

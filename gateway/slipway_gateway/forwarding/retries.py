@@ -15,7 +15,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors
 from .crashes import CrashTracker
 from .held_request import HeldRequest
-from .retry_state import RetryState
+from .retry_state import BAD_RESPONSE, RetryState
 from .sender import Sender
 
 _MAX_PAUSE_S = 1.0
@@ -58,6 +58,8 @@ class Retries:
                 if state.waits_in_vain or not await self._hold(outgoing, state, held_request):
                     break
                 continue
+            if state.last:
+                self._metrics.retried(endpoint.model, record.revision, state.last.reason)
             record.revision = endpoint.revision
             logs.add(revision=endpoint.revision)
             first = not (state.attempts or state.resumes)
@@ -69,7 +71,6 @@ class Retries:
             if isinstance(result, UpstreamResponse):
                 return result
             state.note(endpoint.url, result)
-            self._metrics.retried(endpoint.model, endpoint.revision, result.reason)
             # For a resumed stream a reset alone is too little evidence: `max_resumes` bounds it.
             if result.crashed and (result.response or not state.resumes):
                 self._crashes.note(
@@ -112,7 +113,7 @@ class Retries:
                 errors.no_endpoint(outgoing.model) if expected_s is None else errors.asleep(outgoing.model, expected_s)
             )
         if state.last.response is None:
-            raise errors.unreachable(state.last.reason)
+            raise errors.bad_response() if state.last.reason == BAD_RESPONSE else errors.unreachable(state.last.reason)
         return state.last.response
 
     async def _hold(self, outgoing: UpstreamRequest, state: RetryState, held_request: HeldRequest | None) -> bool:

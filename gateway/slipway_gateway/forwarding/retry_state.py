@@ -6,6 +6,7 @@ from ..judging.outcome import OutcomeRecorder
 from ..upstream.exchange import UpstreamResponse
 
 FIRST_PAUSE_S = 0.05
+BAD_RESPONSE = "bad_response"  # reason of a failure: the server sent something that is no HTTP response
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class RetryState:
     wakes: bool = False  # it waited for a deployment to wake
     recorder: OutcomeRecorder | None = None
     suspect: bool = False  # an engine died with it in flight
+    resets: set[str] = field(default_factory=set)  # endpoints that reset its connection before a response
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
 
     def suspects(self, trial_until: float) -> None:

@@ -1,5 +1,6 @@
 """One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
 
+import errno
 from collections.abc import Callable
 
 import aiohttp
@@ -16,13 +17,16 @@ from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
 from .bodies import make_body
-from .retry_state import AttemptFailure
+from .retry_state import BAD_RESPONSE, AttemptFailure
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
 # A whole response up to this size is read before its first byte is sent: if its server dies meanwhile, the client still
 # gets a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
 _MAX_REFUSAL_BYTES = 64 << 10
+# What the connection of a process that died says.
+_DIED = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_DIED_ERRNOS = frozenset({errno.ECONNRESET, errno.EPIPE})
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -48,6 +52,9 @@ class Sender:
         done = False
         try:
             raw = await self._post(outgoing, endpoint)
+            if not 200 <= raw.status <= 599:
+                # aiohttp passes 101 on, which nobody asked for, and numbers that are no status at all.
+                return self._bad_response(endpoint, attempt)
             result = await self._read_start(endpoint, raw, attempt, outgoing.account)
             done = isinstance(result, UpstreamResponse)
             return result
@@ -58,16 +65,24 @@ class Sender:
         except TimeoutError:
             attempt.failed()
             raise
-        except (aiohttp.ClientError, OSError):
+        except aiohttp.ClientResponseError:
+            # What the server sent is no HTTP, or its head is too long; it lives.
+            return self._bad_response(endpoint, attempt)
+        except (aiohttp.ClientError, OSError) as error:
             attempt.failed()
             # One that is about to leave is gone for other reasons; and a response that has begun has its own bounds.
             listed = endpoint.url in self._no_answer(endpoint)
-            return AttemptFailure("reset", crashed=listed and raw is None)
+            return AttemptFailure("reset", crashed=listed and raw is None and _is_death(error))
         finally:
             if not done:
                 attempt.release()
                 if raw is not None:
                     raw.close()
+
+    def _bad_response(self, endpoint: RouteEndpoint, attempt: Attempt) -> AttemptFailure:
+        attempt.failed()
+        self._no_answer(endpoint)
+        return AttemptFailure(BAD_RESPONSE)
 
     def _no_answer(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         """An endpoint did not answer; returns the endpoints of its revision that take new requests."""
@@ -75,11 +90,11 @@ class Sender:
         self._balancer.ejection.failed(endpoint, 0, ready)
         return ready
 
-    def _answered(self, endpoint: RouteEndpoint, status: int) -> None:
-        if status < 500:
-            self._balancer.ejection.succeeded(endpoint)
+    def _answered(self, endpoint: RouteEndpoint, response: UpstreamResponse) -> None:
+        if response.failed:
+            self._balancer.ejection.failed(endpoint, response.status, self._ready_urls(endpoint))
         else:
-            self._balancer.ejection.failed(endpoint, status, self._ready_urls(endpoint))
+            self._balancer.ejection.succeeded(endpoint)
 
     def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         return self._balancer.published.urls(endpoint.model, endpoint.revision)
@@ -101,16 +116,28 @@ class Sender:
         whole = raw.content_length is not None or raw.content_type == "application/json"
         wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
         start = await read_at_least(raw, wanted, account)
-        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start)
-        if status >= 500 and not responses.is_deadline_exceeded(start):
+        failed = responses.is_servers_failure(status, start)
+        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start, failed=failed)
+        if failed:
             attempt.failed(start)
         elif status != 200 and attempt.recorder:
             attempt.recorder.refuse(self._clock())
-        self._answered(endpoint, status)
+        self._answered(endpoint, response)
         if status in RETRIED_STATUSES:
             return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.says_crashed(start))
-        if status < 500:
+        if not failed:
             attempt.began()
         response.rest = None if raw.content.at_eof() else raw
         response.attempt = attempt
         return response
+
+
+def _is_death(error: Exception) -> bool:
+    """Whether the process at the other end may have died: its connection was closed or reset before a response.
+
+    A failed write of the body has the reset as its cause.
+    """
+    return any(
+        isinstance(one, _DIED) or (isinstance(one, OSError) and one.errno in _DIED_ERRNOS)
+        for one in (error, error.__cause__)
+    )

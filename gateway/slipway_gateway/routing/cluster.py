@@ -1,12 +1,13 @@
 """Routes from a cluster: lists and watches ModelDeployments and pods. The only importer of kubernetes.aio."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -52,6 +53,8 @@ _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
 _COALESCE_S = 0.02
+# So often an unchanged table is published again with the time of the last contact.
+_RENEW_S = 60.0
 _PAGE = "500"  # objects in one response to a list
 _PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
 
@@ -162,6 +165,7 @@ class Reflector:
         self._version = ""
         self.synced = False
         self.trouble = "not listed yet"
+        self.contacted_s = 0.0  # Unix time
 
     async def run(self) -> None:
         while True:
@@ -215,13 +219,17 @@ class Reflector:
             self._owner.gone(key)
         self._keys, self._version = now, version
         self._recovered()
-        self._owner.contacted(self.name)
+        self._contacted()
 
     async def _follow(self, stream: aiohttp.ClientResponse) -> None:
         async for line in stream.content:
             event = json.loads(line)
             self._take(event["type"], event["object"])
-            self._owner.contacted(self.name)
+            self._contacted()
+
+    def _contacted(self) -> None:
+        self.contacted_s = time.time()
+        self._owner.contacted(self.name)
 
     def _recovered(self) -> None:
         if self.trouble and self.synced:
@@ -287,6 +295,8 @@ def key_of(item: KubernetesObject) -> str:
 class ClusterSource:
     """Keeps the table equal to the cluster; the first one is published when everything was listed once.
 
+    An unchanged table is published again each minute while the API server is heard of, for its `as_of_s`.
+
     `names`: namespace and name of the ConfigMap of model names. There is no table before the operator has written it:
     the owner of a name must not be guessed. After the first read the last good one stays in use.
     """
@@ -306,7 +316,7 @@ class ClusterSource:
         self._endpoints: dict[str, RevisionEndpoints] = {}
         self._dirty = asyncio.Event()
         self._metrics = metrics
-        self._published = False
+        self._table: RouteTable | None = None  # the last one published
         deployments = ResourceCallbacks(self._deployment_seen, self._deployment_gone, self._contacted)
         pods = ResourceCallbacks(self._pod_seen, self._pod_gone, self._contacted)
         self._mirrors = [
@@ -339,19 +349,36 @@ class ClusterSource:
     async def _publish_changes(self) -> None:
         took_s = 0.0  # of the processor
         while True:
-            await self._dirty.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_S):
+                    await self._dirty.wait()
+            if not self._dirty.is_set():
+                self._renew()
+                continue
             # A rollout changes many slices at once: one table for all of them.
             await asyncio.sleep(max(_COALESCE_S, _PAUSE_SHARE * took_s))
             self._dirty.clear()
             if not self.waiting_for:
                 began_s = time.thread_time()
-                self._published = True
-                self._publish(build(self._routes.values(), self._endpoints.values(), self._owners))
+                self._table = build(
+                    self._routes.values(), self._endpoints.values(), self._owners, as_of_s=self._as_of_s()
+                )
+                self._publish(self._table)
                 took_s = time.thread_time() - began_s
+
+    def _renew(self) -> None:
+        """Publishes the same table with a later time, if all of it was confirmed since."""
+        if self._table is not None and (as_of_s := self._as_of_s()) > self._table.as_of_s:
+            self._table = replace(self._table, as_of_s=as_of_s)
+            self._publish(self._table)
+
+    def _as_of_s(self) -> float:
+        """A table is as old as the part of it that was confirmed the longest ago."""
+        return min(mirror.contacted_s for mirror in self._mirrors)
 
     def _contacted(self, resource: str) -> None:
         self._metrics.watch_event(resource)
-        if not self._published:
+        if self._table is None:
             # An empty cluster is a table too.
             self._dirty.set()
 

@@ -20,17 +20,16 @@ from .table import Problem, RevisionEndpoints, Route, RouteTable, build, check_b
 log = logging.getLogger(__name__)
 FILE = "routes.json"
 _VERSION = 1
-# The shortest interval between writes, and the interval without changes.
-_WRITE_EVERY_S = 1.0
-_RENEW_S = 60.0
+_WRITE_EVERY_S = 1.0  # the shortest interval between writes
+_CHECK_S = 60.0  # how often the age of a restored table is checked at least: the wall clock may be set
 # How long the API server has to answer before the table of before is used.
 GRACE_S = 10.0
 
-Publish = Callable[[RouteTable], None]
+Publish = Callable[[RouteTable | None], None]
 
 
 class StoredTable(msgspec.Struct):
-    """The file. `saved_s`: Unix time at which the cluster had this state."""
+    """The file. `saved_s`: Unix time of the last contact with the cluster, at which it had this state."""
 
     saved_s: float
     routes: list[Route]
@@ -64,7 +63,7 @@ class LastTable:
     Args:
         folder: where the file is; empty: nothing is kept.
         max_age_s: an older table is not used.
-        publish: gets each table, the restored one too.
+        publish: gets each table, the restored one too, and None when that one is too old.
     """
 
     def __init__(self, folder: str, max_age_s: float, publish: Publish, metrics: GatewayMetrics) -> None:
@@ -82,12 +81,14 @@ class LastTable:
         return None if self._restored_of_s is None else max(0.0, time.time() - self._restored_of_s)
 
     def publish(self, table: RouteTable) -> None:
-        """A table from the source."""
+        """A table from the source. One that is equal to the last confirms it: only its time is kept."""
         if self._restored_of_s is not None:
             log.info("the cluster answers: its table takes the place of the restored one")
+        confirmed = table == self._current
         self._restored_of_s, self._current = None, table
         self._dirty.set()
-        self._publish(table)
+        if not confirmed:
+            self._publish(table)
 
     def report(self) -> dict[str, Any]:
         """`table` of `/internal/routes`."""
@@ -106,7 +107,7 @@ class LastTable:
             self._restore(stored)
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RENEW_S):
+                async with asyncio.timeout(self._until_expiry_s()):
                     await self._dirty.wait()
             if self._current is None:
                 self._expire()
@@ -115,17 +116,21 @@ class LastTable:
             await asyncio.to_thread(self._write, self._path, self._current)
             await asyncio.sleep(_WRITE_EVERY_S)
 
+    def _until_expiry_s(self) -> float | None:
+        """Seconds until the age of a restored table is to be checked; None when there is no such table."""
+        return None if self.age_s is None else min(_CHECK_S, max(0.0, self._max_age_s - self.age_s))
+
     def _restore(self, stored: StoredTable) -> None:
         self._restored_of_s = stored.saved_s
         age_s = round(self.age_s or 0.0)
         log.warning("the API server does not answer: the last table is used", extra={"age_s": age_s})
-        self._publish(build(stored.routes, stored.endpoints, stored.owners))
+        self._publish(build(stored.routes, stored.endpoints, stored.owners, as_of_s=stored.saved_s))
 
     def _expire(self) -> None:
-        if (age_s := self.age_s) is not None and age_s > self._max_age_s and self._restored_of_s:
+        if (age_s := self.age_s) is not None and age_s >= self._max_age_s:
             log.error("the restored table is too old: it is used no longer", extra={"age_s": round(age_s)})
             self._restored_of_s = None
-            self._publish(RouteTable())
+            self._publish(None)
 
     def _read(self, path: Path) -> StoredTable | None:
         try:
@@ -146,7 +151,7 @@ class LastTable:
         made = path.with_suffix(".new")
         try:
             with open(made, "wb") as file:
-                file.write(encode(table, time.time()))
+                file.write(encode(table, table.as_of_s))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(made, path)

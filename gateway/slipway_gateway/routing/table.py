@@ -130,11 +130,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """One immutable state of the world; a request is routed by exactly one of them."""
+    """One immutable state of the world; a request is routed by exactly one of them.
+
+    `as_of_s`: Unix time at which its source was last in contact with the cluster; 0: not known. It is no part of what
+    is routed, so tables that differ in it alone are equal.
+    """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
     models: Mapping[str, Route] = field(default_factory=dict)
     endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    as_of_s: float = field(default=0.0, compare=False)
     # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
@@ -171,7 +176,11 @@ def equivalent_revisions(revision: str) -> tuple[str, str]:
 
 
 def build(
-    routes: Iterable[Route], endpoints: Iterable[RevisionEndpoints], owners: Mapping[str, str] | None = None
+    routes: Iterable[Route],
+    endpoints: Iterable[RevisionEndpoints],
+    owners: Mapping[str, str] | None = None,
+    *,
+    as_of_s: float = 0.0,
 ) -> RouteTable:
     """One table of all that is known.
 
@@ -184,7 +193,7 @@ def build(
     for entry in endpoints:
         if entry.urls and _admitted(by_name.get(entry.route), entry):
             urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
-    return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()})
+    return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()}, as_of_s)
 
 
 def _first_come(routes: Iterable[Route]) -> dict[str, Route]:

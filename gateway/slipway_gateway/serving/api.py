@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..limits.budget import Account
+from ..limits.connections import address_owner
 from ..routing.router import match_header_route
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
@@ -77,7 +79,7 @@ class PublicApi:
         self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
-        app.router.add_route("*", "/{path:.*}", self._accounted(self._unknown_url), expect_handler=self._expect)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._accounted(self._unknown_url), expect_handler=self._expect)
         return app
 
     def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:
@@ -95,7 +97,7 @@ class PublicApi:
         return serve
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
-        record = RequestRecord(headers.request_id(request.headers), self._clock())
+        record = RequestRecord(headers.request_id(request.headers) or _new_id(), self._clock())
         with logs.about(request_id=record.request_id):
             return await self._serve(request, record, work)
 
@@ -144,7 +146,7 @@ class PublicApi:
 
     def refuse(self, refusal: errors.RequestError) -> web.Response:
         """The response to a malformed request; it counts as a request."""
-        record = RequestRecord(headers.request_id({}), self._clock())
+        record = RequestRecord(_new_id(), self._clock())
         response = self._refuse(record, refusal)
         self._metrics.observe(record, record.started)
         return response
@@ -183,7 +185,8 @@ class PublicApi:
         return await self._routed(request, record, request.match_info["name"])
 
     async def _routed(self, request: web.Request, record: RequestRecord, model: str | None) -> web.StreamResponse:
-        client = request_fields.client(request.headers, request.remote or "", self._settings.share_by)
+        owner = address_owner(request.remote or "")
+        client = request_fields.client(request.headers, owner, self._settings.share_by)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
             if self._balancer.published.current is None:
@@ -290,3 +293,7 @@ def _path_with_model(path_qs: str, model: str) -> str:
     _, mark, query = path_qs.partition("?")
     begin, _, end = ROUTED_BY_PATH.partition("{name:.+}")
     return f"{begin}{quote(model, safe=':@')}{end}{mark}{query}"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

@@ -22,6 +22,9 @@ _WRITE_BUFFER_BYTES = 32 << 10
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
 _SWEPT_S = 1.0
+# Requests that may wait behind the one that runs. Behind more of them the connection would not be read: a client that
+# left would be noticed only when the running request ends.
+_MAX_PIPELINED = 8
 
 
 def _plain_response(refusal: errors.RequestError) -> web.Response:
@@ -127,11 +130,25 @@ class _Connection(web.RequestHandler):
         if self._shut:
             return
         super().data_received(data)
+        if self._pipelines_too_much() and self.transport is not None:
+            self.transport.abort()
+            return
         # A head that is not whole yet is no message; a body's bytes come while there is a request.
         if self._messages or self._current_request is not None:
             self._stop_timer()
         elif self._head_timer is None and not self._force_close:
             self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_is_late)
+
+    def _pipelines_too_much(self) -> bool:
+        """Whether more came behind the running request than the gateway reads."""
+        waiting = len(self._messages) - (self._current_request is None)
+        return waiting > _MAX_PIPELINED or (waiting > 0 and self._reading_paused)
+
+    async def _drain_helper(self) -> None:
+        # A write that a time limit ended leaves its cancelled future to the next one, which would end by it at once.
+        if self._drain_waiter is not None and self._drain_waiter.cancelled():
+            self._drain_waiter = None
+        await super()._drain_helper()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()

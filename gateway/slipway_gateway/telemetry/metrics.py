@@ -101,6 +101,7 @@ class GatewayMetrics:
             self._itl.labels(model, revision).observe(itl_s)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
+        """A further attempt begins. `revision`, `reason`: of the failed attempt before it."""
         self._retries.labels(model, revision, reason).inc()
 
     def resumed(self, model: str, revision: str, outcome: str) -> None:

@@ -77,7 +77,10 @@ def classify_status(status: int) -> str:
 
 @dataclass(slots=True)
 class UpstreamResponse:
-    """A response whose first byte arrived; `rest` is None when `start` is all of it."""
+    """A response whose first byte arrived; `rest` is None when `start` is all of it.
+
+    `failed`: it counts against its server (`responses.is_servers_failure`).
+    """
 
     endpoint: RouteEndpoint
     status: int
@@ -85,6 +88,12 @@ class UpstreamResponse:
     start: bytes
     rest: aiohttp.ClientResponse | None = None
     attempt: Attempt | None = None
+    failed: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of a request that gets this response."""
+        return "client_error" if self.status >= 500 and not self.failed else classify_status(self.status)
 
     @property
     def recorder(self) -> OutcomeRecorder | None:

@@ -101,13 +101,18 @@ def asleep(model: str, expected_s: int) -> RequestError:
 
 
 def no_table() -> RequestError:
-    message = "The gateway has not loaded its routes yet; try again shortly."
+    message = "The gateway has no routes now; try again shortly."
     return RequestError(503, "not_ready", message, retry_after_s=5)
 
 
 def unreachable(reason: str) -> RequestError:
     message = f"No server of this model could be reached ({reason})."
     return RequestError(502, "upstream_unreachable", message, retry_after_s=2)
+
+
+def bad_response() -> RequestError:
+    message = "The server of this model sent something that is no HTTP response."
+    return RequestError(502, "bad_response", message)
 
 
 def draining() -> RequestError:

@@ -2,10 +2,9 @@
 
 import functools
 import re
-import uuid
 from collections.abc import Collection, Mapping
 
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STREAM
 
@@ -43,14 +42,14 @@ _OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-def request_id(headers: Mapping[str, str]) -> str:
-    """The client's own when it is sane, else a new one."""
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The client's own; None when there is none that is sane."""
     given = headers.get(REQUEST_ID, "")
-    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _SANE_ID.fullmatch(given) else None
 
 
 def to_upstream(
-    headers: Mapping[str, str],
+    headers: MultiMapping[str],
     request_id: str,
     tenant: str = "",
     *,
@@ -73,7 +72,7 @@ def _not_to_upstream(forwarded: tuple[str, ...]) -> frozenset[str]:
 
 
 def to_client(
-    headers: Mapping[str, str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
+    headers: MultiMapping[str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
 ) -> CIMultiDict[str]:
     """A response sets cookies only if the pod gets the client's cookies."""
     dropped = _OF_ANSWER if "cookie" in forwarded else _OF_ANSWER_WITHOUT_COOKIES
@@ -81,10 +80,10 @@ def to_client(
 
 
 def _crossing(
-    headers: Mapping[str, str], dropped: frozenset[str], added: dict[str, str], *, dropped_prefix: str = "\0"
+    headers: MultiMapping[str], dropped: frozenset[str], added: dict[str, str], *, dropped_prefix: str = "\0"
 ) -> CIMultiDict[str]:
     """A copy of `headers` without those in `dropped`, hop-by-hop ones and what cannot be encoded; then `added`."""
-    if connection := headers.get("Connection"):
+    for connection in headers.getall("Connection", ()):
         dropped |= {token.strip().lower() for token in connection.split(",")}
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .errors import invalid
+from .errors import RequestError, invalid
 from .responses import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
 
 # Session headers that agents and routers already send, the most specific first.
@@ -109,12 +109,23 @@ def parse(body: bytes) -> RequestFields:
     except msgspec.ValidationError as error:
         raise invalid("invalid_type", f"The request body is not as expected: {error}.", param="model") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
+        raise _no_json(error) from None
+
+
+def _no_json(error: Exception) -> RequestError:
+    return invalid("invalid_json", f"The request body is not valid JSON: {error}.")
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """A body that `parse` let through, with another model name; all other values keep their bytes."""
-    fields = _FIELDS.decode(body)
+    """A body that `parse` let through, with another model name; all other values keep their bytes.
+
+    Raises:
+        RequestError: the name of a field is no text. `parse` skips fields that it does not know.
+    """
+    try:
+        fields = _FIELDS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_json(error) from None
     fields["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(fields)
 
@@ -147,14 +158,14 @@ def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collectio
     return ""
 
 
-def client(headers: Mapping[str, str], remote: str, sources: Collection[str]) -> str:
-    """The client that memory shares are counted for: the API key, else the address.
+def client(headers: Mapping[str, str], owner: str, sources: Collection[str]) -> str:
+    """The client that memory shares are counted for: the API key, else the owner of the address.
 
     The gateway does not check the key: leave it out of `sources` if clients may invent keys.
     """
     if "key" in sources and (key := _api_key(headers)):
         return f"key:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
-    return f"address:{remote}"
+    return f"address:{owner}"
 
 
 def _pseudonym(name: str, salt: str) -> str:

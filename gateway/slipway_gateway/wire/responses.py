@@ -152,6 +152,14 @@ def _is_servers_fault(error: Mapping[str, Any]) -> bool:
     return error.get("type") not in _NOT_THE_SERVERS_FAULT and error.get("code") != DEADLINE_EXCEEDED
 
 
+def is_servers_failure(status: int, body: bytes) -> bool:
+    """Whether a response counts against its server: for the judge, for ejection and for the route's service.
+
+    A status of 5xx does, except the 504 of a request whose own `timeout` is over: that is the client's doing.
+    """
+    return status >= 500 and not (status == 504 and is_deadline_exceeded(body))
+
+
 def is_deadline_exceeded(body: bytes) -> bool:
     """Whether an error means that the deadline of the client's own `timeout` is over."""
     try:

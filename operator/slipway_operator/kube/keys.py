@@ -101,9 +101,9 @@ class Keys:
             return None
 
     async def _advance(self, found: Object | None) -> tuple[Key, ...]:
-        """A Secret that was deleted is written as it was known: pods have its keys still."""
+        """A Secret that was deleted or emptied is written as it was known: pods have its keys still."""
         now = self._clock()
-        known = keys.parse(found.get("data") or {}) if found else self._keys
+        known = (keys.parse(found.get("data") or {}) if found else ()) or self._keys
         fresh = keys.new_key(secrets.token_bytes(keys.KEY_BYTES + 4), now)
         content = keys.advance(known, now, self._rotation_s, fresh)
         body = release_secret(self._namespace, self._secret, content)

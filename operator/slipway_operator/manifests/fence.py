@@ -29,7 +29,8 @@ def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
     Probes come from the node's kubelet, which network plugins let through to pods of their own node. What pods connect
     to stays open: where weights are is the user's to say.
     """
-    peers = [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *settings.metrics_peers]
+    monitoring = [_as_in_release(peer, settings) for peer in settings.metrics_peers]
+    peers = [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *monitoring]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -49,6 +50,13 @@ def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
             "ingress": [{"from": peers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
         },
     }
+
+
+def _as_in_release(peer: Peer, settings: FenceSettings) -> Peer:
+    """A peer as the release's own policies mean it: pods without a namespace are the release's, not the model's."""
+    if "namespaceSelector" in peer or "ipBlock" in peer:
+        return peer
+    return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}}, **peer}
 
 
 def _release_pods(settings: FenceSettings, component: str) -> Peer:

@@ -1,5 +1,6 @@
 """A Start message to an engine: loads the model, sizes the KV cache and runs the self-test."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     budget = TokenBudget(least, limits.step_tokens, start.step_s or default_s)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
-    return EngineCore(Scheduler(limits, scope=scope), runner, budget, vocab_size=vocab_size), ready
+    return EngineCore(
+        Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope), runner, budget, vocab_size=vocab_size
+    ), ready
 
 
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
@@ -80,7 +83,7 @@ def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
     embeddings: Any = model.get_input_embeddings()
     vocab_size = int(embeddings.weight.shape[0])
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, name_of(model.dtype), device, "transformers", vocab_size)
-    return EngineCore(Scheduler(limits), runner, vocab_size=vocab_size), ready
+    return EngineCore(Scheduler(limits, hash_key=secrets.token_bytes(32)), runner, vocab_size=vocab_size), ready
 
 
 def name_of(dtype: torch.dtype) -> str:

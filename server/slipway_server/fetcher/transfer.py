@@ -97,9 +97,17 @@ class Transfer:
         path = folder.inside(target, name)
         with folder.writing(target):
             path.parent.mkdir(parents=True, exist_ok=True)
-        if _differs(path, file):
+        difference = _differs(path, file)
+        if difference:
+            continued = path.exists()
             self.get(file.url, path, file.size, progress)
-        if difference := _differs(path, file):
+            difference = _differs(path, file)
+            if difference and continued:
+                # What was there may be the beginning of an earlier upload.
+                path.unlink(missing_ok=True)
+                self.get(file.url, path, file.size, progress)
+                difference = _differs(path, file)
+        if difference:
             path.unlink(missing_ok=True)
             raise UnusableError(f"{name} of {source} does not have the size and checksum of its list: {difference}.")
 

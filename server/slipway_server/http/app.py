@@ -54,7 +54,6 @@ class Guard:
         self.in_flight += 1
         self.idle.clear()
         self._service.metrics.arrived()
-        request[OUTCOME] = "cancelled"  # the outcome when nothing below is reached
         resource, status = request.match_info.route.resource, 0
         route = resource.canonical if resource else "*"
         with self._service.tracing.request(request.headers, request.method, route) as ended:
@@ -68,8 +67,9 @@ class Guard:
                 self.in_flight -= 1
                 if not self.in_flight:
                     self.idle.set()
-                self._service.metrics.outcome(request[OUTCOME])
-                ended(request[OUTCOME], status)
+                outcome = request.get(OUTCOME, "cancelled")
+                self._service.metrics.outcome(outcome)
+                ended(outcome, status)
 
     async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -86,8 +86,7 @@ class Guard:
             return _refuse(
                 http, HttpError(500, "The server failed on this request.", code="internal_error", outcome="error")
             )
-        if http.get(OUTCOME) == "cancelled":
-            http[OUTCOME] = "completed"
+        http.setdefault(OUTCOME, "completed")  # a stream that ended with an error event has its own
         return response
 
 
@@ -141,7 +140,7 @@ def _complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
         raise web.HTTPMethodNotAllowed(http.method, ())
 
     paths = dict.fromkeys(route.path for route in routes)
-    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", "/{path:.*}", not_found)]
+    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", r"/{path:[\s\S]*}", not_found)]
     expecting = {"expect_handler": _expect}
     return [
         web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, **expecting})

@@ -8,7 +8,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from devcluster.ports import reserve_port
 from slipway_operator.__main__ import main
 from slipway_operator.kube.resources import (
     ANALYSIS_TEMPLATES,
@@ -21,6 +20,7 @@ from slipway_operator.kube.resources import (
     SECRETS,
 )
 from testkit.world.addresses import own_address
+from testkit.world.web import web_service
 
 from .conftest import MANIFEST
 from .test_measuring import allow_secret, healthy, measured
@@ -34,19 +34,9 @@ class Service:
     """A hook's receiver, a web service and a Prometheus that say secrets in every way they can."""
 
     def __init__(self):
-        self.port, self.paths = reserve_port(), []
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._say)
-        self._runner = web.AppRunner(application, access_log=None)
+        self.base_url, self.paths = "", []
 
-    async def start(self):
-        await self._runner.setup()
-        await web.TCPSite(self._runner, own_address(), self.port).start()
-
-    async def stop(self):
-        await self._runner.cleanup()
-
-    async def _say(self, request):
+    async def say(self, request):
         self.paths.append(request.path)
         said = {"error": f"{CANARY}-answer", "status": "error", "errorType": f"{CANARY}-type"}
         headers = {"X-Secret": f"{CANARY}-header", "Location": f"http://{CANARY}-location/"}
@@ -54,15 +44,14 @@ class Service:
         return web.json_response(said, status=status, reason=f"{CANARY}-reason", headers=headers)
 
     def url(self, path):
-        return f"http://{own_address()}:{self.port}/{path}"
+        return f"{self.base_url}/{path}"
 
 
 @pytest.fixture
 async def service():
     service = Service()
-    await service.start()
-    yield service
-    await service.stop()
+    async with web_service("*", "/{path:.*}", service.say) as service.base_url:
+        yield service
 
 
 @pytest.fixture

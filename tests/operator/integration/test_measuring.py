@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from devcluster.ports import reserve_port
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, EVENTS, JOBS, MODEL_DEPLOYMENTS, SECRETS
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.pods import MERGE
+from testkit.world.web import web_service
 
 from .conftest import MANIFEST
 
@@ -24,19 +24,9 @@ class Quality:
     """A web service that says how good a revision is, to who knows its word."""
 
     def __init__(self):
-        self.score, self.asked, self.port = 0.9, [], reserve_port()
-        application = web.Application()
-        application.router.add_get("/{revision}", self._say)
-        self._runner = web.AppRunner(application, access_log=None)
+        self.score, self.asked, self.base_url = 0.9, [], ""
 
-    async def start(self):
-        await self._runner.setup()
-        await web.TCPSite(self._runner, own_address(), self.port).start()
-
-    async def stop(self):
-        await self._runner.cleanup()
-
-    async def _say(self, request):
+    async def say(self, request):
         if request.headers.get("Authorization") != "Bearer s3cret":
             return web.Response(status=401, text="who are you?")
         self.asked.append(request.match_info["revision"])
@@ -51,9 +41,8 @@ def operator_flags():
 @pytest.fixture
 async def quality():
     quality = Quality()
-    await quality.start()
-    yield quality
-    await quality.stop()
+    async with web_service("GET", "/{revision}", quality.say) as quality.base_url:
+        yield quality
 
 
 async def launch(cluster, strategy, **template):
@@ -98,7 +87,7 @@ async def test_a_canary_is_rolled_back_by_what_a_web_service_says(cluster, quali
     secret = {"name": "quality", "namespace": cluster.namespace}
     await cluster.client.create(SECRETS, {"metadata": secret, "stringData": {"header": "Bearer s3cret"}})
     headers = [{"key": "Authorization", **TOKEN}]
-    url = f"http://{own_address()}:{quality.port}/{{{{args.new}}}}"
+    url = f"{quality.base_url}/{{{{args.new}}}}"
     score = {"name": "score", "interval": "5s", "count": 50, "successCondition": "result >= 0.8"}
     score["consecutiveErrorLimit"] = 20
     score["provider"] = {"web": {"url": url, "headers": headers, "jsonPath": "{$.data[0].score}"}}

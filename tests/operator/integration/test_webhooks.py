@@ -8,10 +8,10 @@ import re
 import pytest
 from aiohttp import web
 
-from devcluster.ports import reserve_port
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS
 from testkit.until import until_async
 from testkit.world.addresses import own_address
+from testkit.world.web import web_service
 
 from .conftest import MANIFEST
 
@@ -25,25 +25,15 @@ class Receiver:
     """Answers each hook by its path, 2xx by default, and keeps what came."""
 
     def __init__(self):
-        self.statuses, self.got, self.port = {}, [], reserve_port()
-        application = web.Application()
-        application.router.add_post("/{hook}", self._take)
-        self._runner = web.AppRunner(application, access_log=None)
+        self.statuses, self.got, self.base_url = {}, [], ""
 
-    async def start(self):
-        await self._runner.setup()
-        await web.TCPSite(self._runner, own_address(), self.port).start()
-
-    async def stop(self):
-        await self._runner.cleanup()
-
-    async def _take(self, request):
+    async def take(self, request):
         hook, body = request.match_info["hook"], await request.read()
         self.got.append((hook, request.headers.copy(), body))
         return web.Response(status=self.statuses.get(hook, 200), text=f"{hook} says so")
 
     def hook(self, name, kind, **fields):
-        return {"name": name, "type": kind, "url": f"http://{own_address()}:{self.port}/{name}", **fields}
+        return {"name": name, "type": kind, "url": f"{self.base_url}/{name}", **fields}
 
     def keys(self, name):
         return [headers["Idempotency-Key"] for hook, headers, _ in self.got if hook == name]
@@ -52,9 +42,8 @@ class Receiver:
 @pytest.fixture
 async def receiver():
     receiver = Receiver()
-    await receiver.start()
-    yield receiver
-    await receiver.stop()
+    async with web_service("POST", "/{hook}", receiver.take) as receiver.base_url:
+        yield receiver
 
 
 @pytest.fixture

@@ -45,6 +45,16 @@ def test_nobody_but_the_release_and_monitoring_comes_in():
         }
 
 
+def test_pods_named_without_a_namespace_are_those_of_the_release():
+    """In the release's own policies they are. In the namespace of a model they would be the pods of its users."""
+    pods, block = {"podSelector": {"matchLabels": {"app": "prometheus"}}}, {"ipBlock": {"cidr": "192.0.2.0/24"}}
+    settings = FenceSettings("slipway-system", (), (pods, block, MONITORING))
+    *_, first, second, third = network_policy(Owner.of(CHAT), settings)["spec"]["ingress"][0]["from"]
+    release = {"matchLabels": {"kubernetes.io/metadata.name": "slipway-system"}}
+    assert first == {"namespaceSelector": release, **pods}
+    assert (second, third) == (block, MONITORING)
+
+
 async def test_it_is_applied_now_and_then_and_anew_for_a_namesake():
     server, now = Server(), [0.0]
     fences = Fences(server, SETTINGS, lambda: now[0])

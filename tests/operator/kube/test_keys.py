@@ -116,12 +116,17 @@ async def test_a_new_key_goes_to_all_namespaces_before_it_signs():
     assert server.content()[1].id == old.id
 
 
-async def test_a_deleted_secret_is_written_as_it_was():
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_a_deleted_or_emptied_secret_is_written_as_it_was(emptied):
+    """A new key would sign before any pod knows it."""
     server, clock = Server(), Clock()
     kept = keeper(server, clock)
     await kept.look()
     before = server.content()
-    del server.objects["sys", "slipway-keys"]
+    if emptied:
+        server.objects["sys", "slipway-keys"]["data"] = {}
+    else:
+        del server.objects["sys", "slipway-keys"]
     await kept.look()
     assert server.content() == before
 

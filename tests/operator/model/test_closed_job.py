@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_operator.model.analysis.closed_job import closed, secrets_of
+from slipway_operator.model.analysis.closed_job import LARGEST, closed, secrets_of
 
 pytestmark = pytest.mark.attack_class(2, 14)
 
@@ -85,6 +85,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (job({"resources": {"claims": []}}), "resources.claims is not for"),
     (job({"resources": {"limits": {"cpu": "many"}}}), "is no quantity"),
     (volume(emptyDir={"sizeLimit": "1Ti"}), "sizeLimit must be 16Gi at most"),
+    # Kubernetes reads 0, and a volume of no kind, as: without a limit.
+    *((job({"resources": {"limits": {name: "0"}}}), f"limits.{name} must be more than 0") for name in LARGEST),
+    (volume(emptyDir={"sizeLimit": "0"}), "sizeLimit must be more than 0"),
+    (volume(), "volumes[0] must have one of emptyDir and configMap"),
+    (volume(emptyDir={}, configMap={"name": "c"}), "volumes[0] must have one of emptyDir and configMap"),
     (job(pod={"containers": []}), "containers must be a list of 1 to 4"),
     (job(pod={"containers": [CONTAINER] * 5}), "containers must be a list of 1 to 4"),
     ({}, "job.spec.template is missing"),
@@ -115,6 +120,8 @@ def test_what_is_left_open_is_filled_in() -> None:
         "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "1Gi"},
         "requests": {"cpu": "100m"},
     }
+    of_nothing = closed(job({"resources": {"requests": {"memory": "0"}}}))["template"]["spec"]["containers"][0]
+    assert of_nothing["resources"]["limits"]["memory"] == "512Mi"
     assert closed(volume(emptyDir={}))["template"]["spec"]["volumes"][0]["emptyDir"] == {"sizeLimit": "1Gi"}
 
 

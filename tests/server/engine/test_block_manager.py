@@ -50,7 +50,7 @@ def test_tenants_scopes_and_processes_share_no_hash() -> None:
     assert len({hashes(text, **fields)[0] for fields in variants}) == len(variants)
     # Fields are encoded with their lengths: the end of one cannot pass for the beginning of the next.
     assert hashes(text, scope="b", tenant="c") != hashes(text, scope="bc", tenant="")
-    hashers = [BlockHasher(BLOCK) for _ in range(2)]
+    hashers = [BlockHasher(BLOCK, key=bytes([number]) * 32) for number in range(2)]
     assert len({next(iter(hasher.hash_blocks(hasher.root_hash(""), text))) for hasher in hashers}) == 2
 
 

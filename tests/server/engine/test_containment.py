@@ -49,7 +49,7 @@ def make_engine(dtype: str = "float32") -> EngineCore:
     )
     limits = SchedulerConfig(slots=SLOTS, step_tokens=256, kv_tokens=4096)
     runner = DecoderRunner(decoder, slots=SLOTS, context_tokens=512, blocks=4096 // BLOCK_TOKENS)
-    return EngineCore(Scheduler(limits), runner, vocab_size=decoder.vocab_size)
+    return EngineCore(Scheduler(limits, hash_key=bytes(32)), runner, vocab_size=decoder.vocab_size)
 
 
 def good(index: int) -> Request:
@@ -274,7 +274,7 @@ def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: st
 
 
 def test_an_invalid_shared_block_is_cleared_after_its_last_reference_is_freed() -> None:
-    scheduler = Scheduler(SchedulerConfig(4, 64, 400, block_tokens=4))
+    scheduler = Scheduler(SchedulerConfig(4, 64, 400, block_tokens=4), hash_key=bytes(32))
 
     def complete(batch: list[ScheduledSequence], bad: str = "") -> None:
         scheduler.complete(batch, [Sampled(None if w.sequence.request.id == bad else 1) for w in batch if w.samples])

@@ -65,7 +65,10 @@ def make_engine(name: str, **limits: int) -> EngineCore:
     )
     bounds = SchedulerConfig(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
     blocks = bounds.kv_tokens // BLOCK_TOKENS
-    return EngineCore(Scheduler(bounds), DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks))
+    return EngineCore(
+        Scheduler(bounds, hash_key=bytes(32)),
+        DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks),
+    )
 
 
 def greedy(index: int, name: str) -> Request:

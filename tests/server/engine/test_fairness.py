@@ -31,7 +31,9 @@ def test_a_newcomer_does_not_come_before_those_who_were_served_while_nobody_else
 
 
 def test_a_backlog_of_a_new_tenant_is_served_in_turns_with_one_that_was_served_alone() -> None:
-    scheduler = Scheduler(SchedulerConfig(slots=1, step_tokens=64, kv_tokens=256, block_tokens=8, prefix_cache=False))
+    scheduler = Scheduler(
+        SchedulerConfig(slots=1, step_tokens=64, kv_tokens=256, block_tokens=8, prefix_cache=False), hash_key=bytes(32)
+    )
 
     def send(name: str, tenant: str, first: int) -> None:
         scheduler.submit(Request(name, tuple(range(first, first + 8)), SamplingParams(4), tenant=tenant))
@@ -55,7 +57,9 @@ def test_a_backlog_of_a_new_tenant_is_served_in_turns_with_one_that_was_served_a
 
 def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much() -> None:
     """Tokens in a window in which all three always have work waiting; "one" floods."""
-    scheduler = Scheduler(SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False))
+    scheduler = Scheduler(
+        SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False), hash_key=bytes(32)
+    )
     served = dict.fromkeys(WEIGHTS, 0)
     sent = 0
 

@@ -161,10 +161,10 @@ def test_tokens_equal_those_of_transformers(family: str, tmp_path: Path) -> None
     whole = SchedulerConfig(slots=16, step_tokens=512, kv_tokens=2048)
     runner = DecoderRunner(decoder, slots=16, context_tokens=CONTEXT, blocks=64)
     self_test(decoder, VOCABULARY)
-    engine = EngineCore(Scheduler(whole), runner)
+    engine = EngineCore(Scheduler(whole, hash_key=bytes(32)), runner)
     assert answers(engine) == wanted
     # Once more: beginnings are known by now.
     assert answers(engine) == wanted and engine.scheduler.prefix_hits > 0
     # In parts of odd sizes, joining one after another, with few blocks.
-    engine = EngineCore(Scheduler(SchedulerConfig(slots=5, step_tokens=21, kv_tokens=160)), runner)
+    engine = EngineCore(Scheduler(SchedulerConfig(slots=5, step_tokens=21, kv_tokens=160), hash_key=bytes(32)), runner)
     assert answers(engine, each=lambda index: index // 2) == wanted

@@ -59,7 +59,7 @@ def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, 
         kv_cache_dtype=kv_cache_dtype,
     )
     runner = DecoderRunner(decoder, slots=2, context_tokens=512, blocks=32)
-    engine = EngineCore(Scheduler(SchedulerConfig(2, step_tokens, 1024)), runner)
+    engine = EngineCore(Scheduler(SchedulerConfig(2, step_tokens, 1024), hash_key=bytes(32)), runner)
     prompt = Tokenizer(folder).encode_now(" ".join(TEXT.split()))
     engine.submit(Request("r", prompt, SamplingParams(1, temperature=0.0, prompt_logprobs=0)))
     told = []
@@ -131,7 +131,7 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
             kv_cache_dtype="int8",
         )
         runner = DecoderRunner(decoder, slots=limits.slots, context_tokens=512, blocks=limits.kv_tokens // 32)
-        engine = EngineCore(Scheduler(limits), runner)
+        engine = EngineCore(Scheduler(limits, hash_key=bytes(32)), runner)
         told = [list(known) for known in resumed] or [[] for _ in prompts]
         for index, prompt in enumerate(prompts):
             params = SamplingParams(40, temperature=0.0)

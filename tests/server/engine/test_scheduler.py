@@ -52,7 +52,7 @@ def spans(batch: list[ScheduledSequence]) -> list[tuple[str, int, int, bool]]:
 
 
 def test_requests_join_and_leave_between_steps() -> None:
-    scheduler = Scheduler(limits(slots=2))
+    scheduler = Scheduler(limits(slots=2), hash_key=bytes(32))
     for name in "abc":
         scheduler.submit(request(name))
     step(scheduler)
@@ -66,7 +66,7 @@ def test_requests_join_and_leave_between_steps() -> None:
 
 
 def test_decodes_come_before_prefills_and_long_prompts_are_cut() -> None:
-    scheduler = Scheduler(limits(step_tokens=8))
+    scheduler = Scheduler(limits(step_tokens=8), hash_key=bytes(32))
     scheduler.submit(request("short", prompt=2, tokens=9))
     step(scheduler)
     scheduler.submit(request("long", prompt=20, first=50))
@@ -80,7 +80,7 @@ def test_decodes_come_before_prefills_and_long_prompts_are_cut() -> None:
 
 
 def test_prefills_share_a_step_shortest_first_and_the_oldest_is_never_stuck() -> None:
-    scheduler = Scheduler(limits(step_tokens=16, slots=8, kv_tokens=4000))
+    scheduler = Scheduler(limits(step_tokens=16, slots=8, kv_tokens=4000), hash_key=bytes(32))
     scheduler.submit(request("long", prompt=100, tokens=1))
     ended = []
     for number in range(40):
@@ -93,7 +93,7 @@ def test_prefills_share_a_step_shortest_first_and_the_oldest_is_never_stuck() ->
 
 
 def test_a_resumed_answer_is_prefilled_and_continued() -> None:
-    scheduler = Scheduler(limits(slots=2, step_tokens=8))
+    scheduler = Scheduler(limits(slots=2, step_tokens=8), hash_key=bytes(32))
     resumed = Request("r", tuple(range(4)), SamplingParams(9, stop_token_ids=(STOP,)), resumed=(11, 12, 13, 14, 15, 16))
     assert (resumed.known_tokens, resumed.kv_tokens) == (10, 12)
     scheduler.submit(resumed)
@@ -113,7 +113,7 @@ def test_a_resumed_answer_is_prefilled_and_continued() -> None:
 
 
 def test_encoders_get_whole_prompts_in_order_of_arrival() -> None:
-    scheduler = Scheduler(limits(step_tokens=8, kv_tokens=0, chunked=False))
+    scheduler = Scheduler(limits(step_tokens=8, kv_tokens=0, chunked=False), hash_key=bytes(32))
     for name, size in (("a", 20), ("b", 3), ("c", 5), ("d", 1)):
         scheduler.submit(Request(name, tuple(range(size))))
     groups = []
@@ -125,7 +125,7 @@ def test_encoders_get_whole_prompts_in_order_of_arrival() -> None:
 
 
 def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() -> None:
-    scheduler = Scheduler(limits(slots=3))
+    scheduler = Scheduler(limits(slots=3), hash_key=bytes(32))
     for number, (name, tokens) in enumerate((("stop", 5), ("length", 1), ("nan", 5))):
         scheduler.submit(request(name, tokens=tokens, first=10 * number))
     batch = scheduler.schedule()
@@ -142,7 +142,7 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
 
 
 def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None:
-    scheduler = Scheduler(limits(slots=1, step_tokens=8))
+    scheduler = Scheduler(limits(slots=1, step_tokens=8), hash_key=bytes(32))
     params = SamplingParams(3, prompt_logprobs=0)
     scheduler.submit(Request("told", tuple(range(20)), params, priority=1))
     rows: list[int] = []
@@ -171,7 +171,7 @@ def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None
 
 
 def test_a_step_limits_the_prompt_tokens_with_log_probabilities() -> None:
-    scheduler = Scheduler(limits(slots=4, step_tokens=2000, kv_tokens=8000))
+    scheduler = Scheduler(limits(slots=4, step_tokens=2000, kv_tokens=8000), hash_key=bytes(32))
     for name in "abc":
         scheduler.submit(Request(name, tuple(range(200)), SamplingParams(1, prompt_logprobs=0)))
     scheduler.submit(request("plain", prompt=900, first=5000))
@@ -181,14 +181,14 @@ def test_a_step_limits_the_prompt_tokens_with_log_probabilities() -> None:
 
 
 def test_a_request_that_can_never_fit_is_refused() -> None:
-    scheduler = Scheduler(limits(slots=1, kv_tokens=8))
+    scheduler = Scheduler(limits(slots=1, kv_tokens=8), hash_key=bytes(32))
     scheduler.submit(request("just", prompt=6, tokens=3))
     with pytest.raises(ValueError, match="needs 9 of 8"):
         scheduler.submit(request("large", prompt=7))
 
 
 def test_a_request_past_its_deadline_ends_before_it_runs() -> None:
-    scheduler = Scheduler(limits(slots=1))
+    scheduler = Scheduler(limits(slots=1), hash_key=bytes(32))
     scheduler.submit(request("slow", tokens=50), 0.0)
     late = Request("late", (1, 2), SamplingParams(5), timeout_s=2.0)
     scheduler.submit(late, 0.0)
@@ -220,7 +220,7 @@ def first_work(scheduler: Scheduler, asked: Request) -> ScheduledSequence:
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:
-    scheduler = Scheduler(limits(step_tokens=64))
+    scheduler = Scheduler(limits(step_tokens=64), hash_key=bytes(32))
     assert first_work(scheduler, request("a", prompt=14)).start == 0
     assert first_work(scheduler, request("b", prompt=14)).start == 12
     assert first_work(scheduler, request("c", prompt=20)).start == 12
@@ -231,7 +231,7 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
 
 
 def test_a_prefix_is_shared_with_a_running_sequence() -> None:
-    scheduler = Scheduler(limits(step_tokens=64))
+    scheduler = Scheduler(limits(step_tokens=64), hash_key=bytes(32))
     scheduler.submit(request("a", prompt=9, tokens=20))
     step(scheduler)
     scheduler.submit(request("b", prompt=9, tokens=20))
@@ -245,18 +245,18 @@ def test_a_prefix_is_shared_with_a_running_sequence() -> None:
 
 
 def test_answers_are_cached_too_and_tenants_share_nothing() -> None:
-    scheduler = Scheduler(limits(step_tokens=64))
+    scheduler = Scheduler(limits(step_tokens=64), hash_key=bytes(32))
     scheduler.submit(request("a", prompt=6, tokens=4))
     while scheduler.busy:
         step(scheduler, 1)
     follow_up = Request("b", (*range(6), 1, 1, 1, 1, 9), SamplingParams(1))
     assert first_work(scheduler, follow_up).start == 8
     assert first_work(scheduler, request("c", prompt=9, tenant="other")).start == 0
-    assert Scheduler(limits(prefix_cache=False)).limits.prefix_cache is False
+    assert Scheduler(limits(prefix_cache=False), hash_key=bytes(32)).limits.prefix_cache is False
 
 
 def test_blocks_of_a_non_finite_sequence_are_not_reused() -> None:
-    scheduler = Scheduler(limits(step_tokens=64))
+    scheduler = Scheduler(limits(step_tokens=64), hash_key=bytes(32))
     scheduler.submit(request("a", prompt=9))
     complete(scheduler, scheduler.schedule(), None)
     assert first_work(scheduler, request("b", prompt=9)).start == 0
@@ -266,14 +266,14 @@ def test_blocks_of_a_non_finite_sequence_are_not_reused() -> None:
 
 
 def test_priority_then_arrival() -> None:
-    scheduler = Scheduler(limits(slots=1))
+    scheduler = Scheduler(limits(slots=1), hash_key=bytes(32))
     for name, priority in (("later", 1), ("first", 0), ("urgent", -1), ("second", 0)):
         scheduler.submit(request(name, tokens=1, priority=priority))
     assert [step(scheduler)[0] for _ in range(4)] == ["urgent", "first", "second", "later"]
 
 
 def test_a_higher_class_preempts_a_slot_and_the_victim_resumes_from_the_prefix_cache() -> None:
-    scheduler = Scheduler(limits(slots=1, step_tokens=64))
+    scheduler = Scheduler(limits(slots=1, step_tokens=64), hash_key=bytes(32))
     scheduler.submit(request("low", prompt=9, tokens=4, priority=1))
     step(scheduler)
     step(scheduler)
@@ -288,7 +288,7 @@ def test_a_higher_class_preempts_a_slot_and_the_victim_resumes_from_the_prefix_c
 
 
 def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() -> None:
-    scheduler = Scheduler(limits(slots=3, step_tokens=64, kv_tokens=32, prefix_cache=False))
+    scheduler = Scheduler(limits(slots=3, step_tokens=64, kv_tokens=32, prefix_cache=False), hash_key=bytes(32))
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=6, tokens=20, first=100 * number))
     ended: list[str] = []
@@ -302,7 +302,7 @@ def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() ->
 @pytest.mark.finding(13)
 def test_a_higher_class_preempts_as_few_lower_ones_as_it_needs() -> None:
     """Safety 13: it had waited behind answers of a lower class, with slots to spare."""
-    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False), hash_key=bytes(32))
     for number, name in enumerate("abc"):
         scheduler.submit(request(name, prompt=10, tokens=9, priority=1, first=100 * number))
     step(scheduler)
@@ -315,7 +315,7 @@ def test_a_higher_class_preempts_as_few_lower_ones_as_it_needs() -> None:
 
 
 def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> None:
-    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=40, prefix_cache=False), hash_key=bytes(32))
     scheduler.submit(request("same", prompt=20, tokens=9))
     scheduler.submit(request("low", prompt=10, tokens=9, priority=1, first=100))
     step(scheduler)
@@ -330,7 +330,7 @@ def test_no_sequence_is_preempted_for_a_request_that_does_not_fit_anyway() -> No
 
 def test_no_slot_is_taken_for_a_request_whose_blocks_do_not_fit() -> None:
     """Two slots: "low" would lose its own, and "middle" would still wait for the blocks of "high"."""
-    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=40, prefix_cache=False))
+    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=40, prefix_cache=False), hash_key=bytes(32))
     scheduler.submit(request("high", prompt=24, tokens=9))
     scheduler.submit(request("low", prompt=4, tokens=9, priority=5, first=100))
     step(scheduler)
@@ -343,7 +343,7 @@ def test_no_slot_is_taken_for_a_request_whose_blocks_do_not_fit() -> None:
 
 
 def test_a_prefix_shared_with_the_victim_is_not_evicted() -> None:
-    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32))
+    scheduler = Scheduler(limits(slots=8, step_tokens=64, kv_tokens=32), hash_key=bytes(32))
     scheduler.submit(request("low", prompt=24, tokens=9, priority=1))
     step(scheduler)
     scheduler.submit(request("high", prompt=32, tokens=1))
@@ -359,7 +359,7 @@ def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     hashed: list[bytes] = []
     compute = BlockHasher._hash
     monkeypatch.setattr(BlockHasher, "_hash", lambda self, data: hashed.append(data) or compute(self, data))
-    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80))
+    scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80), hash_key=bytes(32))
     scheduler.submit(request("runs", prompt=36, tokens=30, first=100))
     step(scheduler)
     scheduler.submit(request("waits", prompt=48, tokens=8))
@@ -372,7 +372,7 @@ def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_lowest_class_is_served_at_last() -> None:
-    scheduler = Scheduler(limits(slots=1))
+    scheduler = Scheduler(limits(slots=1), hash_key=bytes(32))
     scheduler.submit(request("patient", tokens=1, priority=3), 0.0)
     ended: list[str] = []
     for number in range(200):
@@ -402,7 +402,7 @@ def test_budgets_hold_and_every_request_ends_once(
 ) -> None:
     """Actions: submit (prompt, tokens, priority, where its text begins, tenant), cancel the n-th, or a step."""
     bounds = limits(slots, slots + extra_tokens, 40, chunked=chunked, prefix_cache=prefix_cache)
-    scheduler = Scheduler(bounds)
+    scheduler = Scheduler(bounds, hash_key=bytes(32))
     ended: Counter[str] = Counter()
     submitted = 0
     computed: dict[str, int] = {}

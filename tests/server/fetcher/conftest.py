@@ -7,17 +7,13 @@ import pytest
 
 from devcluster.certificates import Authority
 from slipway_server.fetcher import transfer
-from tests.server.fetcher.site import Site
+from tests.server.fetcher.site import Site, running_site
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    site = Site()
-    site.thread.start()
-    yield site
-    site.server.shutdown()
-    site.thread.join()
-    site.server.server_close()
+    with running_site() as site:
+        yield site
 
 
 @pytest.fixture(scope="session")

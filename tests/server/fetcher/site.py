@@ -1,5 +1,6 @@
 """Web servers for the fetcher: files by path, hubs, and how to fetch from them."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ class Site:
         http.end_headers()
         if with_body:
             http.wfile.write(body[: self.cut[path].pop(0)] if self.cut.get(path) else body)
+
+
+@contextlib.contextmanager
+def running_site() -> Iterator[Site]:
+    site = Site()
+    site.thread.start()
+    yield site
+    site.server.shutdown()
+    site.thread.join()
+    site.server.server_close()
 
 
 def fetch(

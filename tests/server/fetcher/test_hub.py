@@ -9,18 +9,14 @@ from pathlib import Path
 import pytest
 
 from slipway_server.models.checkpoint import read
-from tests.server.fetcher.site import Site, contents, hub_fetch, offer_repository, run
+from tests.server.fetcher.site import Site, contents, hub_fetch, offer_repository, run, running_site
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[Site]:
     """Where a hub's files are, on another host."""
-    site = Site()
-    site.thread.start()
-    yield site
-    site.server.shutdown()
-    site.thread.join()
-    site.server.server_close()
+    with running_site() as site:
+        yield site
 
 
 def test_a_repository_of_a_hub(site: Site, tiny_v1: Path, tmp_path: Path) -> None:

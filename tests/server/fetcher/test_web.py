@@ -49,6 +49,18 @@ def test_an_interrupted_run_is_continued(https: str, site: Site, tiny_v1: Path, 
     assert "/m/tokenizer.json" not in [path for path, _ in site.requests]
 
 
+def test_a_partial_file_of_an_earlier_upload_is_downloaded_again(
+    https: str, site: Site, tiny_v1: Path, tmp_path: Path
+) -> None:
+    """Seen: it was continued, and the mismatch said that another try brings the same."""
+    offer(site, contents(tiny_v1))
+    partial = tmp_path / "model.partial" / "model.safetensors"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(bytes(5000))
+    fetch(f"{https}/m", tmp_path)
+    assert [wanted for path, wanted in site.requests if path == "/m/model.safetensors"] == ["bytes=5000-", None]
+
+
 def test_a_wrong_checksum_is_refused(https: str, site: Site, tiny_v1: Path, tmp_path: Path) -> None:
     offer(site, contents(tiny_v1))
     config = site.files["/m/config.json"]

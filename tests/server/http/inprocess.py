@@ -77,6 +77,7 @@ class InProcess:
     async def __aexit__(self, *exception: object) -> None:
         await self.client.close()
         await self.server.close()
+        self.engine.heartbeat.close()
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slipway_server.http.errors import taken_over
 from slipway_server.http.openapi import REQUESTS
 from slipway_server.http.requests import bodies
+from slipway_server.http.responses.delta import Delta
 from slipway_server.text.tokenizer import Tokenizer
 
 from ..text import templates
@@ -40,6 +42,21 @@ async def text_of(server: InProcess, **more: Any) -> str:
     status, answer = await server.post(COMPLETE, completion(**more))
     assert status == 200, answer
     return str(answer["choices"][0]["text"])
+
+
+async def test_the_outcome_of_a_stream_that_another_connection_took_over_is_cancelled(
+    server: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its response has begun and ends as it should; what the client got is not the answer."""
+
+    async def taken(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        yield Delta("x", 1, 5)
+        raise taken_over()
+
+    monkeypatch.setattr(server.service, "generate", taken)
+    status, events = await server.post(COMPLETE, completion(stream=True))
+    assert status == 200 and "taken_over" in events
+    assert server.outcomes() == {"cancelled": 1}
 
 
 # --- work that holds up other requests --------------------------------------------------------------------------------
@@ -433,7 +450,7 @@ async def test_a_body_above_the_limit_is_refused() -> None:
 
 @pytest.mark.attack_class(15, 20)
 @pytest.mark.parametrize(
-    "target", [b"/%ff", b"/\xff\xfe", b"/v1/models/%ff%00", b"/api/v1/models/%ed%a0%80/generate", b"//"]
+    "target", [b"/%ff", b"/\xff\xfe", b"/v1/models/%ff%00", b"/api/v1/models/%ed%a0%80/generate", b"//", b"/%0A"]
 )
 async def test_paths_that_are_no_text(server: InProcess, target: bytes) -> None:
     for verb in (b"GET", b"POST"):

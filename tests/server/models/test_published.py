@@ -111,7 +111,8 @@ def tokens_of(decoder: Any) -> list[list[int]]:
     runner = DecoderRunner(decoder, slots=16, context_tokens=CONTEXT, blocks=64)
     self_test(decoder, VOCABULARY)
     return answers(
-        EngineCore(Scheduler(SchedulerConfig(slots=16, step_tokens=48, kv_tokens=2048)), runner), lambda index: index
+        EngineCore(Scheduler(SchedulerConfig(slots=16, step_tokens=48, kv_tokens=2048), hash_key=bytes(32)), runner),
+        lambda index: index,
     )
 
 

@@ -109,7 +109,9 @@ def _texts(most: int = 32) -> Check:
     return check
 
 
-def _size(largest: str) -> Check:
+def _size(largest: str, *, is_limit: bool = False) -> Check:
+    """`is_limit`: more than 0, because Kubernetes reads a limit of 0 as none."""
+
     def check(value: Any, path: str) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"{path} must be a quantity, for example {largest}")
@@ -119,6 +121,8 @@ def _size(largest: str) -> Check:
             raise ValueError(f"{path}: {error}") from error
         if not 0 <= found <= quantity.parse(largest):
             raise ValueError(f"{path} must be {largest} at most")
+        if is_limit and not found:
+            raise ValueError(f"{path} must be more than 0, which would be no limit")
         return str(value)
 
     return check
@@ -144,24 +148,33 @@ _KEY_REF = _object({"name": _NAME, "key": _NAME, "optional": _BOOLEAN}, "name", 
 _POD_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "status.podIP", "status.hostIP")
 
 
-def _amounts(value: Any, path: str) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{path} must be an object")
-    found = {}
-    for name, amount in value.items():
-        if name not in LARGEST and "/" not in name:
-            raise ValueError(f"{path}.{name} is not for analysis Jobs: there are {', '.join(LARGEST)} and devices")
-        found[name] = _size(LARGEST.get(name, str(MOST_DEVICES)))(amount, f"{path}.{name}")
-    return found
+def _amounts(*, are_limits: bool) -> Check:
+    def check(value: Any, path: str) -> dict[str, str]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} must be an object")
+        found = {}
+        for name, amount in value.items():
+            if name not in LARGEST and "/" not in name:
+                raise ValueError(f"{path}.{name} is not for analysis Jobs: there are {', '.join(LARGEST)} and devices")
+            is_limit = are_limits and name in LARGEST
+            found[name] = _size(LARGEST.get(name, str(MOST_DEVICES)), is_limit=is_limit)(amount, f"{path}.{name}")
+        return found
+
+    return check
+
+
+_RESOURCES = _object({"requests": _amounts(are_limits=False), "limits": _amounts(are_limits=True)})
 
 
 def _resources(value: Any, path: str) -> dict[str, Any]:
-    written = _object({"requests": _amounts, "limits": _amounts})(value, path)
+    written = _RESOURCES(value, path)
     requests, limits = written.get("requests", {}), written.get("limits", {})
     if "cpu" not in limits and "cpu" not in requests:
         requests = {"cpu": DEFAULT_CPU_REQUEST, **requests}
         limits = {"cpu": DEFAULT_LIMITS["cpu"], **limits}
-    bounded = {name: requests.get(name, amount) for name, amount in DEFAULT_LIMITS.items()}
+    # A limit below the request would be refused; one like a request of 0 would be none.
+    asked = {name: amount for name, amount in requests.items() if quantity.parse(amount)}
+    bounded = {name: asked.get(name, amount) for name, amount in DEFAULT_LIMITS.items()}
     filled = {"limits": {**bounded, **limits}}
     return {**filled, "requests": requests} if requests else filled
 
@@ -213,12 +226,13 @@ _CONTAINER_FIELDS = _object(
     "name",
     "image",
 )
-_VOLUME = _object(
+_VOLUME_SOURCES = ("emptyDir", "configMap")
+_VOLUME_FIELDS = _object(
     {
         "name": _text(63),
         "emptyDir": _over(
             {"sizeLimit": VOLUME_DEFAULT},
-            _object({"medium": _one_of("", "Memory"), "sizeLimit": _size(VOLUME_LIMIT)}),
+            _object({"medium": _one_of("", "Memory"), "sizeLimit": _size(VOLUME_LIMIT, is_limit=True)}),
         ),
         "configMap": _object(
             {
@@ -232,6 +246,16 @@ _VOLUME = _object(
     },
     "name",
 )
+
+
+def _volume(value: Any, path: str) -> Any:
+    found: dict[str, Any] = _VOLUME_FIELDS(value, path)
+    if sum(source in found for source in _VOLUME_SOURCES) != 1:
+        # Kubernetes reads a volume without a source as an emptyDir without a limit.
+        raise ValueError(f"{path} must have one of {' and '.join(_VOLUME_SOURCES)}")
+    return found
+
+
 _POD_SECURITY = _over(
     {
         "runAsNonRoot": True,
@@ -281,7 +305,7 @@ _POD_FIELDS_ALLOWED = _object(
         "containers": _list(_container, 4, least=1),
         "initContainers": _list(_container, 4),
         "restartPolicy": _one_of("Never", "OnFailure"),
-        "volumes": _list(_VOLUME, 16),
+        "volumes": _list(_volume, 16),
         "securityContext": _POD_SECURITY,
         "serviceAccountName": _one_of("default"),
         "automountServiceAccountToken": _one_of(False),

@@ -1,7 +1,6 @@
 """Hashes of full KV cache blocks: equal prefixes of one tenant have equal hashes. Pure."""
 
 import hashlib
-import secrets
 from collections.abc import Iterator, Sequence
 
 HASH_BYTES = 16
@@ -14,10 +13,9 @@ class BlockHasher:
     The key is random for each process, so that nobody can construct a collision.
     """
 
-    def __init__(self, block_tokens: int, *, scope: str = "", key: bytes | None = None) -> None:
+    def __init__(self, block_tokens: int, *, key: bytes, scope: str = "") -> None:
         """`scope`: revision, dtype and adapter of the model. Blocks of different scopes are never shared."""
-        self._block_tokens, self._scope = block_tokens, scope
-        self._key = key or secrets.token_bytes(32)
+        self._block_tokens, self._scope, self._key = block_tokens, scope, key
         self._roots: dict[str, bytes] = {}
 
     def root_hash(self, tenant: str) -> bytes:

@@ -37,8 +37,11 @@ class SchedulerConfig:
 class Scheduler:
     """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
-    def __init__(self, limits: SchedulerConfig, *, scope: str = "", hash_key: bytes | None = None) -> None:
-        """`scope`: revision, dtype and adapter of the model. Cached blocks of another scope are never reused."""
+    def __init__(self, limits: SchedulerConfig, *, hash_key: bytes, scope: str = "") -> None:
+        """`scope`: revision, dtype and adapter of the model. Cached blocks of another scope are never reused.
+
+        `hash_key`: 16 to 64 random bytes that no client can guess.
+        """
         self.limits = limits
         self.running: dict[str, Sequence] = {}
         self.block_manager = BlockManager(
