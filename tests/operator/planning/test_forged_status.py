@@ -195,3 +195,47 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     added = {item.name for item in world.pods.values()} - before
     assert added == {f"chat-{world.parsed().stable_revision[:8]}-3"}  # type: ignore[index]
     assert before & {item.name for item in world.pods.values()}
+
+
+def forge(world: ModelCluster, **rollout: Any) -> None:
+    """Write parts of status.rollout as a stranger."""
+    world.__class__ = Forged
+    world.patch_status(rollout=world.status["rollout"] | rollout)
+
+
+@pytest.mark.parametrize("state", ["Paused", "Analyzing", "Provisioning", "Shifting", "CapacityWait"])
+@pytest.mark.parametrize("place", [{"stepIndex": 4}, {"stepIndex": 900, "steps": 1000}, {"steps": 0}])
+def test_a_step_that_is_not_there_stops_nobody(state: str, place: dict[str, int]) -> None:
+    """An IndexError at each reconcile, for good: a hold at a step that no list has, with the hash of the list kept."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    forge(world, state=state, **place)
+    world.run(SETTLES_S)
+    rollout = world.parsed().rollout
+    assert rollout is None or rollout.steps == 4
+    if rollout:
+        world.edit(rollout__promoteFull=rollout.revision)
+    world.run(60)
+    assert world.state() is None and world.weights() == {"v2": 100}
+
+
+def test_steps_that_are_edited_away_under_a_pause_are_no_forgery() -> None:
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    world.edit(strategy={"canary": {"steps": [{"setWeight": 10}]}})
+    world.run(20)
+    assert "StatusRestored" not in {event.reason for event in world.events}
+    assert world.state() is None and world.weights() == {"v2": 100}
+
+
+def test_sleep_without_a_decision_to_count_from() -> None:
+    """A TypeError at each reconcile, for good: the decisions were lost, and the deployment may sleep."""
+    world = healthy()
+    world.__class__ = Forged
+    scaled = {"minReplicas": 0, "maxReplicas": 4, "idleSeconds": 8, "metrics": [{"type": "InFlight", "target": "4"}]}
+    world.edit(autoscaling=scaled)
+    world.patch_status(decisions=None)
+    world.run(30)
+    assert world.parsed().phase == "Asleep"

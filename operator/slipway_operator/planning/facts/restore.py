@@ -15,10 +15,12 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
+from slipway_operator.planning.facts.revision import steps_hash
 
 MAX_GENERATION = 1 << 53
 MAX_ATTEMPT = 1 << 31
 MAX_COLLISIONS = 9999  # as many digits have room in a name
+AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
 _ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
@@ -73,11 +75,15 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
     first = rollout.state is State.INITIALIZING
     if not known or rollout.revision == status.stable_revision or (first and status.stable_revision):
         return None
-    last = len(spec.strategy.steps)
+    # Of a step list that was edited only the status knows the length.
+    edited = rollout.steps_hash != steps_hash(spec.strategy.steps)
+    steps = max(rollout.steps, 0) if edited else len(spec.strategy.steps)
+    # A rollout that holds at a step has one; every other may be past the last.
+    last = steps - 1 if rollout.state in AT_A_STEP else steps
     return replace(
         rollout,
-        step_index=min(max(rollout.step_index, 0), max(last, rollout.steps, 0)),
-        steps=max(rollout.steps, 0),
+        step_index=max(0, min(rollout.step_index, last)),
+        steps=steps,
         started_at=_past(rollout.started_at, now),
         step_started_at=_past(rollout.step_started_at, now),
         progress_at=_past(rollout.progress_at, now),

@@ -7,7 +7,7 @@ from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.deployment.strategy import Pause, Policy
 from slipway_operator.planning.analysis import runs
 from slipway_operator.planning.facts.revision import steps_hash
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline, capacity, gates
 from slipway_operator.planning.sizing.replicas import enough_replicas, needed_replicas
 from slipway_operator.planning.sizing.traffic import asked_weight
@@ -149,14 +149,14 @@ def pause_over(course: Course, at: Situation) -> bool:
         return False
     if at.spec.intents.promote == rollout.step_token:
         return True
-    step = at.spec.strategy.steps[rollout.step_index]
+    step = step_now(at.spec, rollout)
     timed = isinstance(step, Pause) and step.duration_s is not None
     return timed and may_step(course, at) and at.now >= pause_ends(rollout, at)
 
 
 def pause_ends(rollout: Rollout, at: Situation) -> datetime:
     """When a timed pause is over."""
-    step = at.spec.strategy.steps[rollout.step_index]
+    step = step_now(at.spec, rollout)
     duration_s = step.duration_s if isinstance(step, Pause) and step.duration_s is not None else 0
     return rollout.step_started_at + timedelta(seconds=duration_s)
 
