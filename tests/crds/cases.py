@@ -190,6 +190,12 @@ CEL_CASES = (
         good=(_env({"name": "HF_ENDPOINT", "value": "https://mirror:443/a:b@c"}),),
     ),
     Case(
+        "env-operator",
+        "spec.engine.env must not set SLIPWAY_PIN_FILE or SLIPWAY_DEPLOYMENT",
+        bad=(*_named("SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"),),
+        good=_named("HOME", "POD_NAME", "SLIPWAY_LOG_LEVEL"),
+    ),
+    Case(
         "env-value-or-source",
         "a variable of spec.engine.env has either value or valueFrom",
         bad=(
