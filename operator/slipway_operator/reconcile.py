@@ -138,6 +138,8 @@ class Reconciler:
         logs.add(revision=planned.status.current_revision)
         try:
             told = await self._execute(obj, planned, now)
+            planned = await self._autoscale(obj, observed, planned, now)
+            planned = replace(planned, events=(*restore.unread(unread), *planned.events))
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
@@ -159,6 +161,14 @@ class Reconciler:
         return again_after_s if told else _at_latest(again_after_s, TELL_AGAIN_S)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
+    async def _autoscale(self, obj: dict[str, Any], observed: Observed, planned: Plan, now: datetime) -> Plan:
+        """Keep the autoscaler. Where it is refused, the status says so, and the rest of the plan is the same."""
+        refusal = await apply.autoscale(self._client, planned.autoscaler) if planned.autoscaler else ""
+        if not refusal:
+            return planned
+        refused = replace(observed, autoscaler_refusal=refusal)
+        return plan(obj, status.parse(obj.get("status")), refused, self._settings, now)
+
         """What pods must load, the fence around them and the keys that they check by, before the pods."""
         await self._pins.hold(self._client, obj, planned.pins)
         if self._fences:

@@ -235,6 +235,12 @@ CEL_CASES = (
         good=(_scaled(_follow(type="External", name="sqs_depth"), _follow(type="Pods", name="busy")),),
     ),
     Case(
+        "autoscaling-name-path",
+        "spec.autoscaling.metrics.name is a part of a URL",
+        bad=tuple(_scaled(_follow(type="External", name=name)) for name in ("kafka/lag", "lag%", ".", "..")),
+        good=(_scaled(_follow(type="External", name="kafka.lag:rate-5m")),),
+    ),
+    Case(
         "autoscaling-selector",
         "spec.autoscaling.metrics.selector goes with External and Pods only",
         bad=(_scaled(_follow(selector={"matchLabels": {"queue": "a"}})),),
