@@ -5,7 +5,14 @@ from datetime import datetime
 from typing import Any
 
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import Condition, Phase, RevisionStatus, Rollout, State, Status
+from slipway_operator.api.v1alpha1.status import (
+    MOST_REVISIONS,
+    Condition,
+    RevisionStatus,
+    Rollout,
+    State,
+    Status,
+)
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
@@ -171,7 +178,9 @@ def _status(
         rollout=_shown(course, at),
         traffic=traffic,
         sleep=at.sleep,
-        revisions=tuple(_revision_status(course, at, traffic, name, desired[name]) for name in sorted(desired)),
+        revisions=tuple(
+            _revision_status(course, at, traffic, name, desired[name]) for name in _listed(desired, course, at)
+        ),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
         collision_count=at.status.collision_count,
@@ -206,6 +215,12 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
     roles = {name: "old", course.target: "canary", course.stable: "stable"}
     role = "baseline" if baseline.is_one(course, at, name) else roles[name]
     weight = traffic.weight(name) if traffic else 0
+def _listed(desired: dict[str, int], course: Course, at: Situation) -> list[str]:
+    """The revisions that a status has room for: those that leave wait for their turn to be listed."""
+    lasting = {course.stable, course.target, *(name for name in desired if baseline.is_one(course, at, name))}
+    return sorted(sorted(desired, key=lambda name: (name not in lasting, name))[:MOST_REVISIONS])
+
+
     workload = at.workload(name)
     loaded = weights.of(at.observed.snapshots.get(labels.what_runs(name)), workload) if workload else None
     return RevisionStatus(

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from slipway_operator.api.reading import Unreadable, encoded, read
+from slipway_operator.api.fitting import fitted
+from slipway_operator.api.reading import Unreadable, encoded, read, read_parts
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import wire
 
@@ -28,6 +29,6 @@ def _is_read(key: str, item: Any) -> bool:
 
 
 def render(status: Status) -> dict[str, Any]:
-    """`.status` as the API takes it. All of it: it replaces what was there."""
-    rendered: dict[str, Any] = wire.to_json(status)
+    """`.status` as the API takes it: too long words of others are cut. All of it: it replaces what was there."""
+    rendered: dict[str, Any] = fitted(Status, wire.to_json(status))
     return rendered
