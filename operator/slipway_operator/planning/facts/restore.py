@@ -17,7 +17,9 @@ from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
 from slipway_operator.planning.facts.revision import steps_hash
 
-MAX_GENERATION = 1 << 53
+# Of tables: one for each change takes ages to get there, and there is room above for those that follow.
+MAX_GENERATION = 1 << 40
+MOST_TOLD = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31
 MAX_COLLISIONS = 9999  # as many digits have room in a name
 AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
