@@ -1,7 +1,7 @@
 """The status of a ModelDeployment: the complete memory of the operator."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -117,11 +117,11 @@ class Rollout:
     """The revision in flight."""
     attempt: Int32
     """Counts from 1, one more with each retry."""
-    started_at: Time
+    started_at: Time = NEVER
     """When the attempt began."""
-    step_started_at: Time
+    step_started_at: Time = NEVER
     """When the step began."""
-    progress_at: Time
+    progress_at: Time = NEVER
     """When the attempt last made progress; the progress deadline counts from here."""
     step_index: Int32 = 0
     """The step being done, counted from 0."""

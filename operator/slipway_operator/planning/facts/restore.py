@@ -6,11 +6,12 @@ true is believed: who may write the status may also write the spec.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, State, Status
+from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
@@ -56,13 +57,22 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
     return (Event("Warning", "StatusRestored", f"{parts} had impossible values and was computed again"),)
 
 
+def unread(paths: Sequence[str]) -> tuple[Event, ...]:
+    """That parts of a status could not be read, by path."""
+    if not paths:
+        return ()
+    named = ", ".join(f"status.{path}" for path in paths[:MOST_TOLD])
+    more = f" and {len(paths) - MOST_TOLD} more" if len(paths) > MOST_TOLD else ""
+    return (Event("Warning", "StatusRestored", f"{named}{more} could not be read and counts as lost"),)
+
+
 def _count(collisions: int | None) -> int | None:
     return collisions if collisions and 0 < collisions <= MAX_COLLISIONS else None
 
 
 def _past(moment: datetime, now: datetime) -> datetime:
-    """A time that is not in the future, but for clocks that differ."""
-    return moment if moment <= now + SKEW else now
+    """A time that is known and not in the future, but for clocks that differ."""
+    return moment if NEVER < moment <= now + SKEW else now
 
 
 def _is_known(revision: str | None, observed: Observed) -> bool:
