@@ -27,6 +27,7 @@ from slipway_operator.planning.facts import conditions, restore, revision, weigh
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import describe, foreign, model_name, requeue, unknown_fields
 from slipway_operator.planning.reporting.events import news, troubles
+from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.rollout import argo, hooks
 from slipway_operator.planning.rollout.table import advance
 from slipway_operator.planning.scaling import sleep
@@ -54,7 +55,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     now = now.replace(microsecond=0)
     generation = _generation(obj)
     if isinstance(spec, Invalid):
-        return _refused(status, spec.message, generation, now)
+        return refused(obj, status, observed, spec.message, now)
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
     read, status = status, restore.restored(status, spec, observed, wanted, now)
@@ -130,25 +131,6 @@ def _generation(obj: Json) -> int:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def _refused(status: Status, message: str, generation: int, now: datetime) -> Plan:
-    """What runs keeps running; the user reads why nothing else happens."""
-    accepted = conditions.condition("Accepted", False, "InvalidSpec", message, now)
-    others = [item for item in status.conditions if item.type != "Accepted"]
-    kept = conditions.carry_over([accepted, *others], status.conditions, generation)
-    changed = status.observed_generation != generation
-    return Plan(
-        status=replace(
-            status,
-            observed_generation=generation,
-            phase=Phase.DEGRADED,
-            reason="InvalidSpec",
-            message=message,
-            conditions=kept,
-        ),
-        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
-    )
-
-
 def _status(
     course: Course,
     at: Situation,
@@ -215,12 +197,6 @@ def _revision_status(course: Course, at: Situation, traffic: Traffic | None, nam
     roles = {name: "old", course.target: "canary", course.stable: "stable"}
     role = "baseline" if baseline.is_one(course, at, name) else roles[name]
     weight = traffic.weight(name) if traffic else 0
-def _listed(desired: dict[str, int], course: Course, at: Situation) -> list[str]:
-    """The revisions that a status has room for: those that leave wait for their turn to be listed."""
-    lasting = {course.stable, course.target, *(name for name in desired if baseline.is_one(course, at, name))}
-    return sorted(sorted(desired, key=lambda name: (name not in lasting, name))[:MOST_REVISIONS])
-
-
     workload = at.workload(name)
     loaded = weights.of(at.observed.snapshots.get(labels.what_runs(name)), workload) if workload else None
     return RevisionStatus(
@@ -237,6 +213,12 @@ def _listed(desired: dict[str, int], course: Course, at: Situation) -> list[str]
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
     )
+
+
+def _listed(desired: dict[str, int], course: Course, at: Situation) -> list[str]:
+    """The revisions that a status has room for: those that leave wait for their turn to be listed."""
+    lasting = {course.stable, course.target, *(name for name in desired if baseline.is_one(course, at, name))}
+    return sorted(sorted(desired, key=lambda name: (name not in lasting, name))[:MOST_REVISIONS])
 
 
 def _uid(at: Situation, name: str) -> str | None:

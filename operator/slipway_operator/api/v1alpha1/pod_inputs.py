@@ -190,8 +190,8 @@ class Engine(ApiType):
         Rule(
             f"self.all(e, !(e.name in ['{PIN_VARIABLE}', '{DEPLOYMENT_VARIABLE}']))",
             (
-                f"spec.engine.env must not set {PIN_VARIABLE} or {DEPLOYMENT_VARIABLE}, which the operator sets in each "
-                "pod: remove them"
+                f"spec.engine.env must not set {PIN_VARIABLE} or {DEPLOYMENT_VARIABLE}, which the operator sets in "
+                "each pod: remove them"
             ),
         ),
         Rule(
@@ -220,8 +220,8 @@ class Engine(ApiType):
         ),
         ListMap("name"),
     ] = ()
-    """Environment; HOME and POD_NAME set here replace the operator's. Values written here are for the server and the fetcher, for example HF_ENDPOINT; those of
-    valueFrom for the server alone."""
+    """Environment; HOME and POD_NAME replace the operator's. Values written here are for the server and the fetcher,
+    for example HF_ENDPOINT; those of valueFrom for the server alone."""
 
 
 class Accelerator(ApiType):
