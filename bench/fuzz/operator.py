@@ -170,7 +170,7 @@ def _planned(obj: Json, observed: Observed) -> Plan:
     route = parse_route({**obj, "status": written})
     assert isinstance(route, Route), f"gateways do not read it: {route.text}"
     assert not lost, f"not what is read back: {[(name, getattr(made.status, name)) for name in lost]}"
-    json.dumps([item.manifest for item in made.create])
+    json.dumps([item.manifest for item in (*made.create, made.autoscaler) if item])
     return made
 
 

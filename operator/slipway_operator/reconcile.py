@@ -27,6 +27,7 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
 from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.facts import restore
 from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.providers.runner import MeasurementRunner
@@ -129,7 +130,7 @@ class Reconciler:
         logs.add(generation=obj["metadata"].get("generation"))
         observed = await self._observe(key, obj)
         now = self._clock()
-        former = status.parse(obj.get("status"))
+        former, unread = status.parse_parts(obj.get("status"))
         await self._report_lost_events(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
         if planned.takes_away and self._known and key not in self._doubted:
@@ -139,6 +140,8 @@ class Reconciler:
         self._doubted.discard(key)
         logs.add(revision=planned.status.current_revision)
         try:
+            planned = await self._autoscale(obj, observed, planned, now)
+            planned = replace(planned, events=(*restore.unread(unread), *planned.events))
             reported = await self._execute(obj, planned, now)
         except Leaving:
             # A namespace that is being deleted never comes back; a later one of its name holds another object.
@@ -159,6 +162,14 @@ class Reconciler:
             log.info("%s: %s", event.reason, event.message)
         again_after_s = self._make_calls(key, obj, planned, now)
         return again_after_s if reported else _at_latest(again_after_s, REPORT_AGAIN_S)
+
+    async def _autoscale(self, obj: dict[str, Any], observed: Observed, planned: Plan, now: datetime) -> Plan:
+        """Keep the autoscaler. Where it is refused, the status says so, and the rest of the plan is the same."""
+        refusal = await apply.autoscale(self._client, planned.autoscaler) if planned.autoscaler else ""
+        if not refusal:
+            return planned
+        refused = replace(observed, autoscaler_refusal=refusal)
+        return plan(obj, status.parse(obj.get("status")), refused, self._settings, now)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
         """What pods must load, the fence around them and the keys that they check by, before the pods."""

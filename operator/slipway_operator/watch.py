@@ -129,10 +129,10 @@ def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listen
     marked = {labels.MODEL_DEPLOYMENT: kopf.PRESENT}
 
     @kopf.on.event(*kind.group_version, kind.plural, registry=registry, labels=marked)
-    async def child(event: kopf.RawEvent, namespace: str | None, meta: kopf.Meta, **_: Any) -> None:
+    async def child(event: kopf.RawEvent, **_: Any) -> None:
         listeners.heard(kind.plural)
-        listeners.known.hear(kind, event["type"], dict(event["object"]))
-        listeners.add((namespace or "", meta.labels[labels.MODEL_DEPLOYMENT]))
+        for key in sorted(listeners.known.hear(kind, event["type"], dict(event["object"]))):
+            listeners.add(key)
 
 
 def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:

@@ -190,6 +190,12 @@ CEL_CASES = (
         good=(_env({"name": "HF_ENDPOINT", "value": "https://mirror:443/a:b@c"}),),
     ),
     Case(
+        "env-operator",
+        "spec.engine.env must not set SLIPWAY_PIN_FILE or SLIPWAY_DEPLOYMENT",
+        bad=(*_named("SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"),),
+        good=_named("HOME", "POD_NAME", "SLIPWAY_LOG_LEVEL"),
+    ),
+    Case(
         "env-value-or-source",
         "a variable of spec.engine.env has either value or valueFrom",
         bad=(
@@ -227,6 +233,12 @@ CEL_CASES = (
         "spec.autoscaling.metrics.name goes with External and Pods",
         bad=(_scaled(_follow(type="External")), _scaled(_follow(type="Pods")), _scaled(_follow(name="depth"))),
         good=(_scaled(_follow(type="External", name="sqs_depth"), _follow(type="Pods", name="busy")),),
+    ),
+    Case(
+        "autoscaling-name-path",
+        "spec.autoscaling.metrics.name is a part of a URL",
+        bad=tuple(_scaled(_follow(type="External", name=name)) for name in ("kafka/lag", "lag%", ".", "..")),
+        good=(_scaled(_follow(type="External", name="kafka.lag:rate-5m")),),
     ),
     Case(
         "autoscaling-selector",

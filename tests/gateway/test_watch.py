@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from slipway_gateway.routing import cluster
+from slipway_gateway.routing import cluster, reflector
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
@@ -247,7 +247,7 @@ async def test_stream_end_resumes_without_listing(tmp_path: Path) -> None:
 
 
 async def test_silent_stream_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_STREAM", aiohttp.ClientTimeout(sock_read=0.2))
+    monkeypatch.setattr(reflector, "_STREAM", aiohttp.ClientTimeout(sock_read=0.2))
     api = FakeApi([None])
     async with watching(api, tmp_path):
         await until_async(lambda: len(api.versions) >= 3)

@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.known import Known
-from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.resources import AUTOSCALERS, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.reconcile import REPORT_AGAIN_S, CallRunners, Readers, Reconciler
@@ -328,3 +328,37 @@ async def test_in_a_namespace_that_is_being_deleted_nothing_is_tried_twice():
     client.obj = chat(uid="u2")  # one of the same name, in a later namespace of the same name
     await reconcile_it(KEY, 0)
     assert client.calls.count("apply") == 2
+
+
+class WithoutAutoscalers(Making):
+    """An API server that takes everything but an autoscaler."""
+
+    async def apply(self, resource, manifest):
+        if resource is AUTOSCALERS:
+            raise Refused(422, "metadata.name: must not contain '/'")
+        return await super().apply(resource, manifest)
+
+
+async def test_a_refused_autoscaler_is_said_and_stops_nothing():
+    obj = chat()
+    obj["spec"]["autoscaling"] = {"maxReplicas": 4, "metrics": [{"type": "QueueDepth", "target": "4"}]}
+    client = WithoutAutoscalers(obj)
+    again_after_s = await reconciler(client)(KEY, 0)
+    assert again_after_s is not None and again_after_s <= 60, "a quota that has room again tells nobody"
+    assert REPLICA_SETS in client.made
+    [said] = [item for item in client.obj["status"]["conditions"] if item["type"] == "Autoscaling"]
+    assert (said["status"], said["reason"]) == ("False", "Refused")
+    assert said["message"].endswith("must not contain '/'")
+
+
+async def test_parts_of_a_status_that_cannot_be_read_are_said():
+    client = Remembering(chat())
+    reconcile_it = reconciler(client)
+    await reconcile_it(KEY, 0)
+    rollout = client.obj["status"]["rollout"] | {"startedAt": "1969-01-01T00:00:00Z"}
+    client.obj = {**client.obj, "status": {**client.obj["status"], "rollout": rollout}}
+    client.told.clear()
+    for _ in range(2):
+        await reconcile_it(KEY, 0)
+    assert client.told.count("StatusRestored") == 2, "that it was lost, and what it is now; both once"
+    assert client.obj["status"]["rollout"]["startedAt"] == "2026-11-21T00:00:00Z"

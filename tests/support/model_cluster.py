@@ -76,7 +76,7 @@ class ModelCluster(WatchedWorld):
     def reconcile(self) -> Plan:
         """One reconcile; raises Crashed when the operator dies on the way."""
         decided = plan(self.obj(), self.parsed(), self.observed(), SETTINGS, self.now)
-        for item in decided.create:
+        for item in (*decided.create, *([decided.autoscaler] if decided.autoscaler else ())):
             self._call()
             self._create(item.manifest)
         for scale in decided.scale:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
+Path = tuple[int | str, ...]  # names of fields and numbers of items, from the top
 
 MOST_TOLD = 5  # things that are wrong, in one sentence
 LONGEST = 1024  # characters of a message: it goes into a status, and keys of maps are a part of paths
@@ -25,7 +26,7 @@ def encoded(value: Any) -> bytes:
     """As JSON.
 
     Raises:
-        Unreadable: when it is none.
+        UnreadableObject: when it is none.
     """
     try:
         return msgspec.json.encode(value)
@@ -37,7 +38,7 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
     """Read JSON. `at`: the path of the value in its object.
 
     Raises:
-        Unreadable: naming the path of all that is wrong.
+        UnreadableObject: naming the path of all that is wrong.
     """
     try:
         made: T = _adapter(cast(Hashable, kind)).validate_json(written)
@@ -47,6 +48,54 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
         rest = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
         raise UnreadableObject("; ".join([*told, *rest])[:LONGEST]) from None
     return made
+
+
+def read_parts(kind: type[T], value: dict[str, Any]) -> tuple[T, tuple[str, ...]]:
+    """Read what can be read of an object, and the paths of the parts that cannot and count as absent.
+
+    Raises:
+        UnreadableObject: when it is no JSON, or no part of it can be read.
+    """
+    dropped: list[str] = []
+    left, adapter = msgspec.json.decode(encoded(value)), _adapter(cast(Hashable, kind))
+    while True:
+        try:
+            made: T = adapter.validate_json(encoded(left))
+            return made, tuple(dropped)
+        except ValidationError as error:
+            wrong = {_part(one) for one in error.errors(include_url=False)}
+        # Later items of a list first: those before them keep their places.
+        gone = [path for path in sorted(wrong, key=_place, reverse=True) if _drop(left, path)]
+        if not gone:
+            raise UnreadableObject("it makes no sense in any part")
+        dropped += map(_path, gone)
+
+
+def _place(path: Path) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (0, part) for part in path]
+
+
+def _part(error: ErrorDetails) -> Path:
+    """What is to be dropped for an error: the value itself, or what lacks one that it needs."""
+    return error["loc"][:-1] if error["type"].startswith("missing") else error["loc"]
+
+
+def _drop(whole: Any, path: Path) -> bool:
+    """Remove a part, unless it went with another one."""
+    try:
+        *above, last = path
+        for name in above:
+            whole = whole[name]
+        del whole[last]
+    except (LookupError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _path(parts: Path, at: str = "") -> str:
+    for part in parts:
+        at += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return at.lstrip(".")
 
 
 @cache
@@ -60,10 +109,7 @@ def _follows(error: ErrorDetails) -> bool:
 
 
 def _sentence(error: ErrorDetails, at: str) -> str:
-    path = at
-    for part in error["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return f"{path.lstrip('.') or 'it'}: {_wrong(error)}"
+    return f"{_path(error['loc'], at) or 'it'}: {_wrong(error)}"
 
 
 def _wrong(error: ErrorDetails) -> str:

@@ -52,6 +52,24 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
     return all([await events.post(client, obj, event, now) for event in plan.events])
 
 
+async def autoscale(client: Client, create: Create) -> str:
+    """Create or complete the autoscaler; why the API server refuses it, empty when it does not.
+
+    Raises:
+        Leaving: when the namespace is being deleted.
+    """
+    resource, manifest = child(create.manifest["apiVersion"], create.manifest["kind"]), create.manifest
+    try:
+        await client.apply(resource, manifest)
+    except Leaving:
+        raise
+    except (Refused, Unavailable) as error:  # of which a webhook that is down is one
+        return f"{manifest['kind']} {manifest['metadata']['name']} cannot be created: {error}"
+    except NotFound as error:
+        raise Stale(str(error)) from error
+    return ""
+
+
 async def create_child(client: Client, obj: Object, create: Create) -> None:
     """Create or adopt one child as the plan wants it.
 

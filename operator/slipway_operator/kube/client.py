@@ -29,6 +29,8 @@ PAGE = 500  # objects of a list in one answer
 ATTEMPTS = 4  # the first and three retries
 RETRY_WITHIN_S = 0.4  # the first retry; each further one within twice as much
 RETRY_LIMIT_S = 10.0
+# How the API server answers an apply of a manifest that its schema does not take, for example a list with a key twice.
+SERVER_ERROR, NO_MANIFEST = 500, "failed to create typed patch object"
 
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
@@ -270,6 +272,8 @@ def _failure(status: int, answer: Object, retry_after: str | None) -> ApiError |
         return NotFound(message)
     if status == 409:
         return Exists(message) if answer.get("reason") == "AlreadyExists" else Stale(message)
+    if status == SERVER_ERROR and NO_MANIFEST in message:
+        return Refused(status, message)
     if status == 429 or status >= 500:
         after_s = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
         return Unavailable(f"{status}: {message}", after_s)

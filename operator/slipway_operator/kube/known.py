@@ -69,15 +69,23 @@ class Known:
             for kind in CHILDREN
         }
 
-    def hear(self, resource: Resource, event: str | None, obj: Object) -> None:
-        """A watch's word; without a type it is from a list with which the watch began again."""
+    def hear(self, resource: Resource, event: str | None, obj: Object) -> set[Key]:
+        """A watch's word; without a type it is from a list with which the watch began again.
+
+        Returns the ModelDeployments that it concerns: the one that a child names, and the one that it named before.
+        """
+        metadata = obj["metadata"]
+        former = self._objects[resource].get((metadata["namespace"], metadata["name"]))
+        owners = {_owner(item) for item in (obj, former) if item} if resource in self._names else {metadata["name"]}
+        concerned = {(metadata["namespace"], owner) for owner in owners if owner}
         if event == "DELETED":
             self.drop(resource, obj)
-            return
+            return concerned
         if event is None:
             self._listed.add(resource)
             self._is_listed.set()
         self.take(resource, obj)
+        return concerned
 
     def take(self, resource: Resource, obj: Object) -> None:
         """How an object is now, or was a moment ago: an older word than what is known counts nothing."""

@@ -13,7 +13,8 @@ Found = tuple[str, str, int | None]  # word, message, exit code
 _ORDINARY = ("PodInitializing", "ContainerCreating", "")
 # How a container ended, where Kubernetes has no better word for it.
 _ANY_END = ("Error", "Completed", None)
-MESSAGE_LIMIT = 512  # characters; of a crash the kubelet passes on 2 KiB of the log
+MESSAGE_LIMIT = 1024  # characters; of a crash the kubelet passes on 2 KiB of the log, and a webhook says what it likes
+WORD_LIMIT = 64
 
 
 def of_pods(pods: list[Json]) -> list[PodTrouble]:
@@ -51,19 +52,21 @@ def of_pod(pod: Json) -> PodTrouble | None:
     if metadata.get("deletionTimestamp") or _is_ready(status):
         return None
     found = _evicted(status) or _containers(status) or _unscheduled(status) or _not_ready(status)
-    return PodTrouble(metadata["name"], *found) if found else None
+    return _trouble(metadata["name"], *found) if found else None
 
 
 def of_replica_set(replica_set: Json) -> PodTrouble | None:
     """Why a ReplicaSet cannot make its pods: quota or admission speaks here and nowhere else."""
     for condition in (replica_set.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return PodTrouble(
-                replica_set["metadata"]["name"],
-                condition.get("reason") or CREATE_FAILED,
-                condition.get("message") or "",
-            )
+            word, said = condition.get("reason") or CREATE_FAILED, condition.get("message") or ""
+            return _trouble(replica_set["metadata"]["name"], word, said, None)
     return None
+
+
+def _trouble(name: str, word: str, said: str, exit_code: int | None) -> PodTrouble:
+    """With as much of the words of others as a status has room for."""
+    return PodTrouble(name, word[:WORD_LIMIT], said[:MESSAGE_LIMIT], exit_code)
 
 
 def _is_ready(status: Json) -> bool:

@@ -6,7 +6,8 @@ It is laid over the pod of version 1, so that what exists is rendered as it was 
 from math import ceil, floor
 from typing import Any
 
-from slipway_operator.manifests import tenant_key
+from slipway_operator.api.v1alpha1.pod_inputs import PIN_VARIABLE
+from slipway_operator.manifests import environment, tenant_key
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
 from slipway_operator.model.cluster.observed import Snapshot
@@ -51,7 +52,7 @@ def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         **fetcher,
         "args": [*fetcher["args"], *(("--max-bytes", str(limit)) if limit else ())],
         # By the environment: the fetcher of an older image passes it over, where it would refuse an argument.
-        "env": [*fetcher["env"], {"name": "SLIPWAY_PIN_FILE", "value": f"{PIN_DIR}/{FILE}"}],
+        "env": environment.merged(fetcher["env"], [{"name": PIN_VARIABLE, "value": f"{PIN_DIR}/{FILE}"}]),
         "volumeMounts": [*fetcher["volumeMounts"], {"name": "weights", "mountPath": PIN_DIR, "readOnly": True}],
     }
 

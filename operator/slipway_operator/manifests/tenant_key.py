@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from slipway_operator.api.v1alpha1.pod_inputs import DEPLOYMENT_VARIABLE
+from slipway_operator.manifests import environment
 from slipway_operator.model import labels
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
@@ -27,7 +29,7 @@ def with_keys(container: dict[str, Any], deployment: str) -> dict[str, Any]:
     mount = {"name": "tenant-key", "mountPath": DIR, "readOnly": True}
     return {
         **container,
-        "env": [*container["env"], {"name": "SLIPWAY_DEPLOYMENT", "value": deployment}],
+        "env": environment.merged(container["env"], [{"name": DEPLOYMENT_VARIABLE, "value": deployment}]),
         "volumeMounts": [*container["volumeMounts"], mount],
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN
-from slipway_operator.manifests import bounds
+from slipway_operator.manifests import bounds, environment
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
@@ -149,12 +149,15 @@ def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, A
     return {
         "image": snapshot.image,
         "imagePullPolicy": "IfNotPresent",
-        "env": [
-            {"name": "HOME", "value": "/tmp"},
-            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            *({"name": name, "value": value} for name, value in engine.env),
-            *own,
-        ],
+        # The user may have another HOME or POD_NAME; nothing that a pod must have is in this list.
+        "env": environment.merged(
+            [
+                {"name": "HOME", "value": "/tmp"},
+                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            ],
+            [{"name": name, "value": value} for name, value in engine.env],
+            own,
+        ),
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {

@@ -18,7 +18,8 @@ from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import events, model_name, requeue, unknown_fields
-from slipway_operator.planning.reporting.status import generation_of, refused, status_of
+from slipway_operator.planning.reporting.refused import refused
+from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
 from slipway_operator.planning.scaling import sleep
@@ -37,7 +38,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     spec = parse(obj)
     now = now.replace(microsecond=0)
     if isinstance(spec, Invalid):
-        return refused(status, spec.message, generation_of(obj), now)
+        return refused(obj, status, observed, spec.message, now)
 
     # What is known
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
@@ -64,7 +65,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     return Plan(
         status=renewed,
         pins=weights.pins(owner.name, observed),
-        create=(*creations(owner, decided, at, settings), *scaler.create),
+        create=creations(owner, decided, at, settings),
+        autoscaler=scaler.create,
         scale=scalings(at, decided.desired),
         delete=(*deletions(decided, at), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),

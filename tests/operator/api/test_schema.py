@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field
 
 from slipway_operator.api import crd, markers
+from slipway_operator.api.fitting import fitted
 from slipway_operator.api.markers import (
     AnyText,
     AtMost,
@@ -217,3 +218,23 @@ def test_a_whole_definition() -> None:
     root = version["schema"]["openAPIV3Schema"]
     assert list(root["properties"]) == ["apiVersion", "kind", "metadata", "spec"]
     assert root["properties"]["metadata"] == {"type": "object"} and root["required"] == ["spec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    text: Annotated[str, AtMost(4)] = ""
+    number: Int32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    items: Annotated[tuple[Item, ...], AtMost(2)] = ()
+    total: Int64 = 0
+    free: str = ""
+
+
+def test_what_has_no_room_is_cut() -> None:
+    item = {"text": "abcdef", "number": 2**40}
+    written = {"items": [{"text": "x"}, item, {"text": "abcd", "number": -(2**40)}], "total": 2**80, "free": "y" * 9}
+    cut = [{"text": "abc…", "number": 2**31 - 1}, {"text": "abcd", "number": -(2**31)}]
+    assert fitted(Whole, written) == {"items": cut, "total": 2**63 - 1, "free": "y" * 9}

@@ -55,6 +55,14 @@ async def test_a_lasting_failure_is_given_up(api):
     assert not api.answers
 
 
+async def test_a_manifest_that_no_schema_takes_is_refused_and_not_tried_again(api):
+    """The API server answers 500 to an apply of a list with a key twice: it would do so for good."""
+    said = 'failed to create typed patch object (x/a; v1, Kind=Pod): duplicate entries for key [name="HOME"]'
+    api.answers = [web.json_response({"message": said}, status=500)]
+    with pytest.raises(Refused, match="duplicate entries"):
+        await api.client.apply(PODS, {"metadata": {"namespace": "x", "name": "a"}})
+
+
 async def test_retry_after_is_honoured(api, monkeypatch):
     paused = []
 

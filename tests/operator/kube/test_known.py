@@ -169,3 +169,12 @@ def test_ends_are_remembered_for_a_while():
     for number in range(GONE_KEPT + 1):
         known.hear(SERVICES, "DELETED", child(5, uid=f"u{number}"))
     assert len(known._gone) == GONE_KEPT
+
+
+def test_a_child_that_changes_owner_concerns_both():
+    """The former one looked again only at the resync."""
+    known = Known()
+    assert known.hear(SERVICES, "ADDED", child(1)) == {("default", "chat")}
+    assert known.hear(SERVICES, "MODIFIED", child(2, owner="other")) == {("default", "chat"), ("default", "other")}
+    assert known.hear(SERVICES, "MODIFIED", child(3, owner="other")) == {("default", "other")}
+    assert known.hear(SERVICES, "DELETED", child(4, owner="")) == {("default", "other")}

@@ -144,3 +144,21 @@ def test_a_replica_set_that_cannot_make_pods():
     failure["status"] = "False"
     assert of_replica_set(given) is None
     assert of_replica_set({"metadata": {"name": "chat-x"}}) is None
+
+
+@pytest.mark.parametrize("said", ["y" * 700_000])
+def test_no_more_of_what_others_say_is_kept_than_a_status_holds(said: str) -> None:
+    """A message of 700 kB stood uncut in three fields of a status, which the API server then refused."""
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": said, "message": said}
+    found = [
+        of_replica_set({"metadata": {"name": "a"}, "status": {"conditions": [failed]}}),
+        of_pod({"metadata": {"name": "a"}, "status": {"phase": "Failed", "reason": said, "message": said}}),
+        of_pod(
+            {
+                "metadata": {"name": "a"},
+                "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": said}]},
+            }
+        ),
+    ]
+    for trouble in found:
+        assert trouble and len(trouble.message) <= 1024 and len(trouble.reason) <= 64

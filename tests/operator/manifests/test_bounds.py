@@ -12,7 +12,7 @@ from slipway_operator.manifests.pin import config_map
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import Weights, parse
-from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v2.json"
 OWNER = Owner("chat", "default", "u1")
@@ -22,11 +22,11 @@ INPUTS = PodInputs(
     Resources("4", "24Gi", ("nvidia.com/gpu", 2), "200Gi"),
 )
 SNAPSHOT = Snapshot("abcdefghij", 3, INPUTS, "server:1", 600, 2)
-NOTHING = Resources()
+NOTHING, PLAIN = Resources(), Engine()
 
 
-def pod(uri: str = "hf://org/m", resources: Resources = NOTHING) -> dict[str, Any]:
-    snapshot = replace(SNAPSHOT, inputs=PodInputs(Model(uri, "chat"), resources=resources))
+def pod(uri: str = "hf://org/m", resources: Resources = NOTHING, engine: Engine = PLAIN) -> dict[str, Any]:
+    snapshot = replace(SNAPSHOT, inputs=PodInputs(Model(uri, "chat"), engine, resources))
     spec: dict[str, Any] = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
     return spec
 
@@ -91,6 +91,20 @@ def test_the_fetcher_alone_reads_the_pin() -> None:
     assert "weights" not in {mount["name"] for mount in server["volumeMounts"]}
     wanted = {"name": "chat-abcdefghij", "optional": True, "items": [{"key": "pin.json", "path": "pin.json"}]}
     assert volumes(spec)["weights"] == {"configMap": wanted}
+
+
+@pytest.mark.parametrize("name", ["HOME", "POD_NAME", "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"])
+def test_no_variable_stands_twice(name: str) -> None:
+    """The API server takes no such pod, and answers 500."""
+    for engine in (Engine(env=((name, "mine"),)), Engine(env_from=((name, KeyRef("secretKeyRef", "a", "b")),))):
+        spec = pod(engine=engine)
+        for container in (*spec["initContainers"], *spec["containers"]):
+            names = [item["name"] for item in container["env"]]
+            assert len(names) == len(set(names))
+    server = pod(engine=Engine(env=((name, "mine"),)))["containers"][0]["env"]
+    values = {item["name"]: item.get("value") for item in server}
+    assert values["SLIPWAY_DEPLOYMENT"] == "default/chat" or name != "SLIPWAY_DEPLOYMENT"
+    assert values["HOME"] == ("mine" if name == "HOME" else "/tmp")
 
 
 def test_a_baseline_reads_the_pin_of_what_it_runs() -> None:

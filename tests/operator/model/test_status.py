@@ -51,3 +51,35 @@ def test_fields_of_a_later_release_are_ignored() -> None:
 def test_fields_of_another_type_count_as_lost(field: str, value: object) -> None:
     """Safety 26: fuzzing found that what has another type was believed, and ended planning with an exception."""
     assert status_room.parse({field: value, "message": "kept"}) == Status(message="kept")
+
+
+TIMES = dict.fromkeys(("startedAt", "stepStartedAt", "progressAt"), "2026-01-01T00:00:00Z")
+ROLLOUT: dict[str, Any] = {"state": "Aborted", "revision": "r", "attempt": 2, **TIMES}
+ASKED = {"name": "x", "about": "a", "key": "k", "outcome": "Asked", "since": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "dropped"),
+    [
+        ({"startedAt": "1969-01-01T00:00:00Z"}, ("rollout.startedAt",)),
+        ({"hooks": [{**ASKED, "type": "invented"}]}, ("rollout.hooks[0].type", "rollout.hooks[0]")),
+        ({"analysis": {"seen": "abc"}}, None),
+        ({"capacityMode": "Nonsense", "steps": "3"}, ("rollout.steps", "rollout.capacityMode")),
+    ],
+)
+def test_of_a_rollout_only_what_makes_no_sense_is_lost(broken: dict[str, Any], dropped: tuple[str, ...] | None) -> None:
+    """All of it was, without a word: the canary began anew, and a rejection would have been forgotten."""
+    status, said = status_room.parse_parts({"rollout": ROLLOUT | broken})
+    assert status.rollout and (status.rollout.state, status.rollout.attempt) == ("Aborted", 2)
+    assert said == dropped if dropped else said
+
+
+def test_of_a_list_only_items_that_make_no_sense_are_lost() -> None:
+    item = {"at": "2026-01-01T00:00:00Z", "row": "a", "message": "b"}
+    status, said = status_room.parse_parts({"decisions": [item, {**item, "at": "soon"}, item, 1, item | {"row": 2}]})
+    assert len(status.decisions) == 2
+    many, _ = status_room.parse_parts(
+        {"decisions": [item | {"row": None if number in (2, 10) else str(number)} for number in range(12)]}
+    )
+    assert [one.row for one in many.decisions] == [str(number) for number in range(12) if number not in (2, 10)]
+    assert said and all(path.startswith("decisions[") for path in said)

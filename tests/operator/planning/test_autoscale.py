@@ -313,7 +313,9 @@ def planned(world: ModelCluster, **providers: str) -> Plan:
 def test_metrics_are_asked_where_we_serve_them(providers: dict[str, str], kind: str) -> None:
     world = healthy()
     world.edit(autoscaling=WANTED)
-    (created,) = [item.manifest for item in planned(world, **providers).create]
+    asked = planned(world, **providers).autoscaler
+    assert asked
+    created = asked.manifest
     assert [metric["type"] for metric in created["spec"]["metrics"]] == [kind]
 
 

@@ -210,3 +210,93 @@ def test_a_weight_is_not_reached_at_gateways_with_a_larger_number() -> None:
     world.reconcile()
     assert world.state() == "Shifting"
     world.run_until("Paused")
+
+
+def forge(world: ModelCluster, **rollout: Any) -> None:
+    """Write parts of status.rollout as a stranger."""
+    world.__class__ = Forged
+    world.patch_status(rollout=world.status["rollout"] | rollout)
+
+
+@pytest.mark.parametrize("state", ["Paused", "Analyzing", "Provisioning", "Shifting", "CapacityWait"])
+@pytest.mark.parametrize("place", [{"stepIndex": 4}, {"stepIndex": 900, "steps": 1000}, {"steps": 0}])
+def test_a_step_that_is_not_there_stops_nobody(state: str, place: dict[str, int]) -> None:
+    """An IndexError at each reconcile, for good: a hold at a step that no list has, with the hash of the list kept."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    forge(world, state=state, **place)
+    world.run(SETTLES_S)
+    rollout = world.parsed().rollout
+    assert rollout is None or rollout.steps == 4
+    if rollout:
+        world.edit(rollout__promoteFull=rollout.revision)
+    world.run(60)
+    assert world.state() is None and world.weights() == {"v2": 100}
+
+
+def test_steps_that_are_edited_away_under_a_pause_are_no_forgery() -> None:
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    world.edit(strategy={"canary": {"steps": [{"setWeight": 10}]}})
+    world.run(20)
+    assert "StatusRestored" not in {event.reason for event in world.events}
+    assert world.state() is None and world.weights() == {"v2": 100}
+
+
+def test_sleep_without_a_decision_to_count_from() -> None:
+    """A TypeError at each reconcile, for good: the decisions were lost, and the deployment may sleep."""
+    world = healthy()
+    world.__class__ = Forged
+    scaled = {"minReplicas": 0, "maxReplicas": 4, "idleSeconds": 8, "metrics": [{"type": "InFlight", "target": "4"}]}
+    world.edit(autoscaling=scaled)
+    world.patch_status(decisions=None)
+    world.run(30)
+    assert world.parsed().phase == "Asleep"
+
+
+@pytest.mark.parametrize("number", [2**53 - 1, 2**53 - 2, 2**40])
+@pytest.mark.parametrize("edit", [{}, {"salt": "z", "model": "q"}])
+def test_a_number_that_leaves_no_room_is_no_number(number: int, edit: dict[str, str]) -> None:
+    """The next one was 2^53, which each plan dropped again: never synced, and two Events per second."""
+    world = healthy()
+    world.edit(model=model("v2"))
+    world.run_until("Paused")
+    world.__class__ = Forged
+    world.patch_status(traffic=world.status["traffic"] | edit | {"generation": number})
+    world.pass_time()  # gateways take it over, and report its number
+    before = len(world.events)
+    world.run(SETTLES_S)
+    assert serves(world)
+    assert world.parsed().traffic.generation < 2**30  # type: ignore[union-attr]
+    assert [event.reason for event in world.events[before:]].count("StatusRestored") <= 2
+    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.run(60)
+    assert world.state() is None and world.weights() == {"v2": 100}
+
+
+@pytest.mark.parametrize("backend", [None, {"revision": "elsewhere00", "weight": 100}])
+def test_a_route_is_mended_though_the_spec_makes_no_sense(backend: dict[str, Any] | None) -> None:
+    """It was lost or led nowhere as long as the spec stayed, and Ready said True."""
+    world = healthy()
+    world.__class__ = Forged
+    before = world.weights()
+    world.edit(resources__accelerator={"count": 2})
+    world.reconcile()
+    world.patch_status(traffic=world.status["traffic"] | {"backends": [backend]} if backend else None)
+    world.run(5)
+    assert serves(world) and world.weights() == before
+    assert world.parsed().reason == "InvalidSpec" and world.parsed().phase == "Degraded"
+    said = {item.type: item.status for item in world.parsed().conditions}
+    assert (said["Accepted"], said["Ready"], said["TrafficSynced"]) == ("False", "True", "True")
+
+
+def test_an_invalid_spec_does_not_hide_that_nothing_serves() -> None:
+    world = healthy()
+    world.__class__ = Forged
+    world.edit(resources__accelerator={"count": 2})
+    world.crashed = {"file:///models/v1"}
+    world.run(3)
+    said = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
+    assert said["Ready"] == ("False", "NoReadyPods") and said["Available"][0] == "False"

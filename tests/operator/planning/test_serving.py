@@ -133,3 +133,19 @@ def test_pods_that_become_unready_are_said_in_the_next_reconcile() -> None:
     world.reconcile()
     assert ready(world) == ("Degraded", "False", "NoReadyPods")
     assert world.parsed().ready == "0/2"
+
+
+def test_a_route_that_no_gateway_has_is_no_service() -> None:
+    """Healthy for good, while no gateway had the route."""
+    world = healthy()
+    for gateway in world.gateways:
+        gateway.generation, gateway.digest = None, ""
+    for second in range(7):
+        world.reconcile()
+        assert world.parsed().phase == ("Healthy" if second < 5 else "Degraded")
+        world.pass_time(gateways=False)
+    assert ready(world) == ("Degraded", "False", "NoRoute")
+    assert [event.reason for event in world.events].count("NotServing") == 1
+    world.pass_time()
+    world.run(3)
+    assert ready(world) == ("Healthy", "True", "Serving")

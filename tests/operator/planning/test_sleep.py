@@ -1,10 +1,12 @@
 """Scale to zero: gateways first, then the status, then the pods; and back for whoever asks."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slipway_operator.api.v1alpha1.status import Sleep, SleepState
+from slipway_operator.model.cluster.observed import Observed, Service
 from tests.support.model_cluster import START, ModelCluster, ModelGateway, healthy, model
 
 IDLE_S = 8
@@ -264,3 +266,29 @@ def test_looks_come_when_they_can_change_something() -> None:
     calls = world.calls
     world.run(120)
     assert world.calls == calls, "nothing is written while it sleeps"
+
+
+class Unserved(ModelCluster):
+    """Its gateways say for how long no pod of it has been there."""
+
+    def observed(self) -> Observed:
+        seen = super().observed()
+        service = Service(unserved_s=3600.0)
+        return replace(seen, gateways=tuple(replace(item, service=service) for item in seen.gateways))
+
+
+def test_what_gateways_counted_in_sleep_is_no_trouble_after_the_wake() -> None:
+    """Degraded and a Warning at the second reconcile after each wake: Ready stayed True since before the sleep."""
+    world = asleep()
+    for gateway in world.gateways:
+        gateway.visit(world)
+    world.__class__ = Unserved
+    until(world, SleepState.WAKING)
+    world.pass_time()
+    until(world, SleepState.AWAKE)
+    for _ in range(3):
+        world.reconcile()
+        assert condition(world, "Ready") == ("True", "Serving")
+    world.pass_time(6)
+    world.reconcile()
+    assert condition(world, "Ready") == ("False", "NoEndpoints"), "a trouble that lasts is said"

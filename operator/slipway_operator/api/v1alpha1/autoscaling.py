@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import rule
+from slipway_operator.api.markers import CelRule, rule
 from slipway_operator.api.types import ApiType, Int32
 
 
@@ -66,7 +66,20 @@ class AutoscalingMetric(ApiType):
     """What one pod is to have of it; for TTFT what each request is to wait at most."""
     target_type: Literal["AverageValue", "Value"] | None = None
     """Of External: whether the target is per pod (AverageValue, the default) or for the whole (Value)."""
-    name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    name: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=253),
+            CelRule(
+                "!self.contains('/') && !self.contains('%') && self != '.' && self != '..'",
+                (
+                    "spec.autoscaling.metrics.name is a part of a URL: write it without / and %, and another one than "
+                    ". and .."
+                ),
+            ),
+        ]
+        | None
+    ) = None
     """Name of an External or Pods metric."""
     selector: MetricSelector | None = None
 

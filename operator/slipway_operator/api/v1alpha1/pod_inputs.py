@@ -8,6 +8,8 @@ from slipway_operator.api.markers import CelRule, ListMap, OneOf, rule
 from slipway_operator.api.types import ApiType, Int32, IntOrString
 
 HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
+# Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
+PIN_VARIABLE, DEPLOYMENT_VARIABLE = "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._A-Za-z0-9]+$")]
 
@@ -186,6 +188,13 @@ class EngineSpec(ApiType):
         tuple[EnvVar, ...],
         Field(max_length=64),
         CelRule(
+            f"self.all(e, !(e.name in ['{PIN_VARIABLE}', '{DEPLOYMENT_VARIABLE}']))",
+            (
+                f"spec.engine.env must not set {PIN_VARIABLE} or {DEPLOYMENT_VARIABLE}, which the operator sets in "
+                "each pod: remove them"
+            ),
+        ),
+        CelRule(
             "self.all(e, !has(e.value) || !(e.name in ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HUGGINGFACE_TOKEN']))",
             (
                 "spec.engine.env must not hold a hub's token, for many can read it: put it into a Secret and name that "
@@ -211,8 +220,8 @@ class EngineSpec(ApiType):
         ),
         ListMap("name"),
     ] = ()
-    """Environment. Values written here are for the server and the fetcher, for example HF_ENDPOINT; those of
-    valueFrom for the server alone."""
+    """Environment; HOME and POD_NAME replace the operator's. Values written here are for the server and the fetcher,
+    for example HF_ENDPOINT; those of valueFrom for the server alone."""
 
 
 class Accelerator(ApiType):

@@ -1,7 +1,7 @@
 """The status of a ModelDeployment: the complete memory of the operator."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,6 +14,11 @@ from slipway_operator.api.v1alpha1.hook_state import Ended, HookState
 from slipway_operator.api.v1alpha1.routes import Traffic
 
 MAX_WAKES = 5
+MOST_REVISIONS = 64
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # in place of a time that was lost
+# What other controllers and webhooks say is a part of messages, of which a status has many, and 1.5 MB at most.
+Message = Annotated[str, AtMost(4096)]
+Word = Annotated[str, AtMost(256)]
 
 
 class SleepState(StrEnum):
@@ -94,7 +99,7 @@ class Abort:
     reason: str
     """UserAbort, ProgressDeadlineExceeded, InsufficientCapacity, RevertedToStable, Superseded, HookFailed,
     HookRollback, AnalysisFailed or AnalysisInconclusive."""
-    message: str
+    message: Message
     """One sentence."""
     at: Time
     """When."""
@@ -112,11 +117,11 @@ class Rollout:
     """The revision in flight."""
     attempt: Int32
     """Counts from 1, one more with each retry."""
-    started_at: Time
+    started_at: Time = NEVER
     """When the attempt began."""
-    step_started_at: Time
+    step_started_at: Time = NEVER
     """When the step began."""
-    progress_at: Time
+    progress_at: Time = NEVER
     """When the attempt last made progress; the progress deadline counts from here."""
     step_index: Int32 = 0
     """The step being done, counted from 0."""
@@ -134,7 +139,7 @@ class Rollout:
     """Within how many pods the rollout goes on."""
     capacity_since: Time | None = None
     """When the wait for capacity began, or its present mode."""
-    without_baseline: str | None = None
+    without_baseline: Message | None = None
     """Why this attempt goes on without the baseline pods that spec.strategy.canary.baselinePod asks for."""
     abort: Abort | None = None
     hooks: Annotated[tuple[HookState, ...], AtMost(16)] = ()
@@ -208,9 +213,9 @@ class Condition:
     """Its name."""
     status: Annotated[str, OneOf(("True", "False", "Unknown"))]
     """True, False or Unknown."""
-    reason: str
+    reason: Word
     """One word in CamelCase."""
-    message: str
+    message: Message
     """One sentence."""
     last_transition_time: Time
     """When its status last changed."""
@@ -231,7 +236,7 @@ class Decision:
     """When."""
     row: str
     """Which transition; docs/rollouts.md lists them."""
-    message: str
+    message: Message
     """What was decided."""
     reason: str | None = None
     """Reason of the Event that told it."""
@@ -268,7 +273,7 @@ class Status:
     reason: Annotated[str, AtMost(64)] | None = None
     """One word more: what is wrong, as a condition has it, else where the rollout is, for example ImagePullFailed,
     InsufficientCapacity or Paused. Absent when all is well."""
-    message: str = ""
+    message: Message = ""
     """What is happening, what is waited for, and why."""
     step: str | None = None
     """Step of the rollout in flight, of how many, for example 2/5."""
@@ -297,7 +302,7 @@ class Status:
     ended: Ended | None = None
     traffic: Traffic | None = None
     sleep: Sleep | None = None
-    revisions: Annotated[tuple[RevisionStatus, ...], AtMost(64)] = ()
+    revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """The revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="One attempt.")], ...], AtMost(20)] = ()
     """Attempts that were rejected, as REVISION/ATTEMPT, newest last."""

@@ -154,6 +154,7 @@ class Observed:
     foreign: tuple[Child, ...] = ()  # with another controller
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
+    autoscaler_refusal: str = ""  # why it does not let us have our autoscaler
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
     measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # answers of analyses' providers by their keys
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names

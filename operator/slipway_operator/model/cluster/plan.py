@@ -72,6 +72,7 @@ class Plan:
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
+    autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it
     events: tuple[Event, ...] = ()
     calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
     questions: tuple[Question, ...] = ()  # measurements that are due, likewise

@@ -2,32 +2,38 @@
 
 from typing import Any
 
-from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.api.fitting import fitted
+from slipway_operator.api.reading import UnreadableObject, encoded, read, read_parts
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import wire
 
 
 def parse(value: dict[str, Any] | None) -> Status:
-    """Read `.status`; an absent one is that of a new object.
+    """Read `.status`; an absent one is that of a new object."""
+    return parse_parts(value)[0]
 
-    A field that makes no sense counts as lost: others than the operator may write it, and no write may stop us.
+
+def parse_parts(value: dict[str, Any] | None) -> tuple[Status, tuple[str, ...]]:
+    """Read `.status`, and the paths of the parts that make no sense.
+
+    These count as lost, and no more than these: others than the operator may write it, and no write may stop us.
     """
     given = value if isinstance(value, dict) else {}
     try:
-        return read(Status, encoded(given))
+        return read(Status, encoded(given)), ()
     except UnreadableObject:
-        return read(Status, encoded({key: item for key, item in given.items() if _is_read(key, item)}))
+        return _rest(given)
 
 
-def _is_read(key: str, item: Any) -> bool:
+def _rest(given: dict[str, Any]) -> tuple[Status, tuple[str, ...]]:
+    """What is left of one that cannot be read as a whole."""
     try:
-        read(Status, encoded({key: item}))
-    except UnreadableObject:
-        return False
-    return True
+        return read_parts(Status, given)
+    except UnreadableObject:  # no JSON at all, which no API server sends
+        return Status(), ("status",)
 
 
 def render(status: Status) -> dict[str, Any]:
-    """`.status` as the API takes it. All of it: it replaces what was there."""
-    rendered: dict[str, Any] = wire.to_json(status)
+    """`.status` as the API takes it: too long words of others are cut. All of it: it replaces what was there."""
+    rendered: dict[str, Any] = fitted(Status, wire.to_json(status))
     return rendered

@@ -27,7 +27,7 @@ from slipway_operator.model.analysis.verdict import Reading, Verdict
 from slipway_operator.model.deployment.strategy import Analysis, Strategy
 from slipway_operator.planning.analysis import counting, findings, measuring, trace
 from slipway_operator.planning.facts.revision import same_weights
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
 
 READ_S = 5  # between two readings; each one with anything new is a write of the status
@@ -64,8 +64,7 @@ def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
 
 def step_of(rollout: Rollout, at: Situation) -> Analysis | None:
     """The present step, where it is an analysis."""
-    steps = at.spec.strategy.steps
-    step = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    step = step_now(at.spec, rollout)
     return step if isinstance(step, Analysis) else None
 
 

@@ -6,19 +6,24 @@ true is believed: who may write the status may also write the spec.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, State, Status
+from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
+from slipway_operator.planning.facts.revision import steps_hash
 
-MAX_GENERATION = 1 << 53
+# Of tables: one for each change takes ages to get there, and there is room above for those that follow.
+MAX_GENERATION = 1 << 40
+MOST_TOLD = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31
 MAX_COLLISIONS = 9999  # as many digits have room in a name
+AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
 _ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
@@ -52,13 +57,22 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
     return (Event("Warning", "StatusRestored", f"{parts} had impossible values and was computed again"),)
 
 
+def unread(paths: Sequence[str]) -> tuple[Event, ...]:
+    """That parts of a status could not be read, by path."""
+    if not paths:
+        return ()
+    named = ", ".join(f"status.{path}" for path in paths[:MOST_TOLD])
+    more = f" and {len(paths) - MOST_TOLD} more" if len(paths) > MOST_TOLD else ""
+    return (Event("Warning", "StatusRestored", f"{named}{more} could not be read and counts as lost"),)
+
+
 def _count(collisions: int | None) -> int | None:
     return collisions if collisions and 0 < collisions <= MAX_COLLISIONS else None
 
 
 def _past(moment: datetime, now: datetime) -> datetime:
-    """A time that is not in the future, but for clocks that differ."""
-    return moment if moment <= now + SKEW else now
+    """A time that is known and not in the future, but for clocks that differ."""
+    return moment if NEVER < moment <= now + SKEW else now
 
 
 def _is_known(revision: str | None, observed: Observed) -> bool:
@@ -73,11 +87,15 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
     first = rollout.state is State.INITIALIZING
     if not known or rollout.revision == status.stable_revision or (first and status.stable_revision):
         return None
-    last = len(spec.strategy.steps)
+    # Of a step list that was edited only the status knows the length.
+    edited = rollout.steps_hash != steps_hash(spec.strategy.steps)
+    steps = max(rollout.steps, 0) if edited else len(spec.strategy.steps)
+    # A rollout that holds at a step has one; every other may be past the last.
+    last = steps - 1 if rollout.state in AT_A_STEP else steps
     return replace(
         rollout,
-        step_index=min(max(rollout.step_index, 0), max(last, rollout.steps, 0)),
-        steps=max(rollout.steps, 0),
+        step_index=max(0, min(rollout.step_index, last)),
+        steps=steps,
         started_at=_past(rollout.started_at, now),
         step_started_at=_past(rollout.step_started_at, now),
         progress_at=_past(rollout.progress_at, now),

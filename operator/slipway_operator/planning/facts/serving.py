@@ -9,9 +9,10 @@ LEAST, SHARE = 3, 0.9
 # Gateways learn of a pod in about a second; until then they may lack a ready one.
 NO_ENDPOINT_S = 5.0
 POLL_S = 2.0
-NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS = "NoGateway", "RequestsFailing", "NoEndpoints"
+NO_GATEWAY, NO_ROUTE = "NoGateway", "NoRoute"
+REQUESTS_FAILING, NO_ENDPOINTS = "RequestsFailing", "NoEndpoints"
 SERVING = "Serving"  # of the condition Ready
-REASONS = (NO_GATEWAY, REQUESTS_FAILING, NO_ENDPOINTS)
+REASONS = (NO_GATEWAY, NO_ROUTE, REQUESTS_FAILING, NO_ENDPOINTS)
 
 
 def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
@@ -20,6 +21,8 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
         return None
     if not any(item.ready for item in _present(at)):
         return NO_GATEWAY, "no gateway is ready, so no request gets in"
+    if _lacks_route(at) and _unsynced_s(at) >= NO_ENDPOINT_S:
+        return NO_ROUTE, f"no gateway has its route, for {NO_ENDPOINT_S:.0f} s or longer"
     reporting = _reporting(at)
     if failing := _failing([item.service for item in reporting]):
         return REQUESTS_FAILING, failing
@@ -36,9 +39,9 @@ def sentence(course: Course, at: Situation) -> str:
 
 def look_again_s(course: Course, at: Situation) -> float | None:
     """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
-    unserved = any(item.service.unserved_s is not None for item in _reporting(at)) and _is_to_serve(course, at)
+    unserved = _lacks_route(at) or any(item.service.unserved_s is not None for item in _reporting(at))
     found = trouble(course, at)
-    return POLL_S if unserved or (found and found[0] != NO_GATEWAY) else None
+    return POLL_S if (unserved and _is_to_serve(course, at)) or (found and found[0] != NO_GATEWAY) else None
 
 
 def _is_to_serve(course: Course, at: Situation) -> bool:
@@ -58,7 +61,21 @@ def _served_before(at: Situation) -> bool:
     ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
     if ready is None or ready.status != "True":
         return ready is not None and ready.reason in REASONS
-    return ready.reason == SERVING and not 0 <= at.elapsed_s(ready.last_transition_time) < NO_ENDPOINT_S
+    # It stays True in sleep, and what gateways count then is no trouble.
+    since = max(ready.last_transition_time, at.sleep.since) if at.sleep else ready.last_transition_time
+    return ready.reason == SERVING and not 0 <= at.elapsed_s(since) < NO_ENDPOINT_S
+
+
+def _lacks_route(at: Situation) -> bool:
+    """Whether gateways that take requests answer, and none of them knows the route."""
+    answering = [item for item in _present(at) if item.ready and item.reachable]
+    return bool(answering) and all(item.generation is None for item in answering)
+
+
+def _unsynced_s(at: Situation) -> float:
+    """For how long gateways have not routed by the table, as far as the status says."""
+    synced = next((item for item in at.status.conditions if item.type == "TrafficSynced"), None)
+    return at.elapsed_s(synced.last_transition_time) if synced and synced.status == "False" else 0.0
 
 
 def _present(at: Situation) -> list[Gateway]:

@@ -8,6 +8,7 @@ from slipway_operator.api.v1alpha1.status import Decision, Rollout, Sleep, Sleep
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed, Workload
 from slipway_operator.model.deployment.spec import Resources, Spec
+from slipway_operator.model.deployment.strategy import Step
 from slipway_operator.planning.facts import causes
 from slipway_operator.planning.facts.causes import Cause
 
@@ -31,6 +32,12 @@ class Course:
     def target(self) -> str | None:
         """The revision under test: one that may hold weight beside stable."""
         return self.rollout.revision if self.rollout and self.rollout.state is not State.ABORTED else None
+
+
+def step_now(spec: Spec, rollout: Rollout) -> Step | None:
+    """The step that a rollout is at; None past the last one, and where a status has a number that no step has."""
+    steps = spec.strategy.steps
+    return steps[rollout.step_index] if 0 <= rollout.step_index < len(steps) else None
 
 
 def rollout_of(course: Course) -> Rollout:

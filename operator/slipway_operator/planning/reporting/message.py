@@ -8,7 +8,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import findings, runs
 from slipway_operator.planning.facts import serving
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.reporting import model_name
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import pause_ends
@@ -87,10 +87,10 @@ def _shifting(course: Course, at: Situation, sizes: Sizes) -> str:
 
 def _paused(course: Course, at: Situation, sizes: Sizes) -> str:
     rollout = rollout_of(course)
-    step_now = at.spec.strategy.steps[rollout.step_index] if rollout.step_index < len(at.spec.strategy.steps) else None
+    step = step_now(at.spec, rollout)
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
     share += _without(course, at, sizes)
-    if isinstance(step_now, Pause) and step_now.duration_s is not None:
+    if isinstance(step, Pause) and step.duration_s is not None:
         return f"{share}; pausing until {wire.format_time(pause_ends(rollout, at))}"
     undecided = f"; no verdict: {_last_words(rollout)}" if runs.step_of(rollout, at) else ""
     return f"{share}{undecided}; waits for a promotion: set spec.rollout.promote to {rollout.step_token}"

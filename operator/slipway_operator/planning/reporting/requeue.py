@@ -8,7 +8,7 @@ from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.facts import serving, weights
-from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.rollout import hook_calls
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.rollout.row import IN_FLIGHT
@@ -76,6 +76,5 @@ def _moments(course: Course, at: Situation, sizes: Sizes) -> Iterator[datetime]:
 
 
 def _pauses_for_a_time(rollout: Rollout, at: Situation) -> bool:
-    steps = at.spec.strategy.steps
-    here = steps[rollout.step_index] if rollout.step_index < len(steps) else None
+    here = step_now(at.spec, rollout)
     return rollout.state is State.PAUSED and isinstance(here, Pause) and here.duration_s is not None

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.status import Condition, Phase, RevisionStatus, Rollout, Status
+from slipway_operator.api.v1alpha1.status import MOST_REVISIONS, Condition, RevisionStatus, Rollout, Status
 from slipway_operator.model import labels
-from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import weights
-from slipway_operator.planning.facts.conditions import carry_over, condition
+from slipway_operator.planning.facts.conditions import carry_over
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import foreign, model_name, summary
 from slipway_operator.planning.reporting.conditions import conditions
@@ -24,25 +22,6 @@ from slipway_operator.planning.sizing.sizes import Sizes
 def generation_of(obj: Json) -> int:
     """Number of the spec: it grows with each change."""
     return int(obj["metadata"].get("generation", 0))
-
-
-def refused(status: Status, message: str, generation: int, now: datetime) -> Plan:
-    """The plan for an invalid spec: what runs keeps running, and the status says why nothing else happens."""
-    accepted = condition("Accepted", False, "InvalidSpec", message, now)
-    others = [item for item in status.conditions if item.type != "Accepted"]
-    kept = carry_over([accepted, *others], status.conditions, generation)
-    changed = status.observed_generation != generation
-    return Plan(
-        status=replace(
-            status,
-            observed_generation=generation,
-            phase=Phase.DEGRADED,
-            reason="InvalidSpec",
-            message=message,
-            conditions=kept,
-        ),
-        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
-    )
 
 
 def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: Json, settings: PlanSettings) -> Status:
@@ -70,7 +49,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         rollout=_shown(course, sizes),
         traffic=decided.traffic,
         sleep=at.sleep,
-        revisions=tuple(_revision_status(decided, at, name) for name in sorted(desired)),
+        revisions=tuple(_revision_status(decided, at, name) for name in _listed(decided, at)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
         collision_count=at.status.collision_count,
@@ -123,6 +102,14 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
     )
+
+
+def _listed(decided: Decided, at: Situation) -> list[str]:
+    """The revisions that a status has room for: those that leave wait for their turn to be listed."""
+    course, desired = decided.course, decided.desired
+    beside = (name for name in desired if baseline.is_one(course, at, decided.sizes, name))
+    lasting = {course.stable, course.target, *beside}
+    return sorted(sorted(desired, key=lambda name: (name not in lasting, name))[:MOST_REVISIONS])
 
 
 def _uid(at: Situation, name: str) -> str | None:

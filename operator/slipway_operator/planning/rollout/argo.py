@@ -12,7 +12,7 @@ from slipway_operator.api.v1alpha1.status import PauseCondition, Rollout, State,
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.strategy import Analysis
-from slipway_operator.planning.facts.situation import Course
+from slipway_operator.planning.facts.situation import Course, step_now
 from slipway_operator.planning.rollout.row import IN_FLIGHT
 
 Translation = tuple[Spec, tuple[Event, ...]]
@@ -34,8 +34,7 @@ def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseC
     rollout = course.rollout
     if rollout is None or rollout.state is not State.PAUSED or _is_released(status, rollout):
         return ()
-    step = spec.strategy.steps[rollout.step_index] if rollout.step_index < len(spec.strategy.steps) else None
-    reason = "InconclusiveAnalysis" if isinstance(step, Analysis) else "CanaryPauseStep"
+    reason = "InconclusiveAnalysis" if isinstance(step_now(spec, rollout), Analysis) else "CanaryPauseStep"
     return (PauseCondition(reason, rollout.step_started_at),)
 
 

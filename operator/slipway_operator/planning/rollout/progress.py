@@ -7,7 +7,7 @@ from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.strategy import Analysis, Pause
 from slipway_operator.planning.analysis import runs
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.row import FIRST, IN_FLIGHT, Outcome
 from slipway_operator.planning.sizing import capacity
@@ -60,7 +60,7 @@ def place(rollout: Rollout) -> str:
 
 def pause_ends(rollout: Rollout, at: Situation) -> datetime:
     """When a timed pause is over."""
-    step = at.spec.strategy.steps[rollout.step_index]
+    step = step_now(at.spec, rollout)
     duration_s = step.duration_s if isinstance(step, Pause) and step.duration_s is not None else 0
     return rollout.step_started_at + timedelta(seconds=duration_s)
 

@@ -6,7 +6,7 @@ from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.facts.revision import steps_hash
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout.progress import entering, may_step, next_step, pause_ends, pausing, place
 from slipway_operator.planning.rollout.row import IN_FLIGHT, PAUSED, PROVISIONING, SHIFTING, Outcome, row
 from slipway_operator.planning.sizing import baseline, canary, gates
@@ -97,7 +97,7 @@ def pause_over(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     if at.spec.paused or at.replicas == 0:
         return None
     if at.spec.intents.promote != rollout.step_token:
-        step = at.spec.strategy.steps[rollout.step_index]
+        step = step_now(at.spec, rollout)
         timed = isinstance(step, Pause) and step.duration_s is not None
         if not timed or at.now < pause_ends(rollout, at) or not may_step(course, at, sizes):
             return None

@@ -26,6 +26,7 @@ from slipway_operator.planning.facts.situation import Situation
 CONDITION = "Autoscaling"
 # The controller looks at a new HorizontalPodAutoscaler within its period, 15 s by default.
 INERT_S = 60
+REFUSED_AGAIN_S = 60  # no event tells that a quota has room again, or that a policy is gone
 
 Finding = tuple[bool, str, str]  # whether it works, reason, message
 
@@ -34,7 +35,7 @@ Finding = tuple[bool, str, str]  # whether it works, reason, message
 class Scaling:
     """What is to be done about autoscalers, and what there is to say."""
 
-    create: tuple[Create, ...] = ()
+    create: Create | None = None
     delete: tuple[Delete, ...] = ()
     condition: Condition | None = None
 
@@ -63,12 +64,13 @@ def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
 
 
 def moments(at: Situation) -> tuple[datetime, ...]:
-    """When an autoscaler without status counts as inert: there is no event when nothing happens."""
-    return tuple(
+    """When an autoscaler without status counts as inert, and a refused one is tried again: there is no event of it."""
+    inert = (
         item.created_at + timedelta(seconds=INERT_S)
         for item in at.observed.autoscalers
         if item.aims_here and _condition_of(item, "ScalingActive") is None
     )
+    return (*inert, *([at.now + timedelta(seconds=REFUSED_AGAIN_S)] if at.observed.autoscaler_refusal else ()))
 
 
 def _ours(at: Situation) -> Autoscaler | None:
@@ -77,10 +79,10 @@ def _ours(at: Situation) -> Autoscaler | None:
     return next((item for item in at.observed.autoscalers if item.ours or (wanted and item.orphan)), None)
 
 
-def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> tuple[Create, ...]:
+def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> Create | None:
     assert at.spec.autoscaling is not None, "called only where the field is set"
     manifest = horizontal_pod_autoscaler(owner, at.spec.autoscaling, _group(at))
-    return () if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else (Create(manifest),)
+    return None if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else Create(manifest)
 
 
 def _group(at: Situation) -> str:
@@ -114,6 +116,8 @@ def _name_taken(item: Autoscaler) -> Finding:
 
 
 def _own_health(owner: Owner, at: Situation, ours: Autoscaler | None) -> Finding:
+    if refusal := at.observed.autoscaler_refusal:
+        return False, "Refused", refusal
     if ours is None:
         return False, "Starting", f"{KIND} {labels.autoscaler_name(owner.name)} is being created"
     worked = _health(at, ours)

@@ -118,8 +118,7 @@ def _is_settled(course: Course, at: Situation) -> bool:
 
 def _settled_s(sleep: Sleep, course: Course, at: Situation) -> float:
     """For how long it has been awake without a rollout: pods that just came up are worth a while."""
-    decided = [item.at for item in course.decisions[-1:]]
-    return at.elapsed_s(max(sleep.since, *decided))
+    return at.elapsed_s(max([sleep.since, *(item.at for item in course.decisions[-1:])]))
 
 
 def _is_idle(course: Course, at: Situation) -> bool:

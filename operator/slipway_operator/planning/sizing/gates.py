@@ -6,7 +6,7 @@ from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookState, Hoo
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.deployment.hooks import Hook
 from slipway_operator.model.deployment.strategy import SetWeight
-from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.sizing import canary
 
 Matter = tuple[HookType, str]  # a type of hook, and what the call is about
@@ -86,8 +86,8 @@ def before_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]
 
 def after_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
     """Calls once every gateway routes by the weight of the present step."""
-    rollout, steps = course.rollout, at.spec.strategy.steps
-    if rollout and rollout.step_index < len(steps) and isinstance(steps[rollout.step_index], SetWeight):
+    rollout = course.rollout
+    if rollout and isinstance(step_now(at.spec, rollout), SetWeight):
         yield HookType.ROLLOUT, f"step {rollout.step_index + 1}, weight {goal_weight(course, at, mode)}"
 
 

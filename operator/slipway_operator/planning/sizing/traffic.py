@@ -7,6 +7,7 @@ from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, Stat
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy
+from slipway_operator.planning.facts.restore import MAX_GENERATION
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -35,12 +36,13 @@ def _highest_generation(at: Situation) -> int:
     """Of the table in the status and of all that gateways route by or count for; 0 without any.
 
     Gateways count requests by generation. Where a status was lost or an old one restored, its number is one that they
-    had before, and counts of two tables would be added up.
+    had before, and counts of two tables would be added up. A number that no table of ours can have is no measure:
+    gateways that took over a forged table report it, and they know tables by digest.
     """
     routed = [gateway.generation or 0 for gateway in at.observed.gateways]
     counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
     written = at.status.traffic.generation if at.status.traffic else 0
-    return max([written, *routed, *counted])
+    return max(number for number in (written, 0, *routed, *counted) if number < MAX_GENERATION)
 
 
 def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...]:

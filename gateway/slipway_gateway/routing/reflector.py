@@ -1,0 +1,263 @@
+"""One list+watch of a resource, and the calls that it makes. The only importer of kubernetes.aio."""
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client
+from kubernetes.aio import config as _config
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+log = logging.getLogger(__name__)
+# The client's configuration half has no annotations.
+config: Any = _config
+
+Resource = tuple[str, str, dict[str, str]]  # plural, root of its path, query
+
+_WATCH_S = 300
+# The API server sends a bookmark about every 60 s: a stream silent for longer than this is dead, whatever TCP thinks.
+_INACTIVITY_S = 75.0
+_STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=_INACTIVITY_S)
+_REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
+_BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
+_PAGE = "500"  # objects in one response to a list
+
+_EXPIRED = 410
+# The version we have is still good after these.
+_BUSY = frozenset({401, 429, 503, 504})
+# Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
+_TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, config.ConfigException)
+
+KubernetesObject = dict[str, Any]
+
+
+class KubernetesApiError(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class KubernetesClient:
+    """Raw calls, dicts out. Credentials are read again after a 401 and, in a pod, every minute."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._client: Any = None
+
+    async def get(self, path: str, query: dict[str, str]) -> KubernetesObject:
+        response = await self._call(path, query, _REQUEST)
+        return dict(json.loads(await response.read()))
+
+    async def watch(self, path: str, query: dict[str, str]) -> aiohttp.ClientResponse:
+        """The open stream: one JSON event a line. The caller closes it."""
+        opened: aiohttp.ClientResponse = (await self._call(path, query, _STREAM)).response
+        return opened
+
+    async def close(self) -> None:
+        opened, self._client = self._client, None
+        if opened:
+            await opened.close()
+
+    async def _call(self, path: str, query: dict[str, str], limits: aiohttp.ClientTimeout) -> Any:
+        api = await self._open()
+        request = await api.param_serialize(
+            "GET",
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )
+        response = await api.call_api(*request, _request_timeout=limits)
+        if response.status == 200:
+            return response
+        message = (await response.read())[:500].decode("utf-8", "replace")
+        if response.status == 401:
+            await self.close()
+        raise KubernetesApiError(response.status, message)
+
+    async def _open(self) -> Any:
+        if self._client is None:
+            settings = client.Configuration()
+            await _load(settings, self._kubeconfig)
+            self._client = client.ApiClient(settings)
+        return self._client
+
+
+def _drop(stream: aiohttp.ClientResponse) -> None:
+    """Aborts at once: a TLS shutdown of an endless stream would take time."""
+    if stream.connection and stream.connection.transport:
+        stream.connection.transport.abort()
+    stream.close()
+
+
+async def _load(settings: Any, kubeconfig: str) -> None:
+    if not kubeconfig:
+        try:
+            config.load_incluster_config(client_configuration=settings)
+            return
+        except config.ConfigException:
+            log.debug("not in a pod: reading the default kubeconfig")
+    await config.load_kube_config(config_file=kubeconfig or None, client_configuration=settings, persist_config=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCallbacks:
+    """`seen` and `gone` receive changes; `contacted` is called for every response of the API server."""
+
+    seen: Callable[[KubernetesObject], None]
+    gone: Callable[[str], None]
+    contacted: Callable[[str], None]
+
+
+class Reflector:
+    """One list+watch."""
+
+    def __init__(
+        self,
+        api: KubernetesClient,
+        resource: Resource,
+        namespace: str,
+        owner: ResourceCallbacks,
+    ) -> None:
+        self.name, root, self._query = resource
+        self._path = f"{root}/namespaces/{namespace}/{self.name}" if namespace else f"{root}/{self.name}"
+        self._api = api
+        self._owner = owner
+        self._keys: set[str] = set()
+        self._version = ""
+        self.synced = False
+        self.trouble = "not listed yet"
+        self.contacted_s = 0.0  # Unix time
+
+    async def run(self) -> None:
+        while True:
+            retrying = AsyncRetrying(
+                wait=_pause_s,
+                retry=retry_if_exception_type((KubernetesApiError, *_TROUBLES)),
+                before_sleep=lambda state: self._failed(_error_of(state)),
+            )
+            stream: aiohttp.ClientResponse = await retrying(self._open)
+            try:
+                await self._follow(stream)
+            except (KubernetesApiError, *_TROUBLES) as error:
+                self._failed(error)
+            finally:
+                _drop(stream)
+            # A server that ends streams at once must not make us spin.
+            await asyncio.sleep(_FIRST_PAUSE_S * random.random())
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def _open(self) -> aiohttp.ClientResponse:
+        """The stream of what changed since the last list, or since the last event."""
+        if not self._version:
+            await self._list()
+        query = self._query | {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(_WATCH_S * random.uniform(0.8, 1.0))),
+        }
+        stream = await self._api.watch(self._path, query)
+        self._recovered()
+        return stream
+
+    async def _list(self) -> None:
+        """In pages: thousands of pods are many megabytes, of which little is kept."""
+        now: set[str] = set()
+        page: dict[str, str] = {"limit": _PAGE}
+        while True:
+            response = await self._api.get(self._path, self._query | page)
+            for item in response.get("items") or ():
+                now.add(key_of(item))
+                self._owner.seen(item)
+            version, more = response["metadata"]["resourceVersion"], response["metadata"].get("continue")
+            if not more:
+                break
+            page = {"limit": _PAGE, "continue": more}
+        # Objects that were deleted while no watch was open.
+        for key in self._keys - now:
+            self._owner.gone(key)
+        self._keys, self._version = now, version
+        self._recovered()
+        self._contacted()
+
+    async def _follow(self, stream: aiohttp.ClientResponse) -> None:
+        async for line in stream.content:
+            event = json.loads(line)
+            self._take(event["type"], event["object"])
+            self._contacted()
+
+    def _contacted(self) -> None:
+        self.contacted_s = time.time()
+        self._owner.contacted(self.name)
+
+    def _recovered(self) -> None:
+        if self.trouble and self.synced:
+            log.info("watching %s again", self.name)
+        self.synced, self.trouble = True, ""
+
+    def _take(self, kind: str, item: KubernetesObject) -> None:
+        if kind == "ERROR":
+            raise KubernetesApiError(int(item.get("code") or 500), str(item.get("message")))
+        self._version = item["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        key = key_of(item)
+        if kind == "DELETED":
+            self._keys.discard(key)
+            self._owner.gone(key)
+        else:
+            self._keys.add(key)
+            self._owner.seen(item)
+
+    def _failed(self, error: BaseException) -> None:
+        """Keeps the version for a busy server; after any other refusal the next try lists again."""
+        if not isinstance(error, KubernetesApiError):
+            self._warn(f"{type(error).__name__}: {error}")
+            return
+        had_version = bool(self._version)
+        if error.status not in _BUSY:
+            self._version = ""
+        if error.status == _EXPIRED and had_version:
+            log.info("the version of %s is too old: listing again", self.name)
+        elif error.status == 404:
+            self._warn(f"the API server does not know {self.name}: is the CRD installed?")
+        elif error.status == 403:
+            self._warn(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
+        else:
+            self._warn(str(error))
+
+    def _warn(self, trouble: str) -> None:
+        # Logged once per problem, not once per attempt.
+        if trouble != self.trouble:
+            log.warning("%s: %s; the last good table stays in use", self.name, trouble)
+        self.trouble = trouble
+
+
+def _pause_s(state: RetryCallState) -> float:
+    """A version that is too old needs a new list, at once; only one that never lists well waits longer and longer."""
+    error = _error_of(state)
+    if isinstance(error, KubernetesApiError) and error.status == _EXPIRED and state.attempt_number == 1:
+        return 0.0
+    return _BACKOFF(state)
+
+
+def _error_of(state: RetryCallState) -> BaseException:
+    error = state.outcome.exception() if state.outcome else None
+    assert error is not None, "only errors are retried"
+    return error
+
+
+def key_of(item: KubernetesObject) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"

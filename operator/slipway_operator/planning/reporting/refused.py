@@ -1,0 +1,87 @@
+"""The plan for an invalid spec: no pod comes or goes, what serves keeps its route, and the status says if it does."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from slipway_operator.api.objects import Json
+from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.status import Condition, Phase, Status
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Event, Plan
+from slipway_operator.model.deployment.spec import Invalid, parse
+from slipway_operator.planning.facts import conditions, restore, serving
+from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.reporting.conditions import conditions as conditions_of
+from slipway_operator.planning.reporting.status import generation_of
+from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
+from slipway_operator.planning.sizing.traffic import next_traffic
+
+KEPT = ("Ready", "Available", "TrafficSynced")  # conditions that are about what serves, whatever the spec says
+
+
+def refused(obj: Json, status: Status, observed: Observed, message: str, now: datetime) -> Plan:
+    """Keep everything as it is, and say why nothing else happens."""
+    generation = generation_of(obj)
+    served = _served(obj, status, observed, now)
+    traffic, kept, look_again_s = _looked_after(*served) if served else (status.traffic, (), None)
+    fresh = (conditions.condition("Accepted", False, "InvalidSpec", message, now), *kept)
+    changed = status.observed_generation != generation
+    return Plan(
+        status=replace(
+            status,
+            observed_generation=generation,
+            phase=Phase.DEGRADED,
+            reason="InvalidSpec",
+            message=message,
+            traffic=traffic,
+            conditions=conditions.carry_over(_with_others(fresh, status), status.conditions, generation),
+        ),
+        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
+        requeue_after_s=look_again_s,
+    )
+
+
+def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tuple[Course, Situation] | None:
+    """The revision that serves, by its record in place of the spec; None where there is no record of it."""
+    first = status.rollout.revision if status.rollout else None
+    revision = status.stable_revision if status.stable_revision in observed.snapshots else first
+    snapshot, workload = observed.snapshots.get(revision or ""), observed.workloads.get(revision or "")
+    plain = {"model": {"uri": "file:///"}, "replicas": workload.desired if workload else 1}
+    spec = parse({"metadata": obj["metadata"], "spec": plain})
+    if revision is None or snapshot is None or isinstance(spec, Invalid):
+        return None
+    spec = replace(spec, inputs=snapshot.inputs)
+    traffic = restore.restored(status, spec, observed, revision, now).traffic
+    seen = replace(status, stable_revision=revision, traffic=traffic)
+    uid = str(obj["metadata"].get("uid", ""))
+    return Course(stable=revision), Situation(spec, revision, revision, seen, observed, now, uid, status.sleep)
+
+
+def _looked_after(course: Course, at: Situation) -> tuple[Traffic | None, tuple[Condition, ...], float | None]:
+    """Its table, the conditions about it, and in how many seconds to look again."""
+    sizes = sizes_of(course, at)
+    traffic = _table(course, at, sizes)
+    shown = conditions_of(course, at, sizes, traffic)
+    return traffic, tuple(item for item in shown if item.type in KEPT), _look_again_s(course, at, traffic)
+
+
+def _table(course: Course, at: Situation, sizes: Sizes) -> Traffic | None:
+    """The table as it is; one to what serves where it was lost, or names a revision that has no pods."""
+    table = at.status.traffic
+    names = [item.revision for item in table.backends if item.weight] if table else []
+    if table and all(name in at.observed.workloads for name in names):
+        acked, ready = at.acknowledged
+        return replace(table, acknowledged=f"{acked}/{ready}")
+    return next_traffic(course, at, sizes, at.spec.inputs.model.name) if at.ready(course.stable) else table
+
+
+def _with_others(fresh: Sequence[Condition], status: Status) -> list[Condition]:
+    known = {item.type for item in fresh}
+    return [*fresh, *(item for item in status.conditions if item.type not in known)]
+
+
+def _look_again_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
+    """Gateways do not report when they have a new table."""
+    waits = traffic != at.status.traffic or not at.traffic_synced
+    return serving.POLL_S if waits else serving.look_again_s(course, at)
