@@ -93,7 +93,8 @@ def check(folder: Path) -> Path:
     root = folder.resolve()
     paths = list(folder.rglob("*"))
     for path in paths:
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
+        # realpath: a link to itself is no error for it, and a missing file for those who read it.
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
             raise UnusableError(f"{path.relative_to(folder)} is a link that leads out of the model folder {folder}.")
     return folder
 

@@ -56,6 +56,15 @@ def test_links_that_lead_out_are_refused(tiny_v1: Path, tmp_path: Path) -> None:
         fetch(f"file://{folder}", tmp_path / "other")
 
 
+@pytest.mark.attack_class(21)
+def test_a_link_to_itself_is_a_missing_file(tiny_v1: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_v1, tmp_path / "model"))
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        fetch(f"file://{folder}", tmp_path / "dest")
+
+
 @pytest.mark.attack_class(1)
 @pytest.mark.parametrize("uri", ["ftp://host/model", "http://host/model", "/models/x", "file:///nowhere"])
 def test_other_uris_are_refused(uri: str, tmp_path: Path) -> None:
