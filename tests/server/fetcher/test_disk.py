@@ -72,8 +72,8 @@ def test_a_write_that_fails(https: str, site: Site, tiny_v1: Path, tmp_path: Pat
 def test_a_write_that_fails_in_an_archive(
     https: str, site: Site, tiny_v1: Path, tmp_path: Path, short_files: None
 ) -> None:
-    body = archive({"config.json": b"{}", "model.safetensors": bytes(4 * TINY_BYTES)})
-    assert len(body) < TINY_BYTES
+    body = archive({"config.json": b"{}", "model.safetensors": bytes(4 * SHORT_BYTES)})
+    assert len(body) < SHORT_BYTES
     site.files["/m.tar"] = body
     with pytest.raises(DiskFullError) as caught:
         fetch(f"{https}/m.tar", tmp_path)
