@@ -32,6 +32,7 @@ BLOCKED_ALWAYS = (
     "fd00:ec2::123",  # AWS: time
     "fd00:ec2::253",  # AWS: names
     "fd20:ce::254",  # GCP
+    "fd00:c1::a9fe:a9fe",  # Oracle Cloud
     "fd00:42::42",  # Scaleway
     # no unicast address, or no use for one
     "224.0.0.1",

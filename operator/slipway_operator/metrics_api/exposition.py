@@ -20,6 +20,7 @@ _KV = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second by
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 _WANTED = (_WAITING, _RUNNING, _TOKENS, *_KV, _TTFT)
 _MOST_LINES, _MOST_BUCKETS = 20_000, 256
+_LARGEST = 1e15  # requests or tokens: no pod gets there, and a sum of them is still a quantity of Kubernetes
 _LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters, of one line that counts and of all of them
 
 
@@ -80,7 +81,7 @@ def _samples(page: str) -> Iterator[Sample]:
 
 
 def _number(sample: Sample) -> float:
-    if not (math.isfinite(sample.value) and sample.value >= 0):
+    if not 0 <= sample.value <= _LARGEST:
         raise Malformed(f"{sample.name} is {sample.value:g}")
     return sample.value
 

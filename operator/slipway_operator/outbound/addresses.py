@@ -43,6 +43,7 @@ _FORBIDDEN = _networks(
     "240.0.0.0/4",
     "fd00:ec2::/32",  # AWS: metadata, time, names, credentials of pods
     "fd20:ce::/32",  # GCP
+    "fd00:c1::a9fe:a9fe/128",  # Oracle Cloud
     "fd00:42::42/128",  # Scaleway
     "2001::/23",  # IETF protocols, Teredo among them: it hides an IPv4 address
     "2002::/16",  # 6to4: hides an IPv4 address

@@ -10,6 +10,7 @@ from slipway_operator.kube.resources import JOBS, SECRETS
 from slipway_operator.model.analysis.closed_job import closed, secrets_of
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.providers.answers import Unanswered
+from slipway_operator.providers.secrets import is_own
 
 POLL_S = 2.0
 GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that is slow to say that it ended
@@ -65,6 +66,14 @@ class Jobs:
                     f"Secret {name!r} may not be used: allow the operator to get it by a Role in namespace {namespace} "
                     f"with resourceNames: [{name}]"
                 )
+            if await self._is_own(namespace, name):
+                raise Unanswered(f"Secret {name!r} may not be used: it holds keys of Slipway")
+
+    async def _is_own(self, namespace: str, name: str) -> bool:
+        try:
+            return is_own(await self._client.get(SECRETS, namespace, name))
+        except NotFound:  # the pod's own trouble, which says so
+            return False
 
     async def _make(self, manifest: Object) -> None:
         try:

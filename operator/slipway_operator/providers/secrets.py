@@ -2,11 +2,13 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.resources import SECRETS
+from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import Header, SecretKey
 from slipway_operator.providers.answers import Unanswered
 
@@ -23,10 +25,15 @@ async def resolved(client: Client, namespace: str, headers: Iterable[Header]) ->
     }
 
 
+def is_own(secret: Mapping[str, Any]) -> bool:
+    """Whether Slipway keeps its own keys in it: the operator may read these, and no template's author."""
+    return (secret["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == "slipway"
+
+
 async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
     what = f"Secret {wanted.name!r}, key {wanted.key!r},"
     try:
-        data = (await client.get(SECRETS, namespace, wanted.name)).get("data") or {}
+        secret = await client.get(SECRETS, namespace, wanted.name)
     except NotFound as error:
         raise Unanswered(f"{what} cannot be read: there is no such Secret in namespace {namespace}") from error
     except Refused as error:
@@ -36,6 +43,9 @@ async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
         ) from error
     except ApiError as error:
         raise Unanswered(f"{what} cannot be read: {error}") from error
+    if is_own(secret):
+        raise Unanswered(f"{what} may not be read: it holds keys of Slipway")
+    data = secret.get("data") or {}
     if wanted.key not in data:
         raise Unanswered(f"{what} cannot be read: the Secret has no such key")
     try:

@@ -76,7 +76,7 @@ _TUNNEL = AddressCheck(AddressKind.BLOCKED, "an address of a tunnel or translato
 # The first network that has the address counts.
 _WORDS: tuple[tuple[AddressCheck, tuple[str, ...]], ...] = (
     (_METADATA, ("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32")),
-    (_METADATA, ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128")),
+    (_METADATA, ("fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128", "fd00:c1::a9fe:a9fe/128")),
     (_LOOPBACK, ("127.0.0.0/8", "::1/128")),
     (_LINK_LOCAL, ("169.254.0.0/16", "fe80::/10")),
     (_RESERVED, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24")),

@@ -71,6 +71,7 @@ def test_escaped_quotes_do_not_end_a_label() -> None:
         ("<html>login</html>", "is missing"),
         (VLLM.replace(" 7.0 ", " NaN "), "vllm:num_requests_waiting is nan"),
         (VLLM.replace(" 7.0 ", " -1 "), "is -1"),
+        (VLLM.replace(" 7.0 ", " 1e308 "), "is 1e.308"),  # no quantity holds it
         (VLLM.replace('le="0.1"', 'le="fast"'), "a bucket without a bound"),
         (VLLM.replace('le="0.1",', "").replace(',le="0.1"', ""), "a bucket without a bound"),
         (VLLM.replace(" 7.0 ", " many "), "a line cannot be read"),

@@ -78,6 +78,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (job(activeDeadlineSeconds=86401), "activeDeadlineSeconds must be a number from 1 to 86400"),
     (job(activeDeadlineSeconds=True), "activeDeadlineSeconds must be a number"),
     (job(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished must be"),
+    (job(ttlSecondsAfterFinished=0), "ttlSecondsAfterFinished must be"),
     (job(parallelism=1000), "parallelism must be a number from 1 to 4"),
     (job({"resources": {"limits": {"memory": "65Gi"}}}), "limits.memory must be 64Gi at most"),
     (job({"resources": {"limits": {"nvidia.com/gpu": 9}}}), "must be 8 at most"),

@@ -36,7 +36,7 @@ class Secrets:
     """What `client.get` says of Secrets; or raises what it was told."""
 
     def __init__(self):
-        self.data, self.failure = {}, None
+        self.data, self.labels, self.failure = {}, {}, None
 
     async def get(self, resource, namespace, name):
         assert (resource, namespace) == (SECRETS, "default")
@@ -45,7 +45,7 @@ class Secrets:
         if name not in self.data:
             raise NotFound(f'secrets "{name}" not found')
         encoded = {key: base64.b64encode(value).decode() for key, value in self.data[name].items()}
-        return {"metadata": {"name": name}, "data": encoded}
+        return {"metadata": {"name": name, "labels": self.labels}, "data": encoded}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 
 from slipway_operator.kube.errors import Exists, NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import SECRETS
+from slipway_operator.manifests.tenant_key import release_secret
 from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.jobs import Jobs, verdict
 
@@ -28,6 +29,7 @@ class Server:
 
     def __init__(self, *gets, create=None, secrets=()):
         self.gets, self.creation, self.calls, self.secrets = list(gets), create, [], secrets
+        self.labels = {}
 
     async def may(self, verb, resource, namespace, name):
         assert (verb, resource, namespace) == ("get", SECRETS, "default")
@@ -39,6 +41,8 @@ class Server:
             raise self.creation
 
     async def get(self, resource, namespace, name):
+        if resource is SECRETS:
+            return {"metadata": {"name": name, "labels": self.labels}}
         self.calls.append("get")
         said = self.gets.pop(0)
         if isinstance(said, Exception):
@@ -72,6 +76,16 @@ async def test_a_secret_is_used_only_where_the_operator_was_given_it():
     assert server.calls == [], "no Job is made"
     server = Server(job(("Complete", "True")), secrets=["prod-key"])
     assert (await run(server, manifest_with(env=[secret]))).value is True
+
+
+@pytest.mark.attack_class(2, 22)
+async def test_the_keys_of_the_release_are_for_no_job():
+    secret = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "slipway-keys", "key": "keys.json"}}}
+    server = Server(secrets=["slipway-keys"])
+    server.labels = release_secret("default", "slipway-keys", ())["metadata"]["labels"]
+    with pytest.raises(Unanswered, match="'slipway-keys' may not be used: it holds keys of Slipway"):
+        await run(server, manifest_with(env=[secret]))
+    assert server.calls == [], "no Job is made"
 
 
 @pytest.mark.attack_class(2)

@@ -4,6 +4,7 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.manifests.tenant_key import release_secret
 from slipway_operator.model.analysis.measure import Header, Measure, Question, SecretKey, Web
 
 TOKEN = Header("Authorization", secret=SecretKey("token", "bearer"))
@@ -84,6 +85,13 @@ async def test_a_secret_that_cannot_be_used_is_named_with_its_key(service, provi
     answer = await ask(service, providers, headers=(TOKEN,))
     assert answer.problem.startswith("Secret 'token', key 'bearer', ") and says in answer.problem
     assert service.got == [], "nothing is sent without it"
+
+
+async def test_the_keys_of_the_release_are_sent_to_nobody(service, providers, secrets):
+    secrets.data["token"] = {"bearer": b"Bearer one"}
+    secrets.labels = release_secret("default", "token", ())["metadata"]["labels"]
+    answer = await ask(service, providers, headers=(TOKEN,))
+    assert "it holds keys of Slipway" in answer.problem and service.got == []
 
 
 async def test_a_secret_is_in_no_message(service, providers, secrets):

@@ -108,8 +108,8 @@ class JobSpec(ApiType):
     """How long it may run, 3600 without it."""
     backoff_limit: Annotated[Int32, Field(ge=0, le=6)] | None = None
     """How often a pod that failed is tried again, 6 without it."""
-    ttl_seconds_after_finished: Annotated[Int32, Field(ge=0, le=86400)] | None = None
-    """When it goes by itself, if nobody could delete it; 3600 without it."""
+    ttl_seconds_after_finished: Annotated[Int32, Field(ge=60, le=86400)] | None = None
+    """When it goes by itself, if nobody could delete it; 3600 without it. Until then its result can be read."""
 
 
 class JobMetric(ApiType):

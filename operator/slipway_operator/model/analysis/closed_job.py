@@ -13,6 +13,7 @@ from slipway_operator.model import quantity
 Check = Callable[[Any, str], Any]  # a value and its path; gives the value to use
 
 DEADLINE_LIMIT_S = 86_400
+LEAST_TTL_S = 60
 USER_ID = 65_532  # for images that name no number: "not root" cannot be proved of a name
 LARGEST = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "64Gi"}
 MOST_DEVICES = 8
@@ -339,7 +340,8 @@ _JOB = _object(
     {
         "template": _TEMPLATE,
         "activeDeadlineSeconds": _number(1, DEADLINE_LIMIT_S),
-        "ttlSecondsAfterFinished": _number(0, DEADLINE_LIMIT_S),
+        # A Job that is gone as soon as it ends has no result for the operator.
+        "ttlSecondsAfterFinished": _number(LEAST_TTL_S, DEADLINE_LIMIT_S),
         "backoffLimit": _number(0, 6),
         "completions": _number(1, 4),
         "parallelism": _number(1, 4),
