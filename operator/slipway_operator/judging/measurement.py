@@ -17,6 +17,7 @@ from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, Measuremen
 from slipway_operator.model.analysis import expression
 from slipway_operator.model.analysis.measure import MOST_KEPT, Measure, ProviderAnswer
 from slipway_operator.model.analysis.verdict import Verdict
+from slipway_operator.model.text import printable
 
 VALUE_LIMIT, MESSAGE_LIMIT = 128, 256
 _LARGEST_SHOWN = 10**18
@@ -178,5 +179,5 @@ def _said(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item
 
 
 def _short(text: str, limit: int) -> str:
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return printable if len(printable) <= limit else printable[: limit - 1] + "…"
+    line = printable(text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"

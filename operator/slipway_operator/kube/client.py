@@ -14,6 +14,7 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import ACCESS_REVIEWS, PODS, Resource
 from slipway_operator.model import labels
+from slipway_operator.model.text import printable
 
 Object = dict[str, Any]
 Objects = list[Object]
@@ -265,7 +266,7 @@ def _parse(text: bytes) -> Object:
 
 
 def _failure(status: int, answer: Object, retry_after: str | None) -> ApiError | None:
-    message = str(answer.get("message") or f"status {status}")
+    message = printable(str(answer.get("message") or f"status {status}"))
     if status < 400:
         return None
     if status == 404:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from slipway_operator.model.cluster.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
+from slipway_operator.model.text import printable
 
 Json = dict[str, Any]
 Found = tuple[str, str, int | None]  # word, message, exit code
@@ -66,7 +67,7 @@ def of_replica_set(replica_set: Json) -> PodTrouble | None:
 
 def _trouble(name: str, word: str, said: str, exit_code: int | None) -> PodTrouble:
     """With as much of the words of others as a status has room for."""
-    return PodTrouble(name, word[:WORD_LIMIT], said[:MESSAGE_LIMIT], exit_code)
+    return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(said[:MESSAGE_LIMIT]), exit_code)
 
 
 def _is_ready(status: Json) -> bool:

@@ -162,3 +162,15 @@ def test_no_more_of_what_others_say_is_kept_than_a_status_holds(said: str) -> No
     ]
     for trouble in found:
         assert trouble and len(trouble.message) <= 1024 and len(trouble.reason) <= 64
+
+
+def test_no_pod_steers_the_terminal_of_who_reads_about_it() -> None:
+    """`kubectl get` and `slipway` print messages of a status: an escape sequence of a log's last line came through."""
+    ended = {"exitCode": 1, "message": "\x1b]0;owned\x07\x1b[2J\u202eall is well"}
+    found = of_pod(
+        {
+            "metadata": {"name": "a"},
+            "status": {"containerStatuses": [{"name": "server", "state": {"terminated": ended}}]},
+        }
+    )
+    assert found and found.message.isprintable() and "all is well" in found.message
