@@ -126,9 +126,9 @@ async def test_a_refused_autoscaler_stops_nothing_else(chat, no_autoscalers):
         """The API server reads new policies within a second or so."""
         try:
             made = await chat.client.create(AUTOSCALERS, probe)
+            await chat.client.delete(AUTOSCALERS, chat.key[0], "probe", made["metadata"]["uid"])
         except Refused:
             return True
-        await chat.client.delete(AUTOSCALERS, chat.key[0], "probe", made["metadata"]["uid"])
         return False
 
     await until_async(is_in_force, "the policy is in force")

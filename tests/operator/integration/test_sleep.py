@@ -13,7 +13,7 @@ from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from testkit.until import until_async
 from testkit.world.addresses import own_address
-from testkit.world.pods import MERGE, has_pod
+from testkit.world.pods import MERGE, announce_gateway, has_pod
 from testkit.world.rights import limited_kubeconfig
 from testkit.world.slipway import Cluster
 
@@ -90,7 +90,7 @@ class Pods:
 async def cluster(client, namespace, api_server, tmp_path):
     limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
     cluster = Cluster(client, namespace, api_server, limited, tmp_path)
-    await cluster.announce_gateway()
+    await announce_gateway(cluster.client, cluster.namespace, cluster.gateway_admin_port)
     await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
     cluster.pods = Pods(cluster)
     running = asyncio.create_task(cluster.pods.run())

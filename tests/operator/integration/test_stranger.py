@@ -19,7 +19,7 @@ from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, REPLICA_SET
 from slipway_operator.model import labels
 from testkit.until import until_async
 from testkit.world.addresses import own_address
-from testkit.world.pods import MERGE, pod, set_ready
+from testkit.world.pods import MERGE, announce_gateway, pod, set_ready
 from testkit.world.rights import limited_kubeconfig
 from testkit.world.slipway import Cluster
 from tests.support.stranger import MADE_UP, Stranger, controller, uid_of_controller
@@ -170,7 +170,7 @@ async def survives(client, namespace, api_server, folder, edits, seed):
     limited = await limited_kubeconfig(client, namespace, api_server, folder)
     cluster = Cluster(client, namespace, api_server, limited, folder)
     controllers = Controllers(cluster)
-    await cluster.announce_gateway()
+    await announce_gateway(cluster.client, cluster.namespace, cluster.gateway_admin_port)
     await asyncio.gather(cluster.operator.start(), cluster.gateway.start())
     prober = Prober(cluster)
     async with controllers.running():
