@@ -7,14 +7,12 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Stale
 from slipway_operator.kube.resources import API_SERVICES, CLUSTER_ROLES, CONFIG_MAPS
 from slipway_operator.model import labels
-
-Object = dict[str, Any]
 
 _NAMESPACE, _CONFIG = "kube-system", "extension-apiserver-authentication"
 _CA, _NAMES = "requestheader-client-ca-file", "requestheader-allowed-names"

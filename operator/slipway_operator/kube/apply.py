@@ -2,8 +2,8 @@
 
 import logging
 from datetime import datetime
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
@@ -13,8 +13,6 @@ from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Res
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.deployment.status import render
-
-Object = dict[str, Any]
 
 INVALID = 422  # status of an answer
 

@@ -4,16 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.ownership import is_controlled, is_controlled_by
 from slipway_operator.kube.resources import AUTOSCALERS
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
-
-Object = dict[str, Any]
 
 CACHE_S = 1.0
 _SCALED_OBJECT = "scaledobject.keda.sh/name"

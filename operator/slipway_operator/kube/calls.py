@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 
 import aiohttp
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.gateways import Gateways
-
-Key = tuple[str, str]
 
 LOOK_S = 2.0  # between two looks for gateways
 PAUSE_S = 0.1  # between two questions, whatever a gateway answers
@@ -32,7 +31,7 @@ class Calls:
         self,
         gateways: Gateways,
         session: aiohttp.ClientSession,
-        look_at: Callable[[Key], None],
+        look_at: Callable[[ObjectKey], None],
         namespaces: Collection[str] = (),
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -85,7 +84,7 @@ class Calls:
                 self._look_at(key)
             await asyncio.sleep(PAUSE_S)
 
-    async def _ask(self, url: str, mark: str) -> tuple[str, list[Key]] | None:
+    async def _ask(self, url: str, mark: str) -> tuple[str, list[ObjectKey]] | None:
         """The mark and who is called for; None when the gateway does not say."""
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:

@@ -10,13 +10,13 @@ import msgspec
 from kubernetes.aio import client as kubernetes_client
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube import auth
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import ACCESS_REVIEWS, PODS, Resource
 from slipway_operator.model import labels
 from slipway_operator.model.text import printable
 
-Object = dict[str, Any]
 Objects = list[Object]
 Query = list[tuple[str, str]]
 Keys = list[tuple[str, str]]

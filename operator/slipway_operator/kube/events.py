@@ -4,8 +4,8 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Decision
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists
@@ -13,8 +13,6 @@ from slipway_operator.kube.resources import EVENTS
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.wire import format_time
-
-Object = dict[str, Any]
 
 MESSAGE_LIMIT = 1024  # the API server's
 NEWS_S = 600.0

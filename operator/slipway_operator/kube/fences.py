@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.resources import NETWORK_POLICIES
@@ -13,7 +14,6 @@ from slipway_operator.manifests.owner import Owner
 
 AGAIN_AFTER_S = 240.0  # below the resync: each look at every ModelDeployment mends what was changed by hand
 
-Key = tuple[str, str]
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Fences:
 
     def __init__(self, client: Client, settings: FenceSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._settings, self._clock = client, settings, clock
-        self._made: dict[Key, tuple[str, float]] = {}  # uid of the owner, and when
+        self._made: dict[ObjectKey, tuple[str, float]] = {}  # uid of the owner, and when
 
     async def keep(self, obj: dict[str, Any]) -> None:
         """Apply the policy where it was not lately.
@@ -42,6 +42,6 @@ class Fences:
             log.warning("no NetworkPolicy keeps others from the model pods of %s/%s: %s", *key, error)
         self._made[key] = (owner.uid, self._clock())
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """The ModelDeployment is gone, and its policy with it."""
         self._made.pop(key, None)

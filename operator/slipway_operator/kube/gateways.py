@@ -10,12 +10,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.cluster.observed import Gateway, Service
-
-Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

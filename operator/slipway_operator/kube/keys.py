@@ -5,8 +5,8 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.resources import SECRETS
@@ -17,7 +17,6 @@ from slipway_operator.model.cluster.keys import Key
 LOOK_S = 60.0  # at the release's Secret
 AGAIN_AFTER_S = 240.0  # below the resync: what was changed by hand in a namespace is mended
 
-Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
+from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import (
@@ -19,8 +19,6 @@ from slipway_operator.kube.resources import (
 from slipway_operator.model import labels
 from slipway_operator.model.cluster import weights
 
-Object = dict[str, Any]
-Key = tuple[str, str]
 ByKind = Mapping[Resource, list[Object]]
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
@@ -48,28 +46,28 @@ class Known:
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
         self._namespaces = tuple(namespaces) or (None,)
-        self._objects: dict[Resource, dict[Key, Object]] = {kind: {} for kind in KINDS}
-        self._names: dict[Resource, dict[Key, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
+        self._objects: dict[Resource, dict[ObjectKey, Object]] = {kind: {} for kind in KINDS}
+        self._names: dict[Resource, dict[ObjectKey, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
         self._gone: OrderedDict[str, int] = OrderedDict()  # resourceVersion of the last word, by uid
         self._listed: set[Resource] = set()  # by their watches, anew
         self._is_listed = asyncio.Event()
 
-    def deployments(self) -> Iterable[Key]:
+    def deployments(self) -> Iterable[ObjectKey]:
         """All ModelDeployments."""
         return tuple(self._objects[MODEL_DEPLOYMENTS])
 
-    def get(self, key: Key) -> Object | None:
+    def get(self, key: ObjectKey) -> Object | None:
         """A ModelDeployment; None when nothing is known of it."""
         return self._objects[MODEL_DEPLOYMENTS].get(key)
 
-    def children(self, key: Key) -> ByKind:
+    def children(self, key: ObjectKey) -> ByKind:
         """The children of a ModelDeployment."""
         return {
             kind: [self._objects[kind][key[0], name] for name in sorted(self._names[kind].get(key, ()))]
             for kind in CHILDREN
         }
 
-    def hear(self, resource: Resource, event: str | None, obj: Object) -> set[Key]:
+    def hear(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
         """A watch's word; without a type it is from a list with which the watch began again.
 
         Returns the ModelDeployments that it concerns: the one that a child names, and the one that it named before.
@@ -117,20 +115,20 @@ class Known:
         if former and former["metadata"]["uid"] == metadata["uid"]:
             self._remove(resource, key)
 
-    async def read(self, client: Client, key: Key) -> ByKind:
+    async def read(self, client: Client, key: ObjectKey) -> ByKind:
         """The children of a ModelDeployment as they are at this moment; from now on nothing older is told of them."""
         await asyncio.gather(*(self._fill(client, kind, *key) for kind in CHILDREN))
         return self.children(key)
 
-    async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[Key]:
+    async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[ObjectKey]:
         """Take over what the API server lists; the ModelDeployments about which something went without a word."""
-        lost: set[Key] = set()
+        lost: set[ObjectKey] = set()
         for resource in resources:
             for namespace in self._namespaces:
                 lost |= await self._fill(client, resource, namespace)
         return lost
 
-    async def mind(self, client: Client, add: Callable[[Key], None]) -> None:
+    async def mind(self, client: Client, add: Callable[[ObjectKey], None]) -> None:
         """Until cancelled: a watch that began again tells no deletion that it missed, so what it lists is compared."""
         while True:
             await self._is_listed.wait()
@@ -146,7 +144,7 @@ class Known:
                 self._listed.update(resources)
                 self._is_listed.set()
 
-    async def _fill(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[Key]:
+    async def _fill(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
         """Of all ModelDeployments, or of one; of which something went without a word."""
         selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
         # Whether a revision exists must be certain; pods and services of one change all the time anyway.
@@ -167,7 +165,7 @@ class Known:
     def _in(self, resource: Resource, namespace: str | None) -> list[Object]:
         return [item for (where, _), item in self._objects[resource].items() if namespace in (None, where)]
 
-    def _remove(self, resource: Resource, key: Key) -> None:
+    def _remove(self, resource: Resource, key: ObjectKey) -> None:
         former = self._objects[resource].pop(key, None)
         if former is None or resource not in self._names:
             return

@@ -7,13 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Stale
 from slipway_operator.kube.resources import LEASES
-
-Object = dict[str, Any]
 
 # Of the lease's duration. Who could not renew stops writing at two fifths; another one takes over at the whole. What
 # lies between is longer than any call of ours takes (client.TIMEOUT_S), so none arrives after another one took over.

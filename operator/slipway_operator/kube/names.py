@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
+from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.known import Known
@@ -17,9 +17,6 @@ from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
 from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
-
-Key = tuple[str, str]
-Object = dict[str, Any]
 
 GATHER_S = 0.25  # what comes within is one write
 LOOK_S = 30.0  # at the latest grants are read again and old claims end
@@ -58,7 +55,7 @@ class Names:
         client: Client,
         known: Known,
         terms: Terms,
-        add: Callable[[Key], None],
+        add: Callable[[ObjectKey], None],
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
     ) -> None:
@@ -75,7 +72,7 @@ class Names:
         self._trouble = ""
         self._dirty = asyncio.Event()
 
-    def of(self, key: Key, obj: Object) -> Standing | None:
+    def of(self, key: ObjectKey, obj: Object) -> Standing | None:
         """How a ModelDeployment stands; None when that is not settled yet: `add` is called when it is."""
         wish = _wish(obj)
         standing = self._standings.get(wish.owner)
@@ -87,7 +84,7 @@ class Names:
         self._warned.add(wish.owner)
         return self._unclaimed(wish)
 
-    def gone(self, key: Key) -> None:
+    def gone(self, key: ObjectKey) -> None:
         """A ModelDeployment is there no more."""
         if "/".join(key) in self._standings:
             self._dirty.set()
@@ -213,7 +210,7 @@ class Names:
             if standing != former and news:
                 self._add(_key(owner))
 
-    def _hears_of_conflict(self, key: Key) -> bool:
+    def _hears_of_conflict(self, key: ObjectKey) -> bool:
         """Whether its status tells one, or a reconcile may be about to."""
         status = (self._known.get(key) or {}).get("status") or {}
         return "/".join(key) in self._warned or any(
@@ -247,6 +244,6 @@ def _wish(obj: Object) -> Wish:
     return Wish(f"{metadata['namespace']}/{metadata['name']}", str(name), metadata.get("creationTimestamp") or "")
 
 
-def _key(owner: str) -> Key:
+def _key(owner: str) -> ObjectKey:
     namespace, _, name = owner.partition("/")
     return namespace, name

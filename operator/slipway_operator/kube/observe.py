@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube import pod_trouble
 from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
@@ -27,8 +28,6 @@ from slipway_operator.model.cluster.weights import ANNOTATION, Weights, reported
 from slipway_operator.model.cluster.weights import parse as parse_weights
 from slipway_operator.model.deployment.spec import Invalid, parse, parse_inputs
 from slipway_operator.planning.facts import weights
-
-Object = dict[str, Any]
 
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some

@@ -1,10 +1,7 @@
 """Who controls an object, by its ownerReferences; a controller never touches what another one controls."""
 
-from typing import Any
-
+from slipway_operator.api.objects import Object
 from slipway_operator.model import labels
-
-Object = dict[str, Any]
 
 
 def is_controlled(item: Object) -> bool:

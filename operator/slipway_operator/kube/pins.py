@@ -3,16 +3,14 @@
 import logging
 import time
 from collections import OrderedDict
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS
 from slipway_operator.manifests.pin import config_map
 from slipway_operator.model.cluster import weights
 from slipway_operator.model.cluster.plan import Pin
-
-Object = dict[str, Any]
 
 LOOK_AGAIN_S = 600.0  # somebody may have deleted the ConfigMap; nobody watches it
 KEPT = 8192  # pins that were seen to be there

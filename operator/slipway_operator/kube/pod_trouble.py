@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-from typing import Any
 
+from slipway_operator.api.objects import Object
 from slipway_operator.model.cluster.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
 from slipway_operator.model.text import printable
 
-Json = dict[str, Any]
 Found = tuple[str, str, int | None]  # word, message, exit code
 
 # Waiting for these is ordinary; they say nothing that the phase does not.
@@ -18,36 +17,36 @@ MESSAGE_LIMIT = 1024  # characters; of a crash the kubelet passes on 2 KiB of th
 WORD_LIMIT = 64
 
 
-def of_pods(pods: list[Json]) -> list[PodTrouble]:
+def of_pods(pods: list[Object]) -> list[PodTrouble]:
     """The troubles of pods, those that say more than `not ready` first."""
     found = [trouble for trouble in map(of_pod, pods) if trouble]
     return sorted(found, key=lambda trouble: trouble.reason == NOT_READY)
 
 
-def has_ended(pod: Json) -> bool:
+def has_ended(pod: Object) -> bool:
     """Whether a pod will never run again: its ReplicaSet counts it no more, though nobody removes it."""
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
-def is_ready(pod: Json) -> bool:
+def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests."""
     return _is_ready(pod.get("status") or {})
 
 
-def restarts(pod: Json) -> int:
+def restarts(pod: Object) -> int:
     """How often containers of a pod were started again."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return sum(int(container.get("restartCount") or 0) for container in statuses)
 
 
-def is_unschedulable(pod: Json) -> bool:
+def is_unschedulable(pod: Object) -> bool:
     """Whether the scheduler found no node for a pod."""
     scheduled = _condition(pod.get("status") or {}, "PodScheduled") or {}
     gone = bool(pod["metadata"].get("deletionTimestamp"))
     return not gone and scheduled.get("status") == "False" and scheduled.get("reason") == UNSCHEDULABLE
 
 
-def of_pod(pod: Json) -> PodTrouble | None:
+def of_pod(pod: Object) -> PodTrouble | None:
     """The trouble of one pod; None when it is ready, leaving, or merely on its way."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or _is_ready(status):
@@ -56,7 +55,7 @@ def of_pod(pod: Json) -> PodTrouble | None:
     return _trouble(metadata["name"], *found) if found else None
 
 
-def of_replica_set(replica_set: Json) -> PodTrouble | None:
+def of_replica_set(replica_set: Object) -> PodTrouble | None:
     """Why a ReplicaSet cannot make its pods: quota or admission speaks here and nowhere else."""
     for condition in (replica_set.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
@@ -70,34 +69,34 @@ def _trouble(name: str, word: str, said: str, exit_code: int | None) -> PodTroub
     return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(said[:MESSAGE_LIMIT]), exit_code)
 
 
-def _is_ready(status: Json) -> bool:
+def _is_ready(status: Object) -> bool:
     return (_condition(status, "Ready") or {}).get("status") == "True"
 
 
-def _condition(status: Json, kind: str) -> Json | None:
+def _condition(status: Object, kind: str) -> Object | None:
     return next((item for item in status.get("conditions") or () if item.get("type") == kind), None)
 
 
-def _evicted(status: Json) -> Found | None:
+def _evicted(status: Object) -> Found | None:
     if status.get("phase") != "Failed" or status.get("reason") is None:
         return None
     return status["reason"], status.get("message") or "the pod was stopped by its node", None
 
 
-def _unscheduled(status: Json) -> Found | None:
+def _unscheduled(status: Object) -> Found | None:
     scheduled = _condition(status, "PodScheduled") or {}
     if scheduled.get("status") != "False":
         return None
     return scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or "no node takes the pod", None
 
 
-def _containers(status: Json) -> Found | None:
+def _containers(status: Object) -> Found | None:
     # Init containers first: while one fails, the others only wait for it.
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return next((found for found in map(_container, containers) if found), None)
 
 
-def _container(container: Json) -> Found | None:
+def _container(container: Object) -> Found | None:
     state = container.get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     last = (container.get("lastState") or {}).get("terminated") or {}
@@ -110,14 +109,14 @@ def _container(container: Json) -> Found | None:
     return None
 
 
-def _waiting(name: str, waiting: Json, last: Json) -> Found:
+def _waiting(name: str, waiting: Object, last: Object) -> Found:
     # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
     if last and waiting["reason"] == "CrashLoopBackOff":
         return _ended(name, last, waiting["reason"])
     return waiting["reason"], f"container {name}: {waiting.get('message') or waiting['reason']}", None
 
 
-def _ended(name: str, ended: Json, word: str) -> Found:
+def _ended(name: str, ended: Object, word: str) -> Found:
     """Kubernetes' word for the end beats ours: OOMKilled says more than CrashLoopBackOff."""
     said, code = _last_words(ended.get("message") or ""), ended.get("exitCode")
     how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {code}"
@@ -137,7 +136,7 @@ def _last_words(message: str) -> str:
     return line.strip().rstrip(".")[:MESSAGE_LIMIT]
 
 
-def _not_ready(status: Json) -> Found | None:
+def _not_ready(status: Object) -> Found | None:
     ready = _condition(status, "Ready")
     running = [item["name"] for item in status.get("containerStatuses") or () if "running" in (item.get("state") or {})]
     if not ready or not running or ready.get("reason") != "ContainersNotReady":

@@ -1,11 +1,11 @@
 """Reads what a gateway says it counted; what is malformed is left out, and nothing is unbounded; pure."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 
 # Above what our gateways send: four generations, six strata, some hundred buckets.
@@ -15,7 +15,6 @@ KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
 Bounds = dict[str, tuple[float, ...]]
-Json = Mapping[str, Any]
 
 
 def bounds(told: Any) -> Bounds:
