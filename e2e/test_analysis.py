@@ -31,7 +31,7 @@ def test_a_canary_that_is_no_worse_is_promoted_by_itself(
     chat.until_stable("v2", 240)
     report = steady.stop()
     assert report.failures == ()
-    assert {"AnalysisRunRunning", "AnalysisRunSuccessful", "RolloutCompleted"} <= chat.event_reasons()
+    chat.until_events("AnalysisRunRunning", "AnalysisRunSuccessful", "RolloutCompleted")
 
 
 def verdict_of(status: Json) -> Json:

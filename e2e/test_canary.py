@@ -51,4 +51,4 @@ def test_canary_steps_through_its_weights_under_load(
     report = steady.stop()
     assert report.failures == ()
     assert set(report.by_revision) == {stable, canary}
-    assert {"RolloutUpdated", "RolloutPaused", "RolloutStepCompleted", "RolloutCompleted"} <= chat.event_reasons()
+    chat.until_events("RolloutUpdated", "RolloutPaused", "RolloutStepCompleted", "RolloutCompleted")

@@ -86,7 +86,7 @@ def test_abort_retry_and_edit_back(chat: Deployment, load: Callable[[Deployment]
     assert chat.pod_uids() == pods, "going back started or stopped stable pods"
     report = steady.stop()
     assert report.failures == ()
-    assert {"RolloutAborted", "RolloutRetry"} <= chat.event_reasons()
+    chat.until_events("RolloutAborted", "RolloutRetry")
 
 
 def next_of(attempt: str) -> str:
@@ -113,7 +113,7 @@ def test_third_revision_supersedes_the_second(chat: Deployment, load: Callable[[
     chat.until_alone()
     report = steady.stop()
     assert report.failures == ()
-    assert "RevisionSuperseded" in chat.event_reasons()
+    chat.until_events("RevisionSuperseded")
 
 
 def wait_for_answers(steady: Load, revision: str) -> None:

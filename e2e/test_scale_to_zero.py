@@ -80,7 +80,7 @@ def test_to_zero_and_back(slipway: Installation, sleepy: Deployment) -> None:
     status = until_asleep(sleepy)
     assert (status["replicas"], status["ready"], status["traffic"]["asleep"]) == (0, "0/0", True)
     report([ask(slipway.url, sleepy)])
-    assert {"ScaledToZero", "WakeStarted", "WakeCompleted"} <= sleepy.event_reasons()
+    sleepy.until_events("ScaledToZero", "WakeStarted", "WakeCompleted")
     for name in slipway.ready("gateway"):
         assert set(slipway.outcomes(name, sleepy.model)) <= {"ok"}, "a request was refused or lost"
 

@@ -113,7 +113,7 @@ def test_rollouts_without_a_spare_gpu_step_back_or_go_on_pod_by_pod(
     assert found("0 spare, PreferSurge: finished by Replace", floor) == REPLICAS - 1
     chat.until_stable("v2-again")  # its second pod gets the device of the one that left
     assert_unharmed(steady)
-    assert {"CapacityUnavailable", "CapacityModeChanged"} <= chat.event_reasons()
+    chat.until_events("CapacityUnavailable", "CapacityModeChanged")
 
 
 @pytest.mark.extended

@@ -131,6 +131,10 @@ class Deployment:
         about = f"involvedObject.name={self.name},involvedObject.kind=ModelDeployment"
         return {event["reason"] for event in self.kube.api.items("v1/events", self.namespace, fields=about)}
 
+    def until_events(self, *reasons: str) -> None:
+        """Wait for Events with these reasons: they follow the status that tells of the same."""
+        until(self.event_reasons, f"Events {', '.join(reasons)}", NOTICE_S, holds=set(reasons).issubset)
+
 
 def until_deployment(
     kube: Kube,

@@ -46,11 +46,8 @@ async def gateway(kubeconfig: Path, namespace: str) -> AsyncIterator[Seen]:
 async def operator(kubeconfig: Path, namespace: str) -> AsyncIterator[Seen]:
     known, stop = Known([namespace]), asyncio.Event()
     listeners = watch.Listeners(lambda key: None, lambda key: None, lambda plural: None, known, lambda place: None)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("KUBECONFIG", str(kubeconfig))
-        configuration = await auth.load()
     async with (
-        Client(configuration) as client,
+        Client(await auth.load(str(kubeconfig))) as client,
         _running(known.mind(client, lambda key: None)),
         _running(watch.run(client, [namespace], listeners, stop)),
     ):

@@ -18,8 +18,8 @@ def test_reads_by_name_by_label_and_as_text(api_server: Path, namespace: str) ->
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"t": tier}}}, namespace
         )
     api = Api(api_server)
-    assert api.get(f"api/v1/namespaces/{namespace}/configmaps/one")["metadata"]["name"] == "one"
-    assert api.get(f"api/v1/namespaces/{namespace}/configmaps/three") == {}
+    assert api.find(f"api/v1/namespaces/{namespace}/configmaps/one")["metadata"]["name"] == "one"
+    assert api.find(f"api/v1/namespaces/{namespace}/configmaps/three") == {}
     labelled = api.items("v1/configmaps", namespace, selector="t=b")
     named = api.items("v1/configmaps", namespace, fields="metadata.name=two")
     assert [item["metadata"]["name"] for item in (*labelled, *named)] == ["two", "two"]

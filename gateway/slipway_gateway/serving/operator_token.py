@@ -18,6 +18,7 @@ class OperatorToken:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._trouble = ""
 
     def proves(self, authorization: str) -> bool:
         """Whether a header `Authorization: Bearer TOKEN` has one of the tokens. A file that cannot be read has none."""
@@ -30,6 +31,9 @@ class OperatorToken:
         try:
             lines = Path(self._path).read_bytes().split()
         except OSError as error:
-            log.error("the operator's token cannot be read, so nobody renews the failsafe: %s", error)
+            if str(error) != self._trouble:  # logged once, not for each request
+                log.error("the operator's token cannot be read, so nobody renews the failsafe: %s", error)
+            self._trouble = str(error)
             return []
+        self._trouble = ""
         return [line for line in lines if len(line) >= _LEAST]
