@@ -11,7 +11,7 @@ import yaml
 from hypothesis import strategies as st
 
 from slipway_gateway.routing.table import Route, parse_route
-from slipway_operator.kube import observe
+from slipway_operator.kube.reading import observe
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed

@@ -19,18 +19,19 @@ from slipway_operator import explain, watch
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
-from slipway_operator.kube import auth, names
-from slipway_operator.kube.aggregation import Host
-from slipway_operator.kube.autoscalers import Autoscalers
-from slipway_operator.kube.calls import Calls
+from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
-from slipway_operator.kube.fences import Fences
-from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.keys import Keys
-from slipway_operator.kube.known import Known
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
+from slipway_operator.kube.reading.autoscalers import Autoscalers
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.reading.calls import Calls
+from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.writing import names
+from slipway_operator.kube.writing.aggregation import Host
+from slipway_operator.kube.writing.fences import Fences
+from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
@@ -124,11 +125,11 @@ async def _run(settings: OperatorSettings) -> int:
     queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await _configuration(settings)
-    known = Known(settings.namespaces)
+    cache = ObjectCache(settings.namespaces)
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
         Client(
-            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=known.take
+            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=cache.update
         ) as client,
         aiohttp.ClientSession() as session,
     ):
@@ -138,17 +139,17 @@ async def _run(settings: OperatorSettings) -> int:
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
             fences = Fences(client, settings.fence) if settings.fence else None
-            keys = _keys(settings, client, known)
+            keys = _keys(settings, client, cache)
             gateways = _gateways(settings, client, session, keys)
-            claims = _names(settings, client, known, queue, lease)
-            readers = Readers(client, gateways, known, fences, claims, keys)
+            claims = _names(settings, client, cache, queue, lease)
+            readers = Readers(client, gateways, cache, fences, claims, keys)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())
 
 
 def _names(
-    settings: OperatorSettings, client: Client, known: Known, queue: WorkQueue[ObjectKey], lease: Lease
+    settings: OperatorSettings, client: Client, cache: ObjectCache, queue: WorkQueue[ObjectKey], lease: Lease
 ) -> names.Names:
     terms = names.Terms(
         settings.own_namespace,
@@ -158,13 +159,13 @@ def _names(
         settings.name_annotations,
         settings.namespaces,
     )
-    return names.Names(client, known, terms, queue.add, lease.held, lambda: datetime.now(UTC))
+    return names.Names(client, cache, terms, queue.add, lease.held, lambda: datetime.now(UTC))
 
 
-def _keys(settings: OperatorSettings, client: Client, known: Known) -> Keys | None:
+def _keys(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Keys | None:
     if not settings.keys_secret:
         return None
-    return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, known.deployments)
+    return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, cache.deployments)
 
 
 def _gateways(
@@ -210,8 +211,8 @@ async def _serve(
     lease: Lease,
     runners: CallRunners,
 ) -> int:
-    client, gateways, known = readers.client, readers.gateways, readers.known
-    assert known and readers.names, "the operator keeps what it knows"
+    client, gateways, cache = readers.client, readers.gateways, readers.cache
+    assert cache and readers.names, "the operator has a cache and names"
     listed = asyncio.Event()
     pulse = health.Pulse()
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
@@ -236,24 +237,24 @@ async def _serve(
         ]
 
         def look_at_all() -> None:
-            for key in known.deployments():
+            for key in cache.deployments():
                 queue.add_after(key, random.uniform(0.0, SPREAD_S))
 
         calls = Calls(gateways, session, queue.add, settings.namespaces, look_at_all)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
-        await known.fill(client)
-        resync = watch.resync(client, known, settings.resync_s, queue.add_after)
+        await cache.relist(client)
+        resync = watch.resync(client, cache, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
-        tasks.append(asyncio.create_task(known.mind(client, queue.add), name="known"))
+        tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
         tasks.append(asyncio.create_task(readers.names.run(), name="names"))
         if readers.keys:
             tasks.append(asyncio.create_task(readers.keys.run(), name="keys"))
-        for key in known.deployments():
+        for key in cache.deployments():
             queue.add(key)
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        listeners = watch.Listeners(queue.add, queue.add_first, metrics.heard, known, capacity.autoscalers.forget)
+        listeners = watch.Listeners(queue.add, queue.add_first, metrics.heard, cache, capacity.autoscalers.forget)
         return await _watch(settings, client, listeners, tasks)
     finally:
         await _end(tasks, queue)

@@ -8,9 +8,9 @@ import yaml
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.known import Known
-from slipway_operator.kube.observe import observe
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.reading.observe import observe
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.planning.decided import PlanSettings
@@ -53,7 +53,7 @@ async def from_cluster(
 ) -> Object:
     """Explain a ModelDeployment as the cluster holds it, with its children as they are now."""
     obj["metadata"].pop("managedFields", None)
-    children = await Known().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
+    children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
     return _explained(obj, await observe(client, gateways, obj, children), settings, now)
 
 

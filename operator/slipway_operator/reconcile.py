@@ -10,18 +10,18 @@ from typing import Any
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Decision, Status
 from slipway_operator.hooks.runner import HookRunner
-from slipway_operator.kube import apply, events
-from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
-from slipway_operator.kube.fences import Fences
-from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.keys import Keys
-from slipway_operator.kube.known import Known
-from slipway_operator.kube.names import Names
-from slipway_operator.kube.observe import observe
-from slipway_operator.kube.pins import Pins
+from slipway_operator.kube.reading.autoscalers import Autoscalers
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.writing import apply, events
+from slipway_operator.kube.writing.fences import Fences
+from slipway_operator.kube.writing.keys import Keys
+from slipway_operator.kube.writing.names import Names
+from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
@@ -66,11 +66,11 @@ class CallRunners:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What a reconcile reads with; without `known` it lists objects, without `names` it reports no conflict."""
+    """What a reconcile reads with; without `cache` it lists objects, without `names` it reports no conflict."""
 
     client: Client
     gateways: Gateways
-    known: Known | None = None
+    cache: ObjectCache | None = None
     fences: Fences | None = None  # around model pods; None where the release wants none
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
@@ -88,12 +88,12 @@ class Reconciler:
         runners: CallRunners,
         capacity: ScalingSources | None = None,
     ) -> None:
-        self._client, self._gateways, self._known = readers.client, readers.gateways, readers.known
+        self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._fences, self._keys = readers.fences, readers.keys
         self._names = readers.names
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
-        self._doubted: set[ObjectKey] = set()  # what is known of them may be too old: next it is read
+        self._doubted: set[ObjectKey] = set()  # the cache may be stale about them: next they are read
         self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
@@ -133,7 +133,7 @@ class Reconciler:
         former, unread = status.parse_parts(obj.get("status"))
         await self._report_lost_events(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
-        if planned.takes_away and self._known and key not in self._doubted:
+        if planned.takes_away and self._cache and key not in self._doubted:
             # What watches reported may be old, or the last report of a dead one.
             self._doubted.add(key)
             return 0.0
@@ -185,19 +185,19 @@ class Reconciler:
             raise Stale(error.message) from error
 
     async def _get(self, key: ObjectKey) -> dict[str, Any]:
-        """As it is known; read where nothing is known, or what is known is doubted."""
-        known = self._known.get(key) if self._known and key not in self._doubted else None
-        if known is None:
-            known = await self._client.get(MODEL_DEPLOYMENTS, *key)
-            if self._known:
-                self._known.take(MODEL_DEPLOYMENTS, known)
-        return known
+        """From the cache; read where it has none, or may be stale."""
+        obj = self._cache.get(key) if self._cache and key not in self._doubted else None
+        if obj is None:
+            obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
+            if self._cache:
+                self._cache.update(MODEL_DEPLOYMENTS, obj)
+        return obj
 
     async def _observe(self, key: ObjectKey, obj: dict[str, Any]) -> Observed:
-        if self._known and key not in self._doubted:
-            children = self._known.children(key)
+        if self._cache and key not in self._doubted:
+            children = self._cache.children(key)
         else:
-            children = await (self._known or Known()).read(self._client, key)
+            children = await (self._cache or ObjectCache()).read(self._client, key)
         seen = await observe(self._client, self._gateways, obj, children, self._capacity.autoscalers)
         return replace(
             seen,

@@ -10,10 +10,10 @@ from typing import Any
 import kopf
 
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.kube.autoscalers import about
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
-from slipway_operator.kube.known import CHILDREN, Known
+from slipway_operator.kube.reading.autoscalers import about
+from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Resource
 from slipway_operator.model import labels
 
@@ -29,7 +29,7 @@ class Listeners:
     add: Add
     add_first: Add
     heard: Callable[[str], None]  # of a plural
-    known: Known
+    cache: ObjectCache
     forget: Callable[[str], None]  # that a namespace's autoscalers are no longer what they were
 
 
@@ -64,16 +64,18 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
     return ""
 
 
-async def resync(client: Client, known: Known, period_s: float, add_after: Callable[[ObjectKey, float], None]) -> None:
+async def resync(
+    client: Client, cache: ObjectCache, period_s: float, add_after: Callable[[ObjectKey, float], None]
+) -> None:
     """List everything periodically, whatever the watches reported: kopf reports no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
-            gone = await known.fill(client)
+            gone = await cache.relist(client)
         except ApiError as error:
             log.warning("resync: %s", error)
             continue
-        for key in {*known.deployments(), *gone}:
+        for key in {*cache.deployments(), *gone}:
             # Spread, so that a thousand of them are no burst.
             add_after(key, random.uniform(0.0, period_s / 4))
 
@@ -109,7 +111,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
     async def parent(event: kopf.RawEvent, namespace: str | None, name: str, **_: Any) -> None:
         listeners.heard(labels.PLURAL)
         obj = dict(event["object"])
-        listeners.known.hear(MODEL_DEPLOYMENTS, event["type"], obj)
+        listeners.cache.on_event(MODEL_DEPLOYMENTS, event["type"], obj)
         # A write of a user goes before what follows from earlier writes.
         add = listeners.add if _is_answered(obj) else listeners.add_first
         add((namespace or "", name))
@@ -131,7 +133,7 @@ def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listen
     @kopf.on.event(*kind.group_version, kind.plural, registry=registry, labels=marked)
     async def child(event: kopf.RawEvent, **_: Any) -> None:
         listeners.heard(kind.plural)
-        for key in sorted(listeners.known.hear(kind, event["type"], dict(event["object"]))):
+        for key in sorted(listeners.cache.on_event(kind, event["type"], dict(event["object"]))):
             listeners.add(key)
 
 

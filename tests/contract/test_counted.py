@@ -11,8 +11,8 @@ from slipway_gateway.routing.table import Route, WeightedBackend
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
-from slipway_operator.kube import samples
-from slipway_operator.kube.gateways import Answer
+from slipway_operator.kube.reading import samples
+from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
 from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.analysis.verdict import Reading

@@ -14,7 +14,7 @@ from slipway_gateway.serving.admin import CALLS_WAIT_S, AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
-from slipway_operator.kube import calls, gateways
+from slipway_operator.kube.reading import calls, gateways
 from slipway_operator.model.deployment import status as status_room
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, routes, traffic

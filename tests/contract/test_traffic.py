@@ -11,7 +11,7 @@ from slipway_gateway.routing import table
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import Backend, HeaderMatch, HeaderRoute, MirrorRoute, Traffic
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.kube import gateways
+from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire

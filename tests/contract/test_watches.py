@@ -20,7 +20,7 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator import watch
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.known import Known
+from slipway_operator.kube.reading.cache import ObjectCache
 from testkit.cluster.api import GROUP_PATH, Api
 from testkit.until import until_async
 from tests.support.api_server import CRD_FILES
@@ -29,6 +29,7 @@ from tests.support.failing_control_plane import FailingControlPlane, Forwarder, 
 pytestmark = pytest.mark.integration
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+LARGE = {"name": "server", "image": "none"}
 SPEC = {"model": {"uri": "file:///opt/slipway/models/tiny-v1"}}
 Seen = Callable[[], dict[str, int]]  # generation of status.traffic by namespace/name
 Watching = Callable[[Path, str], contextlib.AbstractAsyncContextManager[Seen]]
@@ -44,14 +45,14 @@ async def gateway(kubeconfig: Path, namespace: str) -> AsyncIterator[Seen]:
 
 @contextlib.asynccontextmanager
 async def operator(kubeconfig: Path, namespace: str) -> AsyncIterator[Seen]:
-    known, stop = Known([namespace]), asyncio.Event()
-    listeners = watch.Listeners(lambda key: None, lambda key: None, lambda plural: None, known, lambda place: None)
+    cache, stop = ObjectCache([namespace]), asyncio.Event()
+    listeners = watch.Listeners(lambda key: None, lambda key: None, lambda plural: None, cache, lambda place: None)
     async with (
         Client(await auth.load(str(kubeconfig))) as client,
-        _running(known.mind(client, lambda key: None)),
+        _running(cache.run(client, lambda key: None)),
         _running(watch.run(client, [namespace], listeners, stop)),
     ):
-        yield lambda: {"/".join(key): _generation(known.get(key) or {}) for key in known.deployments()}
+        yield lambda: {"/".join(key): _generation(cache.get(key) or {}) for key in cache.deployments()}
         stop.set()
 
 
@@ -102,6 +103,14 @@ class World(FailingControlPlane):
     def delete(self, name: str) -> None:
         assert self.api.delete(f"{self._path()}/{name}").ok
 
+    def make_large_pod(self, name: str) -> None:
+        """A pod of a revision, of 1.2 MB, and of 7 MB in JSON, where each `<` is \\u003c."""
+        variables = [{"name": f"V{number}", "value": "<" * 100_000} for number in range(12)]
+        marks = {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": "r1"}
+        pod = {"metadata": {"name": name, "labels": marks}, "spec": {"containers": [LARGE | {"env": variables}]}}
+        made = self.api.post(f"/api/v1/namespaces/{self.namespace}/pods", pod)
+        assert made.ok, made.message
+
     def _path(self) -> str:
         return f"{GROUP_PATH}/namespaces/{self.namespace}/modeldeployments"
 
@@ -136,6 +145,20 @@ async def test_a_cut_watch_goes_on_where_it_was(world: World, watching: Watching
         await forwarder.start()
         await until_async(lambda: seen() == {key: 2, f"{world.namespace}/other": 1})
         world.delete("other")
+        await until_async(lambda: seen() == {key: 2})
+
+
+@pytest.mark.attack_class(15)
+@pytest.mark.parametrize("watching", [gateway, operator])
+async def test_an_object_of_a_megabyte_ends_no_watch(world: World, watching: Watching) -> None:
+    """The client reads lines of up to 4 MiB: a pod that is longer ended the watch, and with it every gateway."""
+    key = f"{world.namespace}/chat"
+    world.deploy("chat", 1)
+    async with watching(world.plane.kubeconfig, world.namespace) as seen:
+        await until_async(lambda: seen() == {key: 1})
+        world.make_large_pod("large")
+        await asyncio.sleep(1)  # for the event to come
+        world.write("chat", 2)
         await until_async(lambda: seen() == {key: 2})
 
 

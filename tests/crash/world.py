@@ -33,6 +33,7 @@ Object = dict[str, Any]
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _MERGE = "application/merge-patch+json"
+MAX_EVENT_BYTES = 32 << 20  # of one event of a watch
 
 
 class Operator:
@@ -186,7 +187,7 @@ class World:
             version = listed["metadata"]["resourceVersion"]
             asked = {"watch": "true", "resourceVersion": version}
             async with self._session.get(resource.path(), params=asked) as stream:
-                while line := await stream.content.readline():
+                while line := await stream.content.readline(max_line_length=MAX_EVENT_BYTES):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         break

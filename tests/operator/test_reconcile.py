@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.known import Known
+from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import AUTOSCALERS, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.planning.decided import PlanSettings
@@ -197,11 +197,11 @@ class Remembering(FailingClient):
         return self._call("create", body)
 
 
-def reconciler(client, seconds=0, known=None):
+def reconciler(client, seconds=0, cache=None):
     planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
     runners = CallRunners(Hooks(), Hooks())
-    return Reconciler(Readers(client, NoGateways(), known), planning, Metrics("0"), lambda: then, runners)
+    return Reconciler(Readers(client, NoGateways(), cache), planning, Metrics("0"), lambda: then, runners)
 
 
 class Making(Remembering):
@@ -232,15 +232,15 @@ class Making(Remembering):
 
 @pytest.mark.parametrize(("really", "scaled"), [(1, []), (3, [1])], ids=["it is not", "it is"])
 async def test_what_takes_pods_away_is_decided_on_fresh_reads(really, scaled):
-    client, known = Making(chat(resourceVersion="5")), Known()
-    await reconciler(client, known=known)(KEY, 0)
+    client, cache = Making(chat(resourceVersion="5")), ObjectCache()
+    await reconciler(client, cache=cache)(KEY, 0)
     assert REPLICA_SETS not in client.listed, "nothing that is known is asked for"
     for resource, item in client.made.items():
         client.there[resource] = item
-        known.take(resource, item)
-    known.take(REPLICA_SETS, at(client.made[REPLICA_SETS], "6", replicas=3))
+        cache.update(resource, item)
+    cache.update(REPLICA_SETS, at(client.made[REPLICA_SETS], "6", replicas=3))
     client.there[REPLICA_SETS] = at(client.made[REPLICA_SETS], "7", replicas=really)
-    again = reconciler(client, known=known)
+    again = reconciler(client, cache=cache)
     assert await again(KEY, 0) == 0.0
     assert (client.scaled, client.listed & {REPLICA_SETS}) == ([], set())
     await again(KEY, 0)
@@ -255,32 +255,32 @@ def at(obj, version, status=None, **spec):
 
 
 async def test_pods_that_a_read_found_ready_are_not_lost_again_while_watches_are_silent():
-    client, known = Making(chat(resourceVersion="5")), Known()
-    reconcile_it = reconciler(client, known=known)
+    client, cache = Making(chat(resourceVersion="5")), ObjectCache()
+    reconcile_it = reconciler(client, cache=cache)
     await reconcile_it(KEY, 0)
     for resource, item in client.made.items():
-        known.take(resource, item)
+        cache.update(resource, item)
         client.there[resource] = item
     client.there[REPLICA_SETS] = at(client.made[REPLICA_SETS], "7", {"replicas": 1, "readyReplicas": 1})
     client.failures["put_status"] = Stale("somebody wrote")
     for _ in range(2):
         await reconcile_it(KEY, 0)
-    [replica_set] = known.children(KEY)[REPLICA_SETS]
+    [replica_set] = cache.children(KEY)[REPLICA_SETS]
     assert replica_set["status"]["readyReplicas"] == 1
 
 
 async def test_what_is_known_is_read_anew_after_a_failure_and_not_before():
-    known, obj = Known(), chat(resourceVersion="5")
-    known.take(MODEL_DEPLOYMENTS, obj)
+    cache, obj = ObjectCache(), chat(resourceVersion="5")
+    cache.update(MODEL_DEPLOYMENTS, obj)
     client = Remembering({**obj, "metadata": obj["metadata"] | {"resourceVersion": "9"}}, put_status=Stale("newer"))
-    reconcile_it = reconciler(client, known=known)
+    reconcile_it = reconciler(client, cache=cache)
     await reconcile_it(KEY, 0)
     assert "get" not in client.calls
     client.failures["put_status"] = Unavailable("away")
     with pytest.raises(Unavailable):
         await reconcile_it(KEY, 0)
     assert client.calls.count("get") == 1
-    assert known.get(KEY)["metadata"]["resourceVersion"] == "9"
+    assert cache.get(KEY)["metadata"]["resourceVersion"] == "9"
     del client.failures["put_status"]
     for _ in range(2):
         await reconcile_it(KEY, 0)

@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator import watch
 from slipway_operator.kube.errors import NotFound, Unavailable
-from slipway_operator.kube.known import CHILDREN, Known
+from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, SERVICES
 
 
@@ -56,10 +56,10 @@ async def test_a_resync_adds_every_key_spread_over_time_and_outlives_failures():
         added[key] = delay_s
         enough.set()
 
-    known = Known()
-    known.take(MODEL_DEPLOYMENTS, deployment("missed", 3))
+    cache = ObjectCache()
+    cache.update(MODEL_DEPLOYMENTS, deployment("missed", 3))
     client = Listing(Unavailable("away"), [deployment("x", 5), deployment("y", 6)])
-    task = asyncio.create_task(watch.resync(client, known, 300.0, add_after))
+    task = asyncio.create_task(watch.resync(client, cache, 300.0, add_after))
     await asyncio.wait_for(enough.wait(), 5)
     task.cancel()
     assert set(added) == {("a", "x"), ("a", "y"), ("a", "missed")}
@@ -87,16 +87,16 @@ def test_kopf_is_an_event_source_and_nothing_else():
 
 
 def listeners(added, forgotten):
-    return watch.Listeners(added.append, added.append, lambda kind: None, Known(), forgotten.append)
+    return watch.Listeners(added.append, added.append, lambda kind: None, ObjectCache(), forgotten.append)
 
 
 async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at():
-    known, seen = Known(), []
+    cache, seen = ObjectCache(), []
 
     def add(key):
-        seen.append(len(known.children(key)[SERVICES]))
+        seen.append(len(cache.children(key)[SERVICES]))
 
-    tell = watch.Listeners(add, print, lambda kind: None, known, print)
+    tell = watch.Listeners(add, print, lambda kind: None, cache, print)
     handlers = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()
     handler = handlers[1 + CHILDREN.index(SERVICES)]  # the first is the parent's
     metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
@@ -108,15 +108,15 @@ async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at()
 
 @pytest.mark.parametrize(("observed", "queue"), [(1, "first"), (2, "all"), (None, "first")])
 async def test_a_spec_that_is_not_answered_goes_first(observed, queue):
-    queues, known = {"all": [], "first": []}, Known()
-    tell = watch.Listeners(queues["all"].append, queues["first"].append, lambda kind: None, known, print)
+    queues, cache = {"all": [], "first": []}, ObjectCache()
+    tell = watch.Listeners(queues["all"].append, queues["first"].append, lambda kind: None, cache, print)
     handler = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()[0]
     obj = deployment("x", 5)
     obj["metadata"]["generation"] = 2
     obj["status"] = {"observedGeneration": observed} if observed else None
     await handler.fn(event={"type": "MODIFIED", "object": obj}, namespace="a", name="x")
     assert {name for name, keys in queues.items() if keys} == {queue}
-    assert known.get(("a", "x"))
+    assert cache.get(("a", "x"))
 
 
 class Autoscaler:

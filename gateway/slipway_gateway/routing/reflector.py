@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 from kubernetes.aio import client
 from kubernetes.aio import config as _config
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
@@ -28,12 +29,17 @@ _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
 _PAGE = "500"  # objects in one response to a list
+# Of one event. etcd takes objects of up to 1.5 MiB, and in JSON a byte of them is up to six: "<" is \u003c.
+_MAX_EVENT_BYTES = 32 << 20
 
 _EXPIRED = 410
 # The version we have is still good after these.
 _BUSY = frozenset({401, 429, 503, 504})
 # Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
-_TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, config.ConfigException)
+_TROUBLES = (
+    *(aiohttp.ClientError, HttpProcessingError, config.ConfigException),
+    *(OSError, TimeoutError, ValueError, LookupError, TypeError),
+)
 
 KubernetesObject = dict[str, Any]
 
@@ -193,7 +199,7 @@ class Reflector:
         self._contacted()
 
     async def _follow(self, stream: aiohttp.ClientResponse) -> None:
-        async for line in stream.content:
+        while line := await stream.content.readline(max_line_length=_MAX_EVENT_BYTES):
             event = json.loads(line)
             self._take(event["type"], event["object"])
             self._contacted()
@@ -223,6 +229,8 @@ class Reflector:
 
     def _failed(self, error: BaseException) -> None:
         """Keeps the version for a busy server; after any other refusal the next try lists again."""
+        if isinstance(error, HttpProcessingError):
+            self._version = ""  # the event that cannot be read would be the first one again
         if not isinstance(error, KubernetesApiError):
             self._warn(f"{type(error).__name__}: {error}")
             return

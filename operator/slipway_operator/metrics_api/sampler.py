@@ -11,7 +11,7 @@ import aiohttp
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import SleepState, Status
 from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.gateways import Answer
+from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import exposition
 from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series

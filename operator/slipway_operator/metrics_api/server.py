@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from slipway_operator.kube.aggregation import FrontProxy, Host, NoFrontProxy, front_proxy, register
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.writing.aggregation import FrontProxy, Host, NoFrontProxy, front_proxy, register
 from slipway_operator.metrics_api import certificate
 from slipway_operator.metrics_api.app import Api
 from slipway_operator.metrics_api.certificate import Certificate

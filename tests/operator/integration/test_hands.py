@@ -8,10 +8,9 @@ import pytest
 
 from slipway_operator import explain
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.kube import apply, events
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
-from slipway_operator.kube.known import Known
-from slipway_operator.kube.observe import observe
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     EVENTS,
@@ -20,6 +19,7 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     SERVICES,
 )
+from slipway_operator.kube.writing import apply, events
 from slipway_operator.model.cluster.observed import Observed, PodTrouble
 from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.deployment import status
@@ -39,7 +39,7 @@ class NoGateways:
 
 async def seen(client, chat):
     """What a reconcile sees that knows nothing yet."""
-    children = await Known().read(client, (chat["metadata"]["namespace"], chat["metadata"]["name"]))
+    children = await ObjectCache().read(client, (chat["metadata"]["namespace"], chat["metadata"]["name"]))
     return await observe(client, NoGateways(), chat, children)
 
 

@@ -22,7 +22,6 @@ from devcluster import controlplane
 from devcluster.places import places
 from devcluster.ports import reserve_port
 from devcluster.processes import dies_with_parent
-from slipway_operator.kube.aggregation import Host, front_proxy
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import (
     API_SERVICES,
@@ -31,6 +30,7 @@ from slipway_operator.kube.resources import (
     MODEL_DEPLOYMENTS,
     SERVICES,
 )
+from slipway_operator.kube.writing.aggregation import Host, front_proxy
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL, horizontal_pod_autoscaler, says_the_same
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.metrics_api import certificate
@@ -111,7 +111,7 @@ async def served(client, namespace, chat, host, monkeypatch):
     pods.speak()
     port = reserve_port()
     # The front proxy dials the Service's port, and here no kube-proxy leads from 443 to ours.
-    monkeypatch.setattr("slipway_operator.kube.aggregation._PORT", port)
+    monkeypatch.setattr("slipway_operator.kube.writing.aggregation._PORT", port)
     told = []
     api = MetricsApi(client, sampler, host, port, told.append)
     await api.keep()

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.kube import apply
-from slipway_operator.kube.known import Known
-from slipway_operator.kube.observe import observe
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -17,6 +16,7 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     SERVICES,
 )
+from slipway_operator.kube.writing import apply
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import status
 from slipway_operator.planning.decided import PlanSettings
@@ -38,7 +38,7 @@ class NoGateways:
 
 
 async def seen(client, chat):
-    children = await Known().read(client, (chat["metadata"]["namespace"], "chat"))
+    children = await ObjectCache().read(client, (chat["metadata"]["namespace"], "chat"))
     return await observe(client, NoGateways(), chat, children)
 
 
@@ -94,14 +94,14 @@ async def test_what_was_given_back_goes_once_requests_go_to_the_other(client, ch
     (workload,) = (await seen(client, chat)).workloads.values()
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], ours)
     told = plan(chat, again.status, await seen(client, chat), SETTINGS, NOW).status
-    known = replace(told, revisions=tuple(replace(one, replica_set_uid=workload.uid) for one in told.revisions))
-    live = {**chat, "status": status.render(known)}
+    cache = replace(told, revisions=tuple(replace(one, replica_set_uid=workload.uid) for one in told.revisions))
+    live = {**chat, "status": status.render(cache)}
     observed = await seen(client, live)
     assert observed.workloads[workload.revision].name == workload.name
     assert [one.name for one in observed.spare] == [found[REPLICA_SETS]["metadata"]["name"]]
-    (gone,) = plan(live, known, observed, SETTINGS, NOW).delete
+    (gone,) = plan(live, cache, observed, SETTINGS, NOW).delete
     assert gone.name == found[REPLICA_SETS]["metadata"]["name"]
-    unsaid = replace(known, revisions=tuple(replace(one, replica_set_uid=None) for one in known.revisions))
+    unsaid = replace(cache, revisions=tuple(replace(one, replica_set_uid=None) for one in cache.revisions))
     assert not plan(live, unsaid, observed, SETTINGS, NOW).delete, "gateways may still send requests to its pods"
 
 
@@ -125,8 +125,8 @@ async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, 
     path = REPLICA_SETS.path(namespace, item["metadata"]["name"])
     await client.request("PATCH", path, [], {"metadata": change}, MERGE)
     row = RevisionStatus(workload.revision, "canary", 1, 1, 100, replica_set_uid=workload.uid)
-    known = Status(collision_count=3, revisions=(row,))
-    for create in plan(chat, known, await seen(client, chat), SETTINGS, NOW).create:
+    cache = Status(collision_count=3, revisions=(row,))
+    for create in plan(chat, cache, await seen(client, chat), SETTINGS, NOW).create:
         await apply.create_child(client, chat, create)
     (live,) = await client.list(REPLICA_SETS, namespace)
     for key in ("name", "uid", "labels", "ownerReferences"):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.autoscalers import CACHE_S, Autoscalers
 from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.kube.reading.autoscalers import CACHE_S, Autoscalers
 
 CREATED = "2026-01-01T00:00:00Z"
 

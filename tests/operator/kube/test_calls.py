@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from slipway_operator.kube import calls
 from slipway_operator.kube.errors import Unavailable
-from slipway_operator.kube.gateways import Endpoint
+from slipway_operator.kube.reading import calls
+from slipway_operator.kube.reading.gateways import Endpoint
 from testkit.until import until_async
 
 

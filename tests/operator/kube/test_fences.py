@@ -3,8 +3,8 @@
 import pytest
 
 from slipway_operator.kube.errors import Refused, Unavailable
-from slipway_operator.kube.fences import AGAIN_AFTER_S, Fences
 from slipway_operator.kube.resources import NETWORK_POLICIES
+from slipway_operator.kube.writing.fences import AGAIN_AFTER_S, Fences
 from slipway_operator.manifests.fence import FenceSettings, network_policy
 from slipway_operator.manifests.owner import Owner
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from slipway_operator.kube.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
+from slipway_operator.kube.reading.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
 from slipway_operator.model.cluster.observed import Gateway
 from tests.support.told import as_told
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from slipway_operator.kube.errors import Exists, Fenced, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.keys import AGAIN_AFTER_S, Keys
 from slipway_operator.kube.resources import SECRETS
+from slipway_operator.kube.writing.keys import AGAIN_AFTER_S, Keys
 from slipway_operator.model.cluster import keys as model
 from slipway_operator.model.cluster.keys import PROPAGATION_S
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from slipway_operator.kube import names
 from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale, Unavailable
-from slipway_operator.kube.known import Known
-from slipway_operator.kube.names import Names, Terms
+from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, MODEL_DEPLOYMENTS, NAMESPACES
+from slipway_operator.kube.writing import names
+from slipway_operator.kube.writing.names import Names, Terms
 from testkit.until import until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,14 +89,14 @@ class World:
     """Names over a server, with the keys that were added."""
 
     def __init__(self, *deployments, **terms):
-        self.server, self.known, self.added, self.leads = Server(), Known(), [], True
+        self.server, self.cache, self.added, self.leads = Server(), ObjectCache(), [], True
         for one in deployments:
-            self.known.take(MODEL_DEPLOYMENTS, one)
+            self.cache.update(MODEL_DEPLOYMENTS, one)
         settings = Terms("home", "slipway-model-names", 60.0, **terms)
-        self.names = Names(self.server, self.known, settings, self.added.append, lambda: self.leads, lambda: NOW)
+        self.names = Names(self.server, self.cache, settings, self.added.append, lambda: self.leads, lambda: NOW)
 
     def of(self, namespace, name="chat"):
-        return self.names.of((namespace, name), self.known.get((namespace, name)))
+        return self.names.of((namespace, name), self.cache.get((namespace, name)))
 
 
 @contextlib.asynccontextmanager
@@ -148,7 +148,7 @@ async def test_without_the_lease_nothing_is_asked_and_what_was_read_is_read_agai
         await asyncio.sleep(0.05)
         # Another operator wrote meanwhile.
         world.server.text, world.server.version = world.server.text.replace("a/chat", "z/chat"), 99
-        world.known.take(MODEL_DEPLOYMENTS, deployment("b", "other"))
+        world.cache.update(MODEL_DEPLOYMENTS, deployment("b", "other"))
         world.leads = True
         await until_async(lambda: world.of("b", "other"))
         assert world.server.owners() == {"chat": "z/chat", "other": "b/other"}
@@ -192,9 +192,9 @@ async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
             for name, value in lose.items():
                 setattr(world.server, name, value)
             world.server.version += 1
-            world.known.drop(MODEL_DEPLOYMENTS, deployment("a"))
+            world.cache.remove(MODEL_DEPLOYMENTS, deployment("a"))
             key = f"new-{world.server.version}"
-            world.known.take(MODEL_DEPLOYMENTS, deployment("b", key))
+            world.cache.update(MODEL_DEPLOYMENTS, deployment("b", key))
             world.names.gone(("a", "chat"))
             world.of("b", key)
             await until_async(lambda key=key: world.of("b", key))

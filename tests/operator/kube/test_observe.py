@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.kube.errors import NotFound, Refused, Unavailable
-from slipway_operator.kube.observe import analysis_templates
+from slipway_operator.kube.reading.observe import analysis_templates
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES
 from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT
 

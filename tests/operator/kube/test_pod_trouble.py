@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway_operator.kube.pod_trouble import of_pod, of_pods, of_replica_set
+from slipway_operator.kube.reading.pod_trouble import of_pod, of_pods, of_replica_set
 
 READY = {"type": "Ready", "status": "True"}
 NOT_READY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.gateways import Answer
-from slipway_operator.kube.samples import (
+from slipway_operator.kube.reading.gateways import Answer
+from slipway_operator.kube.reading.samples import (
     MOST_BUCKETS,
     MOST_COMPARISONS,
     MOST_GENERATIONS,

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from devcluster.ports import reserve_port
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Unavailable
-from slipway_operator.kube.gateways import Answer
+from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
 from slipway_operator.metrics_api.sampler import ASKED_S, MetricsSampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown

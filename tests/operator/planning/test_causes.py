@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.pod_trouble import is_unschedulable, of_pod, of_replica_set
+from slipway_operator.kube.reading.pod_trouble import is_unschedulable, of_pod, of_replica_set
 from slipway_operator.model.cluster.observed import PodTrouble, Workload
 from slipway_operator.model.deployment.spec import Resources
 from slipway_operator.planning.facts import causes, scheduling

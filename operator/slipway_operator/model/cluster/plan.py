@@ -1,4 +1,4 @@
-"""What a reconcile is to do: the hands in `kube/apply.py` follow it to the letter."""
+"""What a reconcile is to do: the hands in `kube/writing/apply.py` follow it to the letter."""
 
 from dataclasses import dataclass
 from typing import Any

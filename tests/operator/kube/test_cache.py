@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from slipway_operator.kube.errors import Unavailable
-from slipway_operator.kube.known import GONE_KEPT, KINDS, Known
+from slipway_operator.kube.reading.cache import GONE_KEPT, KINDS, ObjectCache
 from slipway_operator.kube.resources import (
     AUTOSCALERS,
     CONTROLLER_REVISIONS,
@@ -39,8 +39,8 @@ class Cluster:
             yield {"metadata": {"resourceVersion": str(self.version)}, "items": part or None}
 
 
-def versions(known, kind=SERVICES, name="chat"):
-    return [int(item["metadata"]["resourceVersion"]) for item in known.children(("default", name))[kind]]
+def versions(cache, kind=SERVICES, name="chat"):
+    return [int(item["metadata"]["resourceVersion"]) for item in cache.children(("default", name))[kind]]
 
 
 TELLINGS = {
@@ -57,42 +57,42 @@ TELLINGS = {
 
 @pytest.mark.parametrize(("said", "left"), TELLINGS.values(), ids=TELLINGS)
 def test_the_newest_word_counts(said, left):
-    known = Known()
+    cache = ObjectCache()
     for kind, version in said:
         if kind == "write":
-            known.take(SERVICES, child(version))
+            cache.update(SERVICES, child(version))
         else:
-            known.hear(SERVICES, kind, child(version))
-    assert versions(known) == left
+            cache.on_event(SERVICES, kind, child(version))
+    assert versions(cache) == left
 
 
 def test_a_namesake_takes_the_place_and_outlives_the_end_of_its_predecessor():
-    known = Known()
-    known.take(SERVICES, child(5))
-    known.take(SERVICES, child(9, uid="u2"))
-    known.hear(SERVICES, "DELETED", child(8))
-    assert versions(known) == [9]
+    cache = ObjectCache()
+    cache.update(SERVICES, child(5))
+    cache.update(SERVICES, child(9, uid="u2"))
+    cache.on_event(SERVICES, "DELETED", child(8))
+    assert versions(cache) == [9]
 
 
 def test_children_are_known_by_whom_their_label_names():
-    known = Known()
-    known.take(SERVICES, child(5))
-    known.take(SERVICES, child(6, owner="code"))
-    known.take(SERVICES, child(7, name="chat-r2", uid="u2"))
-    assert (versions(known), versions(known, name="code")) == ([7], [6])
-    known.take(SERVICES, child(8, owner=""))
-    assert versions(known, name="code") == []
-    known.take(AUTOSCALERS, child(5))
-    assert not any(known.children(("default", "nobody")).values())
+    cache = ObjectCache()
+    cache.update(SERVICES, child(5))
+    cache.update(SERVICES, child(6, owner="code"))
+    cache.update(SERVICES, child(7, name="chat-r2", uid="u2"))
+    assert (versions(cache), versions(cache, name="code")) == ([7], [6])
+    cache.update(SERVICES, child(8, owner=""))
+    assert versions(cache, name="code") == []
+    cache.update(AUTOSCALERS, child(5))
+    assert not any(cache.children(("default", "nobody")).values())
 
 
 def test_of_objects_only_what_is_read_is_kept():
-    known = Known()
+    cache = ObjectCache()
     template = {"spec": {"containers": []}}
-    known.take(REPLICA_SETS, child(5, spec={"replicas": 2, "template": template}, status={"replicas": 1}))
-    known.take(PODS, child(5, spec={"nodeName": "n"}, status={"phase": "Running", "qosClass": "x", "hostIP": "y"}))
-    known.take(CONTROLLER_REVISIONS, child(5, data={"inputs": {}}, revision=3, kind="ControllerRevision"))
-    kept = {kind: dict(items[0]) for kind, items in known.children(("default", "chat")).items() if items}
+    cache.update(REPLICA_SETS, child(5, spec={"replicas": 2, "template": template}, status={"replicas": 1}))
+    cache.update(PODS, child(5, spec={"nodeName": "n"}, status={"phase": "Running", "qosClass": "x", "hostIP": "y"}))
+    cache.update(CONTROLLER_REVISIONS, child(5, data={"inputs": {}}, revision=3, kind="ControllerRevision"))
+    kept = {kind: dict(items[0]) for kind, items in cache.children(("default", "chat")).items() if items}
     assert all("managedFields" not in item.pop("metadata") for item in kept.values())
     assert kept == {
         REPLICA_SETS: {"spec": {"replicas": 2}, "status": {"replicas": 1}},
@@ -102,50 +102,50 @@ def test_of_objects_only_what_is_read_is_kept():
 
 
 def test_of_a_model_deployment_all_is_kept_but_who_wrote_what_plainly():
-    known = Known()
+    cache = ObjectCache()
     obj = child(5, name="chat", spec={"replicas": 2}, status={"phase": "Healthy"})
     applied = {"operation": "Apply", "manager": "argocd-controller"}
     obj["metadata"]["managedFields"] = [{"operation": "Update", "manager": "slipway-operator"}, applied]
-    known.take(MODEL_DEPLOYMENTS, obj)
-    kept = known.get(("default", "chat"))
+    cache.update(MODEL_DEPLOYMENTS, obj)
+    kept = cache.get(("default", "chat"))
     assert kept["metadata"].pop("managedFields") == [applied]
     assert (kept["spec"], kept["status"]) == (obj["spec"], obj["status"])
-    assert list(known.deployments()) == [("default", "chat")]
-    known.hear(MODEL_DEPLOYMENTS, "DELETED", obj)
-    assert known.get(("default", "chat")) is None
+    assert list(cache.deployments()) == [("default", "chat")]
+    cache.on_event(MODEL_DEPLOYMENTS, "DELETED", obj)
+    assert cache.get(("default", "chat")) is None
 
 
 async def test_a_list_brings_what_was_missed_and_takes_what_went_but_nothing_that_is_newer():
-    known = Known(["default"])
-    known.take(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
-    known.take(SERVICES, child(101, name="new-r1", uid="new", owner="new"))
+    cache = ObjectCache(["default"])
+    cache.update(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
+    cache.update(SERVICES, child(101, name="new-r1", uid="new", owner="new"))
     cluster = Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
-    assert await known.fill(cluster, [SERVICES]) == {("default", "gone")}
-    assert versions(known) == [60, 70]
-    assert (versions(known, name="gone"), versions(known, name="new")) == ([], [101])
+    assert await cache.relist(cluster, [SERVICES]) == {("default", "gone")}
+    assert versions(cache) == [60, 70]
+    assert (versions(cache, name="gone"), versions(cache, name="new")) == ([], [101])
     assert cluster.listed == [("services", "default")]
-    await known.fill(Cluster(200), [SERVICES])
-    assert (versions(known), versions(known, name="new")) == ([], [])
+    await cache.relist(Cluster(200), [SERVICES])
+    assert (versions(cache), versions(cache, name="new")) == ([], [])
 
 
 async def test_after_a_read_of_one_nothing_older_is_told_of_it():
-    known, cluster = Known(), Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
+    cache, cluster = ObjectCache(), Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
     cluster.of = "=chat"
-    known.take(SERVICES, child(50))
-    known.take(SERVICES, child(40, name="chat-r0", uid="went"))
-    known.take(SERVICES, child(80, name="chat-r2", uid="u2"))
-    known.take(SERVICES, child(30, name="other-r1", uid="other", owner="other"))
-    told = await known.read(cluster, ("default", "chat"))
+    cache.update(SERVICES, child(50))
+    cache.update(SERVICES, child(40, name="chat-r0", uid="went"))
+    cache.update(SERVICES, child(80, name="chat-r2", uid="u2"))
+    cache.update(SERVICES, child(30, name="other-r1", uid="other", owner="other"))
+    told = await cache.read(cluster, ("default", "chat"))
     assert [int(item["metadata"]["resourceVersion"]) for item in told[SERVICES]] == [60, 80]
     assert sorted(cluster.listed) == sorted((kind.plural, "default") for kind in KINDS[1:])
-    known.take(SERVICES, child(55))
-    known.take(SERVICES, child(41, name="chat-r0", uid="went"))
-    assert (versions(known), versions(known, name="other")) == ([60, 80], [30])
+    cache.update(SERVICES, child(55))
+    cache.update(SERVICES, child(41, name="chat-r0", uid="went"))
+    assert (versions(cache), versions(cache, name="other")) == ([60, 80], [30])
 
 
 async def test_all_kinds_are_listed_at_first():
     cluster = Cluster(100)
-    assert await Known().fill(cluster) == set()
+    assert await ObjectCache().relist(cluster) == set()
     assert cluster.listed == [(kind.plural, None) for kind in KINDS]
     assert cluster.listed[0][0] == "modeldeployments"
 
@@ -153,28 +153,28 @@ async def test_all_kinds_are_listed_at_first():
 async def test_after_a_watch_began_again_what_went_meanwhile_is_missed(monkeypatch):
     pause, woken = asyncio.sleep, asyncio.Queue()
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: pause(0))
-    known, cluster = Known(), Cluster(100, child(60))
+    cache, cluster = ObjectCache(), Cluster(100, child(60))
     cluster.failures.append(Unavailable("503"))
-    known.take(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
-    minding = asyncio.create_task(known.mind(cluster, woken.put_nowait))
-    known.hear(SERVICES, None, child(60))
+    cache.update(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
+    minding = asyncio.create_task(cache.run(cluster, woken.put_nowait))
+    cache.on_event(SERVICES, None, child(60))
     assert await asyncio.wait_for(woken.get(), 5) == ("default", "gone")
     minding.cancel()
-    assert versions(known) == [60]
+    assert versions(cache) == [60]
     assert cluster.listed == [("services", None)] * 2, "after a failure once more"
 
 
 def test_ends_are_remembered_for_a_while():
-    known = Known()
+    cache = ObjectCache()
     for number in range(GONE_KEPT + 1):
-        known.hear(SERVICES, "DELETED", child(5, uid=f"u{number}"))
-    assert len(known._gone) == GONE_KEPT
+        cache.on_event(SERVICES, "DELETED", child(5, uid=f"u{number}"))
+    assert len(cache._gone) == GONE_KEPT
 
 
 def test_a_child_that_changes_owner_concerns_both():
     """The former one looked again only at the resync."""
-    known = Known()
-    assert known.hear(SERVICES, "ADDED", child(1)) == {("default", "chat")}
-    assert known.hear(SERVICES, "MODIFIED", child(2, owner="other")) == {("default", "chat"), ("default", "other")}
-    assert known.hear(SERVICES, "MODIFIED", child(3, owner="other")) == {("default", "other")}
-    assert known.hear(SERVICES, "DELETED", child(4, owner="")) == {("default", "other")}
+    cache = ObjectCache()
+    assert cache.on_event(SERVICES, "ADDED", child(1)) == {("default", "chat")}
+    assert cache.on_event(SERVICES, "MODIFIED", child(2, owner="other")) == {("default", "chat"), ("default", "other")}
+    assert cache.on_event(SERVICES, "MODIFIED", child(3, owner="other")) == {("default", "other")}
+    assert cache.on_event(SERVICES, "DELETED", child(4, owner="")) == {("default", "other")}

@@ -11,7 +11,7 @@ import aiohttp
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.gateways import Gateways
+from slipway_operator.kube.reading.gateways import Gateways
 
 LOOK_S = 2.0  # between two looks for gateways
 PAUSE_S = 0.1  # between two questions, whatever a gateway answers

@@ -1,4 +1,4 @@
-"""What is known of ModelDeployments and their children, by lists, watches and the answers to our own writes."""
+"""A cache of ModelDeployments and their children, from lists, watches and the responses to our own writes."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ ByKind = Mapping[Resource, list[Object]]
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
 KINDS = (MODEL_DEPLOYMENTS, *CHILDREN)
-GONE_KEPT = 8192  # a word that is later than its object's end by so many ends finds a ghost
-SETTLE_S = 1.0  # a list is told object by object, and nobody tells its end
+GONE_KEPT = 8192  # deleted objects of which a late version is still recognised
+SETTLE_S = 1.0  # kopf reports a list object by object, and does not report its end
 RETRY_S = 5.0
 
 _METADATA = (
@@ -36,20 +36,20 @@ _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContain
 log = logging.getLogger(__name__)
 
 
-class Known:
-    """All ModelDeployments and children, as the newest word of each says. Memory is bounded by their number.
+class ObjectCache:
+    """The newest version of each ModelDeployment and child. Memory is bounded by their number.
 
-    The words come from lists, from watches and from the answers to our own writes, in any order: the higher
+    Versions come from lists, from watches and from the responses to our own writes, in any order: the higher
     resourceVersion counts, so what this process wrote or read is never overlooked. A watch may be late, or have died
-    without a sign, so what takes something away is to be decided on reads. What is handed out is not to be changed.
+    without a sign, so decisions that remove something are made on reads. Callers must not change what they get.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
         self._namespaces = tuple(namespaces) or (None,)
         self._objects: dict[Resource, dict[ObjectKey, Object]] = {kind: {} for kind in KINDS}
         self._names: dict[Resource, dict[ObjectKey, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
-        self._gone: OrderedDict[str, int] = OrderedDict()  # resourceVersion of the last word, by uid
-        self._listed: set[Resource] = set()  # by their watches, anew
+        self._gone: OrderedDict[str, int] = OrderedDict()  # resourceVersion at deletion, by uid
+        self._listed: set[Resource] = set()  # whose watches began again
         self._is_listed = asyncio.Event()
 
     def deployments(self) -> Iterable[ObjectKey]:
@@ -57,7 +57,7 @@ class Known:
         return tuple(self._objects[MODEL_DEPLOYMENTS])
 
     def get(self, key: ObjectKey) -> Object | None:
-        """A ModelDeployment; None when nothing is known of it."""
+        """A ModelDeployment; None when it is not in the cache."""
         return self._objects[MODEL_DEPLOYMENTS].get(key)
 
     def children(self, key: ObjectKey) -> ByKind:
@@ -67,8 +67,8 @@ class Known:
             for kind in CHILDREN
         }
 
-    def hear(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
-        """A watch's word; without a type it is from a list with which the watch began again.
+    def on_event(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
+        """Take an event of a watch; without a type it is from a list with which the watch began again.
 
         Returns the ModelDeployments that it concerns: the one that a child names, and the one that it named before.
         """
@@ -77,16 +77,16 @@ class Known:
         owners = {_owner(item) for item in (obj, former) if item} if resource in self._names else {metadata["name"]}
         concerned = {(metadata["namespace"], owner) for owner in owners if owner}
         if event == "DELETED":
-            self.drop(resource, obj)
+            self.remove(resource, obj)
             return concerned
         if event is None:
             self._listed.add(resource)
             self._is_listed.set()
-        self.take(resource, obj)
+        self.update(resource, obj)
         return concerned
 
-    def take(self, resource: Resource, obj: Object) -> None:
-        """How an object is now, or was a moment ago: an older word than what is known counts nothing."""
+    def update(self, resource: Resource, obj: Object) -> None:
+        """Take a version of an object; one that is older than the cached one is ignored."""
         if resource not in self._objects:
             return
         metadata = obj["metadata"]
@@ -95,17 +95,17 @@ class Known:
         version = _version(obj)
         if self._gone.get(metadata["uid"], 0) >= version or (former and _version(former) >= version):
             return
-        # A watch by label also tells the end of what lost the label, and that can get it back.
+        # A watch by label also reports an object that lost the label as deleted, and that can get it back.
         self._gone.pop(metadata["uid"], None)
-        self._remove(resource, key)
+        self._forget(resource, key)
         if resource in self._names and not (owner := _owner(obj)):
             return
         self._objects[resource][key] = _kept(resource, obj)
         if resource in self._names:
             self._names[resource].setdefault((key[0], owner), set()).add(key[1])
 
-    def drop(self, resource: Resource, obj: Object, version: int = 0) -> None:
-        """An object is gone, or is none of ours any more, since this version of it, or of the list that lacks it."""
+    def remove(self, resource: Resource, obj: Object, version: int = 0) -> None:
+        """An object is deleted, or is no longer ours, since this version of it, or of the list that lacks it."""
         metadata = obj["metadata"]
         self._gone[metadata["uid"]] = max(version, _version(obj), self._gone.get(metadata["uid"], 0))
         if len(self._gone) > GONE_KEPT:
@@ -113,39 +113,39 @@ class Known:
         key = metadata["namespace"], metadata["name"]
         former = self._objects[resource].get(key)
         if former and former["metadata"]["uid"] == metadata["uid"]:
-            self._remove(resource, key)
+            self._forget(resource, key)
 
     async def read(self, client: Client, key: ObjectKey) -> ByKind:
-        """The children of a ModelDeployment as they are at this moment; from now on nothing older is told of them."""
-        await asyncio.gather(*(self._fill(client, kind, *key) for kind in CHILDREN))
+        """Read the children of a ModelDeployment from the API server, and keep them."""
+        await asyncio.gather(*(self._list(client, kind, *key) for kind in CHILDREN))
         return self.children(key)
 
-    async def fill(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[ObjectKey]:
-        """Take over what the API server lists; the ModelDeployments about which something went without a word."""
+    async def relist(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[ObjectKey]:
+        """Take over what the API server lists; returns the ModelDeployments of which a deletion was missed."""
         lost: set[ObjectKey] = set()
         for resource in resources:
             for namespace in self._namespaces:
-                lost |= await self._fill(client, resource, namespace)
+                lost |= await self._list(client, resource, namespace)
         return lost
 
-    async def mind(self, client: Client, add: Callable[[ObjectKey], None]) -> None:
-        """Until cancelled: a watch that began again tells no deletion that it missed, so what it lists is compared."""
+    async def run(self, client: Client, add: Callable[[ObjectKey], None]) -> None:
+        """Until cancelled: list again after each new watch, for kopf reports no deletion that a watch missed."""
         while True:
             await self._is_listed.wait()
             await asyncio.sleep(SETTLE_S)
             resources, self._listed = sorted(self._listed, key=lambda item: item.plural), set()
             self._is_listed.clear()
             try:
-                for key in await self.fill(client, resources):
+                for key in await self.relist(client, resources):
                     add(key)
             except ApiError as error:
-                log.warning("what is there cannot be listed: %s", error)
+                log.warning("a list failed: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._listed.update(resources)
                 self._is_listed.set()
 
-    async def _fill(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
-        """Of all ModelDeployments, or of one; of which something went without a word."""
+    async def _list(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
+        """Take over a list, of all ModelDeployments or of one; returns those of which a deletion was missed."""
         selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
         # Whether a revision exists must be certain; pods and services of one change all the time anyway.
         cached = bool(name) and resource in (PODS, SERVICES)
@@ -154,18 +154,18 @@ class Known:
         async for page in client.pages(resource, namespace, selector, cached=cached):
             version = version or _version(page)
             for item in page.get("items") or ():
-                self.take(resource, item)
+                self.update(resource, item)
                 present.add(item["metadata"]["uid"])
         found = self.children((str(namespace), name))[resource] if name else self._in(resource, namespace)
         missed = [item for item in found if item["metadata"]["uid"] not in present and _version(item) <= version]
         for item in missed:
-            self.drop(resource, item, version)
+            self.remove(resource, item, version)
         return {(item["metadata"]["namespace"], _owner(item) or item["metadata"]["name"]) for item in missed}
 
     def _in(self, resource: Resource, namespace: str | None) -> list[Object]:
         return [item for (where, _), item in self._objects[resource].items() if namespace in (None, where)]
 
-    def _remove(self, resource: Resource, key: ObjectKey) -> None:
+    def _forget(self, resource: Resource, key: ObjectKey) -> None:
         former = self._objects[resource].pop(key, None)
         if former is None or resource not in self._names:
             return
@@ -177,19 +177,19 @@ class Known:
 
 
 def _owner(item: Object) -> str:
-    """Name of the ModelDeployment whose child it is; empty when it is nobody's."""
+    """Name of the ModelDeployment whose child it is; empty without one."""
     return str((item["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT) or "")
 
 
 def _version(item: Object) -> int:
-    """Kubernetes promises that these are numbers that grow, over all objects of a kind (KEP-5504)."""
+    """The resourceVersion: a number that grows over all objects of a kind (KEP-5504)."""
     return int(item["metadata"]["resourceVersion"])
 
 
 def _kept(resource: Resource, obj: Object) -> Object:
-    """What a reconcile reads or writes of it, and no more."""
+    """The parts of an object that a reconcile reads or writes."""
     if resource is MODEL_DEPLOYMENTS:
-        # Whose manifests set fields is told to users; what the entries of plain writes say is long, and read by nobody.
+        # Users are told whose manifests set fields; entries of plain writes are long, and nobody reads them.
         applied = [entry for entry in obj["metadata"].get("managedFields") or () if entry.get("operation") == "Apply"]
         return {**obj, "metadata": {**obj["metadata"], "managedFields": applied}}
     kept: Object = {"metadata": _part(obj["metadata"], _METADATA)}

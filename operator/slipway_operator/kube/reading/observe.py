@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from slipway_operator.api.objects import Object
-from slipway_operator.kube import pod_trouble
-from slipway_operator.kube.autoscalers import Autoscalers
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
-from slipway_operator.kube.gateways import Gateways
-from slipway_operator.kube.known import ByKind
 from slipway_operator.kube.ownership import foreign_controller, is_controlled_by, is_leaving
+from slipway_operator.kube.reading import pod_trouble
+from slipway_operator.kube.reading.autoscalers import Autoscalers
+from slipway_operator.kube.reading.cache import ByKind
+from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import (
     ANALYSIS_TEMPLATES,
     CONTROLLER_REVISIONS,

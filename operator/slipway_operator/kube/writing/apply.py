@@ -5,11 +5,11 @@ from datetime import datetime
 
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.kube import events
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
+from slipway_operator.kube.writing import events
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.deployment.status import render

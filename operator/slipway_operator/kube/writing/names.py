@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
-from slipway_operator.kube.known import Known
+from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
@@ -53,14 +53,14 @@ class Names:
     def __init__(
         self,
         client: Client,
-        known: Known,
+        cache: ObjectCache,
         terms: Terms,
         add: Callable[[ObjectKey], None],
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
     ) -> None:
         """`add` is called with each ModelDeployment whose standing changed; `may_write` is the lease's word."""
-        self._client, self._known, self._terms = client, known, terms
+        self._client, self._cache, self._terms = client, cache, terms
         self._add, self._may_write, self._now = add, may_write, now
         self._claims: dict[str, Claim] = {}
         self._object: Object | None = None  # the ConfigMap as it was last read or written
@@ -122,7 +122,7 @@ class Names:
         if self._object is None:
             self._object = await self._read()
         await self._look_up_grants()
-        wishes = [_wish(obj) for key in self._known.deployments() if (obj := self._known.get(key))]
+        wishes = [_wish(obj) for key in self._cache.deployments() if (obj := self._cache.get(key))]
         settled = settle(self._claims, wishes, self._rules, self._now())
         if settled.claims != self._claims or names.DATA_KEY not in (self._object.get("data") or {}):
             await self._write(settled.claims)
@@ -212,7 +212,7 @@ class Names:
 
     def _hears_of_conflict(self, key: ObjectKey) -> bool:
         """Whether its status tells one, or a reconcile may be about to."""
-        status = (self._known.get(key) or {}).get("status") or {}
+        status = (self._cache.get(key) or {}).get("status") or {}
         return "/".join(key) in self._warned or any(
             one["type"] == NAME_CONFLICT for one in status.get("conditions") or ()
         )
@@ -224,7 +224,7 @@ class Names:
             return
         log.warning("model names cannot be claimed: %s", why)
         self._trouble = why
-        for key in self._known.deployments():
+        for key in self._cache.deployments():
             if "/".join(key) not in self._standings:
                 self._add(key)
 

@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 
 from slipway_operator.api.objects import Object
-from slipway_operator.kube import samples
 from slipway_operator.kube.client import Client
+from slipway_operator.kube.reading import samples
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.cluster.observed import Gateway, Service
 
