@@ -33,7 +33,6 @@ from testkit.until import WaitFailed, until
 
 EXPECTED = (KubeError, WaitFailed, StageError, DevclusterError)
 NAMESPACE, NAME = "slipway-chaos", "chat"
-POLL_S = 1.0  # kubectl costs CPU time that the models need
 REPLICAS, DRAIN_S = 2, 900
 # On two busy cores a pod needs a minute to start again: longer than the chart's own 30 s.
 VALUES: Json = {"gateway": {"resume": {"maxTimes": 10, "timeoutSeconds": 180}}}
@@ -108,7 +107,7 @@ class Run:
     def _stage(self) -> Installation:
         wish = Wish(None, None, None)
         told = screen(self._console)
-        kube = Kube(cluster(wish, told).kubeconfig, poll_s=POLL_S)
+        kube = Kube(cluster(wish, told).kubeconfig)
         slipway = Installation(kube, built_images(told))
         slipway.upgrade(**VALUES)
         kube.remove(NAME, NAMESPACE)

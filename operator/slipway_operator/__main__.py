@@ -45,7 +45,7 @@ from slipway_operator.telemetry import health
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
-SPREAD_S = 2.0  # looks at all ModelDeployments, when gateways came or left
+SPREAD_S = 2.0  # reconciles of all ModelDeployments, after gateways came or left
 DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
 
 log = logging.getLogger("slipway_operator")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _configure_logs(level: str) -> None:
     logs.configure(level)
-    # At DEBUG kopf prints whole objects, secrets included; at INFO `kopf.objects` says `succeeded` for every event.
+    # At DEBUG kopf prints whole objects, secrets included; at INFO `kopf.objects` logs `succeeded` for every event.
     logging.getLogger("kopf").setLevel(max(logging.INFO, logging.getLogger().level))
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     for chatty in ("aiohttp.access", "asyncio", "kubernetes"):
@@ -85,7 +85,7 @@ def _planning(settings: OperatorSettings) -> PlanSettings:
 
 
 def _names_file(target: str) -> bool:
-    """A name of an object has neither slash nor such an ending."""
+    """Whether the target is a file: a name of an object has neither slash nor such an ending."""
     return "/" in target or Path(target).suffix in (".yaml", ".yml", ".json") or Path(target).is_file()
 
 
@@ -111,7 +111,7 @@ async def _explain(command: Command) -> int:
 
 
 def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> OperatorSettings:
-    """The settings of the operator that keeps the object, as far as its status names them: `explain` runs anywhere."""
+    """Return the settings of the operator of the object, as far as its status has them: `explain` runs anywhere."""
     status = obj.get("status") or {}
     namespace, _, lease = str(status.get("lease") or "").partition("/")
     if not (namespace and lease):
@@ -171,14 +171,14 @@ def _keys(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Key
 def _gateways(
     settings: OperatorSettings, client: Client, session: aiohttp.ClientSession, keys: Keys | None = None
 ) -> Gateways:
-    """The secret is looked up for each question, so one that was rotated counts at once. A file comes before `keys`."""
+    """Return the gateways. Each request reads the token, so a rotated one counts at once. A file precedes `keys`."""
 
     def token() -> str:
         if not settings.gateway_token_file:
             return keys.token() if keys else ""
         try:
             words = settings.gateway_token_file.read_text().split()
-        except (OSError, UnicodeDecodeError):  # gateways that want a proof say what is missing
+        except (OSError, UnicodeDecodeError):  # gateways that need a token report that it is missing
             words = []
         return words[0] if words else ""
 
@@ -189,7 +189,7 @@ def _gateways(
 async def _lease(
     settings: OperatorSettings, configuration: Any, queue: WorkQueue[ObjectKey], metrics: Metrics
 ) -> AsyncIterator[Lease]:
-    """The lease; only its holder works on the queue."""
+    """Yield the lease; only its holder works on the queue."""
 
     def changed(held: bool) -> None:
         (queue.resume if held else queue.pause)()
@@ -224,7 +224,7 @@ async def _serve(
     runner = await health.serve(application, settings.admin_port)
     try:
         await watch.wait_for_crd(client, settings.namespaces)
-        # Tasks that are born before kopf starts are not its to cancel.
+        # kopf does not cancel tasks that were created before it starts.
         planning = _planning(settings)
         capacity = ScalingSources(Autoscalers(client))
         if settings.metrics_api_service:
@@ -265,7 +265,7 @@ async def _serve(
 def _metrics_api(
     settings: OperatorSettings, client: Client, sampler: MetricsSampler, queue: WorkQueue[ObjectKey], metrics: Metrics
 ) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
-    """The metrics API, with what reconciles tell it and learn of it."""
+    """Return the tasks of the metrics API, and how reconciles write to it and read from it."""
 
     def changed(providers: dict[str, str]) -> None:
         metrics.serves(providers)
@@ -284,7 +284,7 @@ def _metrics_api(
 async def _watch(
     settings: OperatorSettings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
 ) -> int:
-    """Watch until a signal; anything else ends the process with an error, and the next one starts clean."""
+    """Watch until a signal; any other end returns 1, and the next process starts clean."""
     stop = asyncio.Event()
     for task in tasks:
         task.add_done_callback(lambda _: stop.set())
@@ -302,7 +302,7 @@ async def _watch(
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
-    """Let reconciles in progress end, then stop. What is cut off is done again by the next process."""
+    """Wait for reconciles in progress, then cancel all tasks; the next process repeats cancelled reconciles."""
     queue.close()
     workers = [task for task in tasks if task.get_name().startswith("worker")]
     if workers:
@@ -313,7 +313,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey])
 
 
 def _failed(key: ObjectKey, error: Exception) -> None:
-    """A reconcile failed and will be tried again."""
+    """Log a reconcile that failed; it is retried."""
     with logs.about(key="/".join(key)):
         if isinstance(error, Unavailable):
             log.warning("the API server is not available: %s", error)

@@ -1,4 +1,4 @@
-"""`slipway-operator explain`: shows what would be done to one ModelDeployment, and does nothing."""
+"""`slipway-operator explain`: shows the plan of one ModelDeployment, and executes nothing."""
 
 import json
 from datetime import datetime
@@ -21,11 +21,11 @@ _UNAPPLIED = {"namespace": "default", "uid": "00000000-0000-0000-0000-0000000000
 
 
 class NotExplainable(Exception):
-    """The file holds something else."""
+    """The file holds neither a ModelDeployment nor output of `explain`."""
 
 
 def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
-    """Explain a manifest as if it were new, or replay what was explained before at the moment it was.
+    """Explain a manifest as if it were new, or replay earlier output of `explain` at its moment.
 
     Raises:
         NotExplainable: when the file holds neither.
@@ -51,17 +51,17 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
 async def from_cluster(
     client: Client, gateways: Gateways, obj: Object, settings: PlanSettings, now: datetime
 ) -> Object:
-    """Explain a ModelDeployment as the cluster holds it, with its children as they are now."""
+    """Explain a ModelDeployment of the cluster, with its current children."""
     obj["metadata"].pop("managedFields", None)
     children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
     return _explained(obj, await observe(client, gateways, obj, children), settings, now)
 
 
 def to_text(explained: Object) -> str:
-    """As it is printed."""
+    """Return the output as text."""
     return json.dumps(explained, indent=2)
 
 
 def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
-    # The object and the moment, too: with them the rest can be computed again.
+    # Object and moment are included: with them the rest can be computed again.
     return {"object": obj, "now": wire.format_time(now), **explain(obj, observed, settings, now)}

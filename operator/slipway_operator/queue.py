@@ -1,4 +1,4 @@
-"""Keyed work queue: each key once, by one worker at a time, with delays and backoff; knows no Kubernetes."""
+"""Keyed work queue: each key once, by one worker at a time, with delays and backoff; independent of Kubernetes."""
 
 import asyncio
 import heapq
@@ -39,7 +39,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, 0.0)
 
     def add_first(self, key: K) -> None:
-        """Handle a key as if it had been due for HEAD_START_S: before most that wait, and nobody waits for ever."""
+        """Handle a key as if it had been due for HEAD_START_S: before most others, without starvation of any."""
         fresh = key not in self._ahead
         self._ahead.add(key)
         self.add(key)
@@ -57,7 +57,7 @@ class WorkQueue(Generic[K]):
             self._push(key, due)
 
     def take(self) -> K | None:
-        """The key that has been due for longest, now being handled; None when none is due."""
+        """Return the key that has been due for longest and mark it as being handled; None when none is due."""
         if self.closed or self._paused or self.next_due() > self._clock():
             return None
         _, _, key = heapq.heappop(self._heap)
@@ -67,14 +67,14 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K, again_after_s: float | None = None) -> None:
-        """A key was handled well; look at it again after a while, or when it is added."""
+        """Mark a key as handled; it is due again after `again_after_s`, or when it is added."""
         self._failures.pop(key, None)
         self._release(key, again_after_s)
 
     def failed(self, key: K) -> None:
-        """Handling a key failed: try again, later each time.
+        """Mark a key as failed; it is due again with exponential backoff.
 
-        Not a retry of tenacity's, for nobody waits here: a failure sets when the key is due, as in controller-runtime.
+        Not a retry of tenacity's, for no call waits here: a failure sets when the key is due, as in controller-runtime.
         """
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.retries += 1
@@ -82,17 +82,17 @@ class WorkQueue(Generic[K]):
         self._release(key, full * (0.5 + 0.5 * self._jitter()))
 
     def failures(self, key: K) -> int:
-        """How often in a row handling a key has failed."""
+        """Return the number of consecutive failures of a key."""
         return self._failures.get(key, 0)
 
     def next_due(self) -> float:
-        """The moment at which the next key is due; infinity when none waits."""
+        """Return the moment at which the next key is due; infinity when none waits."""
         while self._heap and not self._holds(self._heap[0]):
             heapq.heappop(self._heap)
         return self._due[self._heap[0][2]] if self._heap else float("inf")
 
     def pause(self) -> None:
-        """Give out no key until `resume`; what comes meanwhile is kept, and what is being handled goes on."""
+        """Give out no key until `resume`; keys that are added are kept, and those being handled go on."""
         self._paused = True
 
     def resume(self) -> None:
@@ -106,16 +106,16 @@ class WorkQueue(Generic[K]):
         self._changed.set()
 
     def depth(self) -> int:
-        """Keys that are due and not being handled."""
+        """Return the number of keys that are due and not being handled."""
         now = self._clock()
         return sum(due <= now for due in self._due.values())
 
     def oldest_wait_s(self) -> float:
-        """For how long the key has been due that has waited longest."""
+        """Return how long the oldest waiting key has been due."""
         return max(0.0, self._clock() - min(self._due.values(), default=float("inf")))
 
     def longest_run_s(self) -> float:
-        """For how long the slowest key has been being handled."""
+        """Return how long the slowest key has been in progress."""
         return max((self._clock() - started for started in self._started.values()), default=0.0)
 
     async def wait(self) -> None:
@@ -157,9 +157,9 @@ class WorkQueue(Generic[K]):
 
 
 async def work(queue: WorkQueue[K], handle: Handle[K], on_error: Callable[[K, Exception], None]) -> None:
-    """One worker: handles keys one after the other until the queue is closed.
+    """Handle keys one after the other until the queue is closed.
 
-    `handle(key, failures)` returns when to look at the key again, or None; an exception means backoff.
+    `handle(key, failures)` returns after how many seconds the key is due again, or None; an exception means backoff.
     """
     while not queue.closed:
         key = queue.take()

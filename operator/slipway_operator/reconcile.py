@@ -1,4 +1,4 @@
-"""The story of one ModelDeployment: get → observe → plan → apply."""
+"""The reconcile of one ModelDeployment: get → observe → plan → apply."""
 
 import logging
 import time
@@ -34,11 +34,11 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
-# A refusal is reported from this failure in a row on: the children of a deleted namesake, for one, go within a second.
+# A refusal is reported from this consecutive failure on: for example children of a deleted namesake go within 1 s.
 REPORTED_FROM_FAILURE = 3
 BUSY_PAUSE_S = 5.0
 REPORT_AGAIN_S = 5.0
-STALE_PAUSE_S = 0.05  # at once, but never a loop that burns
+STALE_PAUSE_S = 0.05  # at once, but without a busy loop
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +71,13 @@ class Readers:
     client: Client
     gateways: Gateways
     cache: ObjectCache | None = None
-    fences: Fences | None = None  # around model pods; None where the release wants none
+    fences: Fences | None = None  # of model pods; None where the release has none
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
 
 
 class Reconciler:
-    """Brings one ModelDeployment a step nearer to its spec, any number of times."""
+    """Brings one ModelDeployment one step nearer to its spec; every step may be repeated."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class Reconciler:
         self._names = readers.names
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
-        self._doubted: set[ObjectKey] = set()  # the cache may be stale about them: next they are read
+        self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
         self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
     async def __call__(self, key: ObjectKey, failures: int) -> float | None:
-        """Reconcile; in how many seconds to look again, None to wait for an event. An ApiError means backoff."""
+        """Reconcile; returns the seconds until the next one, None to wait for an event. An ApiError means backoff."""
         started, result = time.monotonic(), "error"
         with logs.about(key="/".join(key)):
             try:
@@ -134,7 +134,7 @@ class Reconciler:
         await self._report_lost_events(key, obj, former, now)
         planned = plan(obj, former, observed, self._settings, now)
         if planned.takes_away and self._cache and key not in self._doubted:
-            # What watches reported may be old, or the last report of a dead one.
+            # The cache may be stale, or its watch may be dead: the next reconcile reads before it removes.
             self._doubted.add(key)
             return 0.0
         self._doubted.discard(key)
@@ -144,7 +144,7 @@ class Reconciler:
             planned = replace(planned, events=(*restore.unread(unread), *planned.events))
             reported = await self._execute(obj, planned, now)
         except Leaving:
-            # A namespace that is being deleted never comes back; a later one of its name holds another object.
+            # The deletion of a namespace cannot be cancelled; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
             self._leaving[key] = obj["metadata"]["uid"]
             return None
@@ -164,7 +164,7 @@ class Reconciler:
         return again_after_s if reported else _at_latest(again_after_s, REPORT_AGAIN_S)
 
     async def _autoscale(self, obj: dict[str, Any], observed: Observed, planned: Plan, now: datetime) -> Plan:
-        """Keep the autoscaler. Where it is refused, the status says so, and the rest of the plan is the same."""
+        """Apply the autoscaler; returns the plan, where it is refused with a status that reports that."""
         refusal = await apply.autoscale(self._client, planned.autoscaler) if planned.autoscaler else ""
         if not refusal:
             return planned
@@ -172,7 +172,7 @@ class Reconciler:
         return plan(obj, status.parse(obj.get("status")), refused, self._settings, now)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
-        """What pods must load, the fence around them and the keys that they check by, before the pods."""
+        """Execute the plan; the pins of weights, the NetworkPolicy and the keys are written before the pods."""
         await self._pins.hold(self._client, obj, planned.pins)
         if self._fences:
             await self._fences.keep(obj)
@@ -185,7 +185,7 @@ class Reconciler:
             raise Stale(error.message) from error
 
     async def _get(self, key: ObjectKey) -> dict[str, Any]:
-        """From the cache; read where it has none, or may be stale."""
+        """Return the object from the cache; read it where the cache has none, or may be stale."""
         obj = self._cache.get(key) if self._cache and key not in self._doubted else None
         if obj is None:
             obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
@@ -222,7 +222,7 @@ class Reconciler:
         self._doubted.discard(key)
 
     def _make_calls(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
-        """Only now: calls are written down before they are made, and responses before they are dropped."""
+        """Start calls, after the status write: a call is stored before it is made, a response before it is dropped."""
         self._runners.hooks.tell(key, notices(obj, planned.status, planned.events, now))
         room = [
             self._runners.hooks.follow(key, planned.calls),
@@ -231,14 +231,14 @@ class Reconciler:
         return planned.requeue_after_s if all(room) else _at_latest(planned.requeue_after_s, BUSY_PAUSE_S)
 
     async def _report_lost_events(self, key: ObjectKey, obj: dict[str, Any], former: Status, now: datetime) -> None:
-        """Events of a decision whose writer died, lost the response, or failed right after the write."""
+        """Post the Events of a decision whose writer died, lost the response, or failed right after the write."""
         if self._reported.get(key) != former.last_decision and await events.tell_again(
             self._client, obj, former.decisions, now
         ):
             self._reported[key] = former.last_decision
 
     async def _rename(self, obj: dict[str, Any], why: str, now: datetime) -> None:
-        """Children get other names from now on, as those of a Deployment do whose hash collides."""
+        """Give children other names from now on, as a Deployment does after a hash collision."""
         former = status.parse(obj.get("status"))
         count = (former.collision_count or 0) + 1
         await apply.write_status(self._client, obj, replace(former, collision_count=count))
@@ -246,7 +246,7 @@ class Reconciler:
         await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 
     async def _report(self, key: ObjectKey, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
-        """What cannot be created is in the status, so that its deadline runs, and is an Event."""
+        """Report what cannot be created in the status, so that its deadline runs, and as an Event."""
         await apply.write_status(self._client, obj, refused.status)
         event = Event("Warning", "CreateFailed", why)
         await events.post(self._client, obj, event, now)

@@ -19,7 +19,7 @@ from slipway_process import settings as process
 from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Variable, split_items
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
-LEASE_MIN_S = 3.0  # below, a busy machine loses it
+LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
 EXPLAINED = ("log_level", "own_namespace", "server_image", "gateway_service", "endpoint")  # flags in `explain --help`
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -27,7 +27,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def _of_text(parse: Callable[[str], Any]) -> BeforeValidator:
-    """What flags and variables hold is text; anything else is a value already."""
+    """Parse the text of flags and variables; anything else is a value already."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
@@ -67,7 +67,7 @@ def _own_namespace() -> str:
 
 
 def product_version() -> str:
-    """Version of the installed distribution."""
+    """Return the version of the installed distribution."""
     try:
         return version("slipway")
     except PackageNotFoundError:
@@ -176,12 +176,12 @@ class OperatorSettings(process.ProcessSettings):
 
     @property
     def outbound(self) -> EgressPolicy:
-        """What may be called for tenants."""
+        """The destinations that may be called for tenants."""
         return EgressPolicy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
 
     @property
     def fence(self) -> FenceSettings | None:
-        """None: model pods get no NetworkPolicy."""
+        """Settings of the NetworkPolicy; None: model pods get none."""
         if not self.fence_release:
             return None
         return FenceSettings(self.own_namespace, self.fence_release, self.fence_metrics_peers)
@@ -204,7 +204,7 @@ class Command:
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """Read the command line; what it leaves open comes from `SLIPWAY_*`, then from defaults.
+    """Parse the command line; missing values come from `SLIPWAY_*`, then from defaults.
 
     Raises:
         SystemExit: 0 after --help and --version; 2 with one sentence about all invalid values.
@@ -216,7 +216,7 @@ def parse(arguments: Sequence[str]) -> Command:
 
 
 def _with_command(arguments: Sequence[str]) -> list[str]:
-    """`run` is the default command, and the only one that flags alone can mean."""
+    """Return the arguments with a command: `run` is the default, also where there are only flags."""
     alone = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version"))
     return ["run", *arguments] if alone else list(arguments)
 

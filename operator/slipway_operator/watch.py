@@ -1,4 +1,4 @@
-"""Turns what happens in the cluster into keys on the queue; the only importer of kopf."""
+"""Turns watch events into keys on the queue; the only importer of kopf."""
 
 import asyncio
 import logging
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Receivers of events; each gets one before the ModelDeployment that it is about is queued."""
+    """Receivers of events; each receives an event before its ModelDeployment is queued."""
 
     add: Add
     add_first: Add
     heard: Callable[[str], None]  # of a plural
     cache: ObjectCache
-    forget: Callable[[str], None]  # that a namespace's autoscalers are no longer what they were
+    forget: Callable[[str], None]  # of a namespace whose autoscalers changed
 
 
 class CrdMissing(Exception):
@@ -38,10 +38,10 @@ class CrdMissing(Exception):
 
 
 async def wait_for_crd(client: Client, namespaces: Sequence[str], patience_s: float = 60.0) -> None:
-    """Return when ModelDeployments can be listed: kopf would wait for them in silence, and for ever.
+    """Return when ModelDeployments can be listed: kopf would wait for them forever, without a log line.
 
     Raises:
-        CrdMissing: when they cannot after `patience_s`; the message says what to do.
+        CrdMissing: when they cannot after `patience_s`; the message names the remedy.
     """
     problem = ""
     try:
@@ -67,7 +67,7 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
 async def resync(
     client: Client, cache: ObjectCache, period_s: float, add_after: Callable[[ObjectKey, float], None]
 ) -> None:
-    """List everything periodically, whatever the watches reported: kopf reports no deletion that it missed."""
+    """List and queue everything periodically: kopf reports no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
@@ -76,7 +76,7 @@ async def resync(
             log.warning("resync: %s", error)
             continue
         for key in {*cache.deployments(), *gone}:
-            # Spread, so that a thousand of them are no burst.
+            # Spread, so that many of them are no burst.
             add_after(key, random.uniform(0.0, period_s / 4))
 
 
@@ -85,7 +85,7 @@ async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, s
     await kopf.operator(
         registry=registry(client, listeners, stop),
         settings=settings(),
-        # Ours, because kopf's own needs the name of a user, which may be missing in a container.
+        # kopf's default identity needs the name of a user, which may be missing in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
         standalone=True,
         clusterwide=not namespaces,
@@ -95,7 +95,7 @@ async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, s
 
 
 def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.OperatorRegistry:
-    """The handlers: each event, of a parent or of a child, names the parent and nothing else."""
+    """Return the handlers: each event, of a ModelDeployment or of a child, queues the key of the ModelDeployment."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -104,7 +104,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
 
     @kopf.on.cleanup(registry=registry)
     async def cleanup(**_: Any) -> None:
-        # After a signal kopf leaves its own waiter for this flag behind, and then waits 5 s for it.
+        # After a signal kopf leaves its own task behind that waits for this flag, and then waits 5 s for the task.
         stop.set()
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
@@ -112,7 +112,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
         listeners.heard(labels.PLURAL)
         obj = dict(event["object"])
         listeners.cache.on_event(MODEL_DEPLOYMENTS, event["type"], obj)
-        # A write of a user goes before what follows from earlier writes.
+        # A change by a user goes before the effects of earlier changes.
         add = listeners.add if _is_answered(obj) else listeners.add_first
         add((namespace or "", name))
 
@@ -123,7 +123,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
 
 
 def _is_answered(obj: dict[str, Any]) -> bool:
-    """Whether the status is about the spec as it is."""
+    """Whether the status is about the current spec."""
     return bool((obj.get("status") or {}).get("observedGeneration") == obj["metadata"].get("generation"))
 
 
@@ -138,7 +138,7 @@ def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listen
 
 
 def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:
-    """All of them: those of people and of KEDA carry no label of ours, and name the ModelDeployment as their target."""
+    """Handle events of all autoscalers: those of users and of KEDA lack our labels, but target the ModelDeployment."""
     seen: dict[tuple[str, str], tuple[str, set[str]]] = {}
 
     @kopf.on.event(*AUTOSCALERS.group_version, AUTOSCALERS.plural, registry=registry)
@@ -158,7 +158,7 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> Non
 
 
 def _relevant(body: kopf.Body) -> str:
-    """What a reconcile looks at: the metrics in its status change every 15 s, and are no business of ours."""
+    """Return what a reconcile reads: without the metrics in the status, which change every 15 s."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     looked_at = [one for one in conditions if one["type"] in ("AbleToScale", "ScalingActive")]
     words = sorted(
@@ -168,12 +168,12 @@ def _relevant(body: kopf.Body) -> str:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as an event source: bounded streams, patient with a restarting API server, and nothing ever written."""
+    """Return kopf's settings as an event source: bounded streams, retries while the API server restarts, no writes."""
     settings = kopf.OperatorSettings()
     settings.watching.server_timeout, settings.watching.client_timeout = 300, 330
     settings.watching.connect_timeout = settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30
-    # About ten minutes: a control plane takes longer to upgrade than kopf's own 54 s; forever would hide a 403.
+    # About ten minutes: a control plane takes longer to upgrade than kopf's default of 54 s; no limit would hide a 403.
     settings.networking.error_backoffs = [
         delay * random.uniform(0.8, 1.2) for delay in (1, 1, 2, 3, 5, 8, 13, *[21] * 27)
     ]
@@ -187,14 +187,14 @@ def settings() -> kopf.OperatorSettings:
 
 
 def _claim_prefixes(settings: kopf.OperatorSettings) -> None:
-    # Unused by event handlers; should another kind of handler ever be added, it starts under our name.
+    # Event handlers do not use these; any other kind of handler would use them, with our prefix.
     settings.persistence.finalizer = f"{labels.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=labels.GROUP, v1=False)
     settings.persistence.diffbase_storage = _NothingToCompare()
 
 
 class _NothingToCompare(kopf.DiffBaseStorage):
-    """For handlers of changes, of which there are none, kopf copies each object of each event, key by key."""
+    """Disables kopf's copies, key by key, of each object of each event: change handlers need them, and we have none."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -207,7 +207,7 @@ class _NothingToCompare(kopf.DiffBaseStorage):
 
 
 async def _connection(client: Client) -> kopf.ConnectionInfo:
-    """The same address and identity as our own calls, token read again."""
+    """Return address and identity of our own calls, with a token that was read again."""
     now = await client.credentials()
     return kopf.ConnectionInfo(
         server=now.server,

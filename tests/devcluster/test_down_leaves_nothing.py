@@ -24,6 +24,7 @@ from devcluster.places import REPOSITORY, Places, places
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NAME = "slipway-trace"
+OTHERS = ("__KMP_REGISTERED_LIB_", "sem.mp-", "torch_")  # in /dev/shm
 _SYSCTLS = ("vm", "kernel/panic", "kernel/panic_on_oops", "kernel/keys", "fs/inotify", "net/ipv4/ip_forward",
             "net/ipv4/conf/all", "net/ipv6/conf/all", "net/ipv4/conf/default")  # fmt: skip
 _CGROUPS = ("libpod_parent", "kubepods", "kubelet", "kubelet.slice", "k8s.io", "machine.slice")
@@ -175,9 +176,9 @@ def marked_processes() -> Iterator[str]:
 
 
 def folders() -> Iterator[Path]:
-    """But for what any process with OpenMP keeps in shared memory as long as it runs."""
+    """Without the shared memory of other tests' processes (OpenMP, multiprocessing, torch): devcluster has none."""
     for parent in ("/run", "/var/lib", "/lib/modules", "/etc/cni", "/var/lib/cni", "/etc/containers", "/dev/shm"):
-        yield from (path for path in Path(parent).glob("*") if not path.name.startswith("__KMP_REGISTERED_LIB_"))
+        yield from (path for path in Path(parent).glob("*") if not path.name.startswith(OTHERS))
     yield from Path.home().glob(".kube/*")
 
 

@@ -7,6 +7,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_gateway.forwarding import crashes
 from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
 from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
 from testkit.until import until_async
@@ -246,6 +247,34 @@ async def test_suspects_are_tried_one_at_a_time() -> None:
         bodies = [b'{"model":"chat","n":%d}' % n for n in range(5)]
         said = await asyncio.gather(*(code(gate, body) for body in (*bodies, POISON)))
     assert said == [(200, "")] * 5 + [(422, "request_crashed_engine")]
+
+
+async def test_waiting_for_a_trial_takes_no_time_from_waiting_for_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both times ended together: a suspect was refused as the first of them was over, before it had looked again."""
+    monkeypatch.setattr(crashes, "_TRIAL_WAIT_S", 1.0)
+    both, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        if len(first.bodies) <= 2:
+            if len(first.bodies) == 2:
+                both.set()
+            await both.wait()
+            return web.Response(status=503, body=CRASHED, content_type="application/json")
+        await goes_on.wait()
+        return web.json_response({"choices": []})
+
+    async with upstream(serve) as first, upstream(crashing()) as second, gateway(hold_timeout_s=1.0) as gate:
+        gate.route(("rev", 100, [first.url]))
+        bodies = [b'{"model":"chat","n":%d}' % n for n in range(2)]
+        sent = [asyncio.create_task(code(gate, body)) for body in bodies]
+        await until_async(lambda: len(first.bodies) == 3, "one is on trial, the other waits")
+        gate.route(("rev", 100, []))
+        await asyncio.sleep(1.3)
+        gate.route(("rev", 100, [second.url]))
+        await until_async(lambda: len(second.bodies) == 1, "the other is served")
+        goes_on.set()
+        assert await asyncio.gather(*sent) == [(200, "")] * 2
 
 
 @settings(max_examples=3, deadline=None)

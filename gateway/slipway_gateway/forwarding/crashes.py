@@ -75,12 +75,11 @@ class CrashTracker:
         waits = state.suspect and self._clock() < state.trial_until
         return self._suspects.busy() if waits else ()
 
-    async def waits(self, state: RetryState) -> bool:
-        """Waits a moment for a trial to end; False when there is none to wait for."""
-        if not self.avoided(state):
-            return False
+    async def wait_for_trial(self, state: RetryState) -> None:
+        """Waits a moment for a trial to end. That time is not part of the time that the request waits for endpoints."""
+        began_s = self._clock()
         await asyncio.sleep(_TRIAL_PAUSE_S)
-        return True
+        state.hold_until += self._clock() - began_s
 
     @contextlib.contextmanager
     def trial(self, url: str, state: RetryState) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Attempts of a request until one gives a first byte; meanwhile the request may wait for an endpoint."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from slipway_process import logs
 
@@ -51,8 +51,10 @@ class Retries:
     ) -> UpstreamResponse:
         """`held_request`: None for a stream whose response has begun."""
         while state.spent < state.limit:
-            endpoint = self._pick(outgoing, state)
-            if endpoint is None and await self._crashes.waits(state):
+            avoided = self._crashes.avoided(state)
+            endpoint = self._pick(outgoing, state, avoided)
+            if endpoint is None and avoided:
+                await self._crashes.wait_for_trial(state)
                 continue
             if endpoint is None:
                 if state.waits_in_vain or not await self._hold(outgoing, state, held_request):
@@ -78,8 +80,7 @@ class Retries:
                 )
         return self._give_up(outgoing, state)
 
-    def _pick(self, outgoing: UpstreamRequest, state: RetryState) -> RouteEndpoint | None:
-        avoided = self._crashes.avoided(state)
+    def _pick(self, outgoing: UpstreamRequest, state: RetryState, avoided: Collection[str]) -> RouteEndpoint | None:
         excluded = state.tried.union(avoided) if avoided else state.tried
         return self._balancer.pick(
             outgoing.whose,

@@ -93,7 +93,7 @@ def pick_in_revision(
     excluded: Collection[str] = (),
     holder: str = "",
 ) -> RouteEndpoint | None:
-    """The same within one revision, listed or not: what began there can end nowhere else, but where the same is run.
+    """Like `pick` within `revision`, which the route need not list: a stream that began there continues only there.
 
     `holder`: tag of the endpoint that comes first, whatever its load.
     """

@@ -1,4 +1,4 @@
-"""One signed POST to a webhook, and the meaning of its status; the body of a response is not shown."""
+"""One signed POST to a webhook, and the result from its status; the body of a response is not shown."""
 
 import hashlib
 import hmac
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, OutboundRequest, Response, TooLate
 
-_AGAIN = frozenset({408, 425, 429})  # beside 5xx: statuses that another try may change
+_AGAIN = frozenset({408, 425, 429})  # besides 5xx: statuses that are worth another try
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of one try. `outcome` is the metric's word: ok, refused, timeout, blocked or error."""
+    """The result of one try. `outcome` is the label of the metric: ok, refused, timeout, blocked or error."""
 
     outcome: str
     message: str
-    again: bool = False  # another try may end otherwise
+    again: bool = False  # another try may succeed
 
     @property
     def ok(self) -> bool:
-        """Answered 2xx."""
+        """Whether the status is 2xx."""
         return self.outcome == "ok"
 
 
@@ -37,7 +37,7 @@ class Poster:
         self._dialer, self._key_file, self._clock = dialer, key_file, clock
 
     async def post(self, url: str, body: bytes, key: str, timeout_s: float) -> Reply:
-        """Try once; every way to fail is a Reply."""
+        """Send one request; every failure is a Reply."""
         try:
             request = OutboundRequest("POST", url, headers=self._headers(body, key), body=body, timeout_s=timeout_s)
             return _meaning(await self._dialer.send(request))
@@ -58,7 +58,7 @@ class Poster:
 
 
 def signature(key: bytes, moment_s: int, body: bytes) -> str:
-    """The value of X-Slipway-Signature; see docs/hooks.md for its verification."""
+    """Return the value of X-Slipway-Signature; see docs/hooks.md for its verification."""
     signed = hmac.new(key, f"{moment_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment_s},v1={signed}"
 

@@ -1,4 +1,4 @@
-"""Puts questions in the background, bounded and fair, and keeps answers until they are written down."""
+"""Calls webhooks in the background, bounded and fair, and keeps responses until they are stored."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from slipway_operator.model.wire import format_time
 
 Measure = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # on their way or waiting for their turn; above it a plan's question waits for its next plan
+QUESTIONS_LIMIT = 4096  # in progress or waiting; above it a call waits for the next plan
 NOTICES_LIMIT = 1024  # above it an Event is not sent to event hooks
 CALLS_AT_A_TIME = 64
 CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace hold up no other
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class HookRunner:
-    """Every question that plans want answered. A question is known by its key and put once at a time."""
+    """The calls of all plans. Each one is identified by its idempotency key and made once at a time."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class HookRunner:
         self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def answers(self, key: ObjectKey) -> dict[str, HookAnswer]:
-        """The answers that came and are still wanted, by idempotency key."""
+        """Return the responses that are still wanted, by idempotency key."""
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, calls: Iterable[HookCall]) -> bool:
@@ -67,7 +67,7 @@ class HookRunner:
         return len(new) <= room
 
     def tell(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:
-        """Send and forget; what is beyond the limit is dropped and counted."""
+        """Send event calls without keeping responses; calls beyond the limit are dropped and counted."""
         for call in calls:
             if len(self._notices) >= NOTICES_LIMIT:
                 self._measure(call.hook.type, "dropped", 0.0)
@@ -82,7 +82,7 @@ class HookRunner:
         self._answers.pop(key, None)
 
     async def close(self) -> None:
-        """Cut off what is on its way: the next process puts it again, under the same keys."""
+        """Cancel calls in progress: the next process repeats them with the same keys."""
         tasks = [*self._questions.values(), *self._notices]
         for task in tasks:
             task.cancel()
@@ -106,7 +106,7 @@ class HookRunner:
             log.warning("event hook %s of %s/%s was not reached: %s", call.hook.name, *key, answer.message)
 
     async def _ask(self, key: ObjectKey, call: HookCall) -> HookAnswer:
-        """All tries of one question, under one key and with one body."""
+        """Make all tries of one call, with one key and one body."""
         asked_at = format_time(self._clock())
         payload = {**call.payload, "idempotencyKey": call.key, "timestamp": asked_at}
         body = json.dumps(payload, separators=(",", ":")).encode()
@@ -124,7 +124,7 @@ class HookRunner:
 
     async def _try(self, key: ObjectKey, call: HookCall, body: bytes) -> Reply:
         async with AsyncExitStack() as turn:
-            # The namespace's turn first: who waits for it must not hold one of everybody's.
+            # The namespace's semaphore first: who waits for it must not hold the shared one.
             await turn.enter_async_context(self._turns_in(key[0]))
             await turn.enter_async_context(self._turns)
             started = time.monotonic()

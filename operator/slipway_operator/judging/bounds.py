@@ -1,8 +1,8 @@
-"""Bounds: how bad can the canary be at most? What lets it pass.
+"""Upper bounds on how bad the canary is: it passes when they are low enough.
 
-Two ways to pass, each with half of the error rate: its ratio to stable is below a margin, or its own rate is below a
-limit. A canary passes when *every* metric does; the chance that one of them is worse than its margin is then still at
-most falsePromoteRate, with no correction for their number (an intersection-union test, Berger 1982).
+A metric passes in two ways, each with half of the error rate: its ratio to stable is below a margin, or its own rate is
+below a limit. A canary passes when *every* metric does; the chance that one of them is worse than its margin is then
+still at most falsePromoteRate, with no correction for their number (an intersection-union test, Berger 1982).
 """
 
 import math
@@ -22,7 +22,7 @@ from slipway_operator.judging.evidence import (
 
 Flags = npt.NDArray[np.bool_]
 
-# A healthy canary is expected ten times better than the limit: see `rate_nodes`.
+# The prior expects a healthy canary at a tenth of the limit: see `rate_nodes`.
 RATE_NODES, RATE_CURVE = 32, 5.0
 SMALLEST, LARGEST = 1e-4, 1e4
 CANDIDATES, ROUNDS = 32, 5  # narrows ln(LARGEST/SMALLEST) down to a millionth
@@ -31,7 +31,7 @@ CANDIDATES, ROUNDS = 32, 5  # narrows ln(LARGEST/SMALLEST) down to a millionth
 def log_ratio_below(canary: Numbers, stable: Numbers, weights: Numbers, max_ratio: Numbers) -> Floats:
     """ln of the evidence that canary's ratio is below `max_ratio`; shapes as in `log_ratio_evidence`.
 
-    It grows with max_ratio, so where it holds for max_ratio it holds for every larger one.
+    It grows with max_ratio: what is proved for one max_ratio is proved for every larger one.
     """
     return log_ratio_evidence(canary, stable, weights, max_ratio, BETTER)
 
@@ -43,7 +43,7 @@ def log_rate_below(bad: Numbers, requests: Numbers, limit: float) -> Floats:
 
 
 def rate_nodes(limit: float) -> tuple[Floats, Floats]:
-    """A Beta(1/2, 5/limit) prior cut off at `limit`, on nodes: rates, and weights that sum to 1.
+    """A Beta(1/2, 5/limit) prior truncated at `limit`, on nodes: rates, and weights that sum to 1.
 
     In u = sqrt(rate/limit) the density of that prior is close to exp(-5*u^2), so nodes are equally spaced in u.
     """
@@ -53,7 +53,7 @@ def rate_nodes(limit: float) -> tuple[Floats, Floats]:
 
 
 def not_worse(log_ratio: Numbers, log_rate: Numbers | None, false_promote_rate: float) -> Flags:
-    """Whether a metric passes, by either way, shape (...)."""
+    """Whether a metric passes in either way, shape (...)."""
     needed = math.log(2 / false_promote_rate)
     passed = np.asarray(log_ratio) >= needed
     return np.asarray(passed if log_rate is None else passed | (np.asarray(log_rate) >= needed))
@@ -62,7 +62,7 @@ def not_worse(log_ratio: Numbers, log_rate: Numbers | None, false_promote_rate: 
 def ratio_interval(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: float) -> tuple[Floats, Floats]:
     """Ends of a confidence sequence for the ratio: it misses at any time with probability `error_rate` at most.
 
-    Ends at SMALLEST or LARGEST where the counts set none. Shape (...).
+    An end is SMALLEST or LARGEST where the counts set none. Shape (...).
     """
     needed = math.log(2 / error_rate)
     k, others = (np.asarray(item)[..., None, :] for item in (canary, stable))
@@ -75,7 +75,7 @@ def ratio_interval(canary: Numbers, stable: Numbers, weights: Numbers, error_rat
 
 
 def ratio_upper(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: float) -> Floats:
-    """Upper end of `ratio_interval`, for those who need no other: each end is a search of its own."""
+    """Upper end of `ratio_interval`, without the cost of the lower end: each end is a separate search."""
     needed = math.log(2 / error_rate)
     k, others = (np.asarray(item)[..., None, :] for item in (canary, stable))
 
@@ -86,12 +86,12 @@ def ratio_upper(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: 
 
 
 def _first(holds: Callable[[Floats], Flags], shape: tuple[int, ...]) -> Floats:
-    """The lowest ratio at which this holds, which it then does for all higher ones; (...), from (..., candidates)."""
+    """The lowest ratio at which `holds` is true, as for all higher ones; (...), from (..., candidates)."""
     low, high = np.full(shape, math.log(SMALLEST)), np.full(shape, math.log(LARGEST))
     steps = np.arange(CANDIDATES + 1) / CANDIDATES
     for _ in range(ROUNDS):
         candidates = low[..., None] + (high - low)[..., None] * steps
-        # Those at which it does not hold come first; the end itself stands for "at none".
+        # Candidates where it is false come first; the last candidate stands for "at none".
         place = np.minimum((~holds(np.exp(candidates))).sum(axis=-1), CANDIDATES)[..., None]
         low = np.take_along_axis(candidates, np.maximum(place - 1, 0), axis=-1)[..., 0]
         high = np.take_along_axis(candidates, place, axis=-1)[..., 0]

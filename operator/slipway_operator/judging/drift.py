@@ -1,8 +1,8 @@
-"""Drift: whether canary answers mirrored prompts differently from stable, beyond what two stable pods differ by.
+"""Drift: whether canary differs from stable on mirrored prompts more often than a second stable pod does.
 
-Each prompt is answered by stable, by canary and by a second stable pod. Even greedy decoding differs between two pods
-of one version (batches differ, and with them the order of sums), so the second pod is the floor. Of the prompts where
-exactly one of the two disagrees with stable, half should be canary's if nothing changed.
+Stable, canary and a second stable pod each answer every prompt. Even greedy decoding differs between two pods of one
+version (batches differ, and with them the order of sums), so the second pod is the floor. If nothing changed, half of
+the prompts where exactly one of the two disagrees with stable are canary's.
 """
 
 import numpy as np
@@ -10,14 +10,14 @@ import numpy as np
 from slipway_operator.judging.evidence import Floats, Numbers, bernoulli_exponents, log_over_starts
 
 NODES = 16
-# Beta(1, 1) cut off at one half: canary's part of the disagreements, from barely more than half to all.
+# Beta(1, 1) truncated at one half: canary's share of the disagreements, from just above half to all.
 CANARY_PARTS = 0.5 + 0.5 * (np.arange(NODES) + 0.5) / NODES
 
 
 def log_drift_evidence(canary_only: Numbers, second_stable_only: Numbers) -> Floats:
     """ln of the evidence that canary disagrees with stable more often than stable with itself.
 
-    Prompts on which one of the two alone disagreed, shape (..., epochs); the result (...).
+    Both arguments count prompts where only one of the two disagreed, shape (..., epochs); the result is (...).
     """
     canary, stable = np.asarray(canary_only), np.asarray(second_stable_only)
     epochs = range(canary.shape[-1])

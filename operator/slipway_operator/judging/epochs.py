@@ -1,19 +1,19 @@
-"""Epochs: when counts restart. With each weight, and by the clock 2, 4, 8, 16... minutes after the start.
+"""Epochs: counts restart with each weight, and by the clock 2, 4, 8, 16... minutes after the start.
 
-A regression may begin at any time; the judge bets on each epoch as its beginning. Doubling keeps them few, a dozen in
-two days, and none is longer than what lies before it. The clock and the weight alone decide, never a count.
+A regression may begin at any time; the judge bets on each epoch as its start. Doubling keeps epochs few, a dozen in two
+days, and none is longer than the time before it. Only the clock and the weight start an epoch, never a count.
 """
 
 FIRST_S = 120
 
 
 def clock_epoch(seconds: float) -> int:
-    """Number of the clock's epoch this long after the analysis started: 0 below two minutes, 1 below four."""
+    """Number of the clock epoch `seconds` after the analysis started: 0 below two minutes, 1 below four."""
     return 0 if seconds < FIRST_S else (int(seconds) // FIRST_S).bit_length()
 
 
 def clock_starts(seconds: float) -> tuple[int, ...]:
-    """Seconds at which the clock begins an epoch, before this time."""
+    """Seconds before `seconds` at which a clock epoch begins."""
     starts, begin = [0], FIRST_S
     while begin < seconds:
         starts.append(begin)

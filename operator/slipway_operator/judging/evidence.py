@@ -1,9 +1,9 @@
 """Evidence: e-processes on counts, each an average of likelihood ratios over a fixed set of alternatives.
 
 Under every null hypothesis named below, each likelihood ratio is a nonnegative supermartingale that starts at 1, and so
-is an average of them. By Ville's inequality the chance that it *ever* exceeds 1/a is at most a: one may look after each
-request, stop whenever one likes, and look again (Ville 1939; Ramdas et al., "Game-theoretic statistics and safe
-anytime-valid inference", 2023). How the alternatives are chosen costs speed, never validity.
+is an average of them. By Ville's inequality the probability that it *ever* exceeds 1/a is at most a: the evidence may
+be read after each request, at any stopping time (Ville 1939; Ramdas et al., "Game-theoretic statistics and safe
+anytime-valid inference", 2023). The choice of alternatives affects speed, never validity.
 
 Every function broadcasts: counts have shape (..., epochs) or (...), results the leading shape. Sums run element by
 element in a fixed order, so one canary and a batch of them give the same bits.
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-# Of any integer or float kind, or one number.
+# Arrays of any integer or float type, or one number.
 Numbers = npt.ArrayLike
 
-# How much worse than tolerated a canary may be: from barely to dead.
+# Alternatives: how much worse than tolerated a canary is, from slightly worse to failing completely.
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 BETTER = tuple(1 / factor for factor in FACTORS)
 
@@ -29,14 +29,12 @@ BETTER = tuple(1 / factor for factor in FACTORS)
 def log_ratio_evidence(
     canary: Numbers, stable: Numbers, weights: Numbers, null_ratio: Numbers, factors: Sequence[float] = FACTORS
 ) -> Floats:
-    """Natural log of the evidence that canary's rate of events, over stable's, lies beyond `null_ratio`.
+    """Natural log of the evidence that canary's event rate, divided by stable's, lies beyond `null_ratio`.
 
-    Given that an event happened at weight w, it came from canary with probability
-    theta(rho) = w*rho / (w*rho + 1 - w), whatever the rate that the two share at that moment: load, time of day and an
-    outage of both cancel out. The null is rho <= null_ratio where factors are above 1, rho >= null_ratio where below.
-
-    With factor g the log of the likelihood ratio is k_c*ln g - (k_c + k_s)*ln((w*g*r + 1-w) / (w*r + 1-w)) for r =
-    null_ratio, summed over epochs.
+    Given that an event happened at weight w, it came from canary with probability theta(rho) = w*rho / (w*rho + 1 - w).
+    The common rate cancels out, and with it load, time of day and an outage of both. The null is rho <= null_ratio
+    where factors are above 1, rho >= null_ratio where below. With factor g the log of the likelihood ratio is k_c*ln g
+    - (k_c + k_s)*ln((w*g*r + 1-w) / (w*r + 1-w)) for r = null_ratio, summed over epochs.
 
     Args:
         canary: events of canary, shape (..., epochs).
@@ -69,13 +67,12 @@ def ratio_exponents(
 
 
 def log_over_starts(exponents: Sequence[Sequence[Floats]]) -> Floats:
-    """ln of the evidence of a bet that is spread over the epochs in which the trouble may have begun, shape (...).
+    """ln of the evidence of a bet spread over the epochs in which a regression may have begun, shape (...).
 
-    A regression that begins late has to win back what was lost on it while all was well; a bet that begins later has
-    not lost anything. Half of the stake bets from the first epoch on, 1/(2*s*(s+1)) of it from epoch s on, and what is
-    kept for epochs to come is worth itself: an average of e-processes again (cf. Shin, Ramdas and Rinaldo,
-    "E-detectors", 2024). That costs ln 2 where the trouble was there from the start. Epochs must begin by clock or
-    weight, never by what was counted.
+    A bet that starts before the regression has to win back its losses first; a bet that starts later has none. Half of
+    the stake bets from the first epoch on, 1/(2*s*(s+1)) of it from epoch s on, and the part for later epochs keeps its
+    value: again an average of e-processes (cf. Shin, Ramdas and Rinaldo, "E-detectors", 2024). That costs ln 2 where
+    the regression was present from the start. Epochs must begin by clock or weight, never by a count.
 
     Args:
         exponents: logs of likelihood ratios by epoch, of which there is one at least, and by alternative, of equal
@@ -133,8 +130,8 @@ def log_mean_exp(logs: Sequence[Floats], prior: Floats | None = None) -> Floats:
 def log_combined(logs: Numbers, shares: Numbers) -> Floats:
     """ln of sum_m share_m * E_m: the evidence against a canary over all its metrics.
 
-    Shares sum to at most 1, so this is an e-process too, and it dominates giving each metric its own share of the error
-    rate (Vovk and Wang, "E-values: calibration, combination and applications", 2021).
+    Shares sum to at most 1, so this is an e-process too, and it dominates a separate share of the error rate for each
+    metric (Vovk and Wang, "E-values: calibration, combination and applications", 2021).
 
     Args:
         logs: ln E of each metric, shape (..., metrics).

@@ -1,7 +1,7 @@
-"""Forecasts: with how many requests a verdict is expected if things go on as they are.
+"""Forecasts: after how many requests a verdict is expected at the present rates.
 
 Wald's identity: a sum that has to reach L, and grows by the divergence D on average with each event, needs L/D events.
-Good to a few percent when L is large against one step; a hint for people, never part of a decision.
+Accurate to a few percent when L is large against one step; information for people, never part of a decision.
 """
 
 import math
@@ -11,9 +11,9 @@ from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging.evidence import FACTORS
 from slipway_operator.model.analysis.spec import MetricSpec
 
-MIXTURE_COST = math.log(len(FACTORS))  # what not knowing the size of a regression costs
-FROM_THE_START = 0.5  # part of a stake that bets on trouble from the first epoch on
-# Beyond a hundred million requests a number is no help.
+MIXTURE_COST = math.log(len(FACTORS))  # the cost of an unknown size of the regression
+FROM_THE_START = 0.5  # share of the stake on a regression from the first epoch on
+# A forecast of more than a hundred million requests is not useful.
 MOST_REQUESTS = 1e8
 
 
@@ -37,7 +37,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The expected end of a metric's analysis: canary requests in all, None where none is in sight; and which end."""
+    """The expected end of a metric's analysis: total canary requests, None if none is expected; and which end."""
 
     samples: int | None
     fails: bool
@@ -76,7 +76,7 @@ def requests_until_pass(rates: Rates, max_ratio: float, ok_below: float | None, 
 
 
 def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
-    """Rates so far at the weight in force now, half an event added to each side; None where a side has no requests."""
+    """Rates so far, at the present weight, with half an event added to each side; None if a side has no requests."""
     nc, ns = sum(epoch.nc for epoch in epochs), sum(epoch.ns for epoch in epochs)
     if not nc or not ns:
         return None
@@ -85,7 +85,7 @@ def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
 
 
 def expected(spec: MetricSpec, epochs: tuple[Epoch, ...], false_rollback_rate: float, false_promote_rate: float) -> End:
-    """When this metric is expected to be decided, counted from the first request."""
+    """The expected end of this metric's analysis, counted from the first request."""
     rates = observed(epochs)
     if rates is None:
         return End(None, fails=False)

@@ -1,7 +1,7 @@
-"""Latency, as advice: a test of the mean and a band around a distribution. Neither decides anything.
+"""Latency, for information: a test of the mean and a band around a distribution. Neither decides anything.
 
-They see shifts that the counts of slow requests do not show yet, but the first rests on a normal approximation and the
-second needs tens of thousands of requests for a tail.
+They detect shifts that the counts of slow requests do not show yet, but the first rests on a normal approximation and
+the second needs tens of thousands of requests for a tail.
 """
 
 import math
@@ -19,16 +19,16 @@ def log_msprt(difference: Numbers, variance: Numbers, spread: float) -> Floats:
     Args:
         difference: of the means of log latency, canary minus stable.
         variance: of that difference, s_c^2/n_c + s_s^2/n_s; positive.
-        spread: what differences are expected, in the same unit.
+        spread: the size of the expected differences, in the same unit.
     """
     d, v, t2 = np.asarray(difference, dtype=np.float64), np.asarray(variance, dtype=np.float64), spread * spread
     return np.asarray(0.5 * np.log(v / (v + t2)) + t2 * d * d / (2 * v * (v + t2)))
 
 
 def distribution_band(samples: int, error_rate: float) -> float:
-    """Half width of a band that holds a whole distribution function at all times.
+    """Half width of a confidence band for a whole distribution function, valid at all times.
 
-    Howard and Ramdas, "Sequential estimation of quantiles" (2022), corollary 2. 1 where it says nothing.
+    Howard and Ramdas, "Sequential estimation of quantiles" (2022), corollary 2. 1 means no information.
     """
     if samples < 1:
         return 1.0

@@ -1,8 +1,8 @@
-"""Metrics with a provider, by the rules of Argo Rollouts: a measurement, the metric of it, and what both say together.
+"""Metrics with a provider, by the rules of Argo Rollouts: phases of measurements and metrics, and the joint verdict.
 
-The rules are those of Argo's analysis controller (`assessMetricStatus`, `EvaluateResult`) but for two that would let a
-canary pass on nothing: a comparison with NaN is inconclusive in place of false, and a metric that was never measured
-is no success.
+The rules are those of Argo's analysis controller (`assessMetricStatus`, `EvaluateResult`) with two exceptions, so that
+no canary passes without data: a comparison with NaN is inconclusive instead of false, and a metric that was never
+measured is not successful.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ _LARGEST_SHOWN = 10**18
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A metric and what is known of it."""
+    """A metric and its run."""
 
     metric: Measure
     run: MetricRun
 
 
 def measured(metric: Measure, answer: ProviderAnswer, at: datetime) -> Measurement:
-    """What an answer is worth by the conditions of its metric."""
+    """The measurement from a provider's response, by the conditions of its metric."""
     if answer.problem:
         return Measurement(at, AnalysisPhase.ERROR, message=_short(answer.problem, MESSAGE_LIMIT))
     value = _short(shown(answer.value), VALUE_LIMIT)
@@ -47,7 +47,7 @@ def measured(metric: Measure, answer: ProviderAnswer, at: datetime) -> Measureme
 
 
 def noted(metric: Measure, run: MetricRun, one: Measurement) -> MetricRun:
-    """The metric with one measurement more, and what that makes of it."""
+    """The run of a metric with one more measurement, and its new phase and message."""
     grown = dataclasses.replace(
         run,
         successful=run.successful + (one.phase is AnalysisPhase.SUCCESSFUL),
@@ -64,7 +64,7 @@ def noted(metric: Measure, run: MetricRun, one: Measurement) -> MetricRun:
 
 
 def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
-    """The verdict on what was compared, and on what was measured beside it: the worse one, and both to pass."""
+    """The joint verdict of the comparison and the measured metrics: the worse one; a pass needs both."""
     deciding = [item for item in known if not item.metric.dry_run]
     if verdict.outcome is Outcome.FAIL:
         return verdict
@@ -86,9 +86,9 @@ def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
 
 
 def shown(value: Any) -> str:
-    """A value for people: a number, a truth value, or a list of them. Of anything else its kind and size alone.
+    """A value as text: a number, a boolean, or a list of them. Of anything else only its type and size.
 
-    A provider's answer may hold what only its server's owner should see; a status is read by many.
+    A provider's response may contain data that is private to its server's owner; a status has many readers.
     """
     if isinstance(value, list):
         return "[" + ", ".join(_shown_one(item) for item in value[:VALUE_LIMIT]) + "]"
@@ -108,7 +108,7 @@ def _shown_one(value: Any) -> str:
 
 
 def _by_conditions(metric: Measure, value: Any) -> tuple[AnalysisPhase, str]:
-    """One condition decides alone; with two, what neither calls good nor bad is inconclusive."""
+    """Phase and message. One condition decides alone; with two, a value that meets neither is inconclusive."""
     try:
         good = expression.holds(metric.success, value) if metric.success else None
         bad = expression.holds(metric.failure, value) if metric.failure else None
@@ -125,7 +125,7 @@ def _by_conditions(metric: Measure, value: Any) -> tuple[AnalysisPhase, str]:
 
 
 def _assessed(metric: Measure, run: MetricRun) -> tuple[AnalysisPhase, str]:
-    """Limits first, in Argo's order; then whether it is done."""
+    """Phase and message of a metric: limits first, in Argo's order; then whether it is complete."""
     if run.failed > metric.failure_limit >= 0:
         return AnalysisPhase.FAILED, f"{run.failed} failed, failureLimit is {metric.failure_limit}"
     if run.inconclusive > metric.inconclusive_limit:
@@ -151,7 +151,7 @@ def _assessed(metric: Measure, run: MetricRun) -> tuple[AnalysisPhase, str]:
 
 
 def _is_good(item: Measured) -> bool:
-    """Done and good; one without an end is good as long as its last measurement was."""
+    """Whether a metric is complete and successful; an endless one, whether its last measurement was."""
     if item.metric.endless and item.run.measurements:
         return item.run.measurements[-1].phase is AnalysisPhase.SUCCESSFUL
     return item.run.phase is AnalysisPhase.SUCCESSFUL
@@ -166,7 +166,7 @@ def _progress(item: Measured) -> str:
 
 
 def _said(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item: Measured) -> Verdict:
-    """With what was compared beside it, but no estimate: that is of the comparison alone."""
+    """The verdict with another outcome, its rows, and no estimate: that is for the comparison alone."""
     return dataclasses.replace(
         verdict,
         outcome=outcome,

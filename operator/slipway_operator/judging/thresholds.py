@@ -1,23 +1,23 @@
-"""Thresholds: how slow is slow? Frozen from stable's own latencies when the warm-up is over, one for each stratum.
+"""Latency thresholds, one for each stratum: frozen from stable's own latencies when the warm-up is over.
 
-A threshold is an upper bound of a histogram's bucket, so that requests above it are counted exactly from counters. The
-comparison stays fair whatever it is: both sides are measured by it. A poor one only makes it slower.
+A threshold is the upper bound of a histogram bucket, so counters give the exact number of requests above it. The
+comparison is fair with any threshold, because it applies to both sides. A poor one only makes the judge slower.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-LEAST_SAMPLES = 100  # below, a p95 is a guess from five requests
+LEAST_SAMPLES = 100  # with fewer, a p95 is an estimate from five requests
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Latencies of one stratum: upper bounds of buckets in seconds, rising, and how many fell into each, not cumulated.
+    """Latencies of one stratum: rising upper bounds of buckets in seconds, and the count in each, not cumulated.
 
-    `counts` has one more: those above the last bound.
+    `counts` has one more element, for latencies above the last bound.
 
     Raises:
-        ValueError: when the two do not fit.
+        ValueError: when the two do not match.
     """
 
     bounds: tuple[float, ...]
@@ -33,16 +33,16 @@ class Histogram:
 
 
 def frozen(histograms: Mapping[str, Histogram], quantile: float) -> dict[str, float]:
-    """Threshold in seconds of each stratum that stable has enough requests of; the others are not compared.
+    """Threshold in seconds of each stratum with enough requests of stable; the others are not compared.
 
-    A stratum whose quantile lies above the last bound has no threshold either: nothing could be seen to exceed it.
+    A stratum whose quantile lies above the last bound has no threshold either: no bucket would count what exceeds it.
     """
     found = {name: quantile_bound(histogram, quantile) for name, histogram in histograms.items()}
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
 def quantile_bound(histogram: Histogram, quantile: float) -> float | None:
-    """Smallest bound that at least this part of the latencies does not exceed; None where there is none."""
+    """Smallest bound that at least the share `quantile` of the latencies does not exceed; None if there is none."""
     if histogram.samples < LEAST_SAMPLES:
         return None
     below = 0
@@ -54,6 +54,6 @@ def quantile_bound(histogram: Histogram, quantile: float) -> float | None:
 
 
 def stratum(prompt_tokens: int, streams: bool, edges: Sequence[int] = (1000, 8000)) -> str:
-    """Name of the requests that one is compared with: `p<1000,stream`. By what came in, not what came out."""
+    """Name of a request's stratum, such as `p<1000,stream`: from the request, not from its response."""
     size = next((f"p<{edge}" for edge in edges if prompt_tokens < edge), f"p>={edges[-1]}")
     return f"{size},{'stream' if streams else 'whole'}"

@@ -1,7 +1,7 @@
 """The verdict: pass, fail or inconclusive, with the reason and the numbers behind it.
 
 Fails as soon as the evidence of all metrics together crosses 1/falseRollbackRate. Passes when every metric is proved
-not to be worse than its margin, and there is nothing to doubt. Everything else, above all no data, is inconclusive.
+not to be worse than its margin and nothing prevents a pass. Everything else, above all no data, is inconclusive.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Read
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts as arrays: weights (epochs,) as fractions, the others (..., epochs), the leading axes such as runs."""
+    """Counts as arrays: weights (epochs,) as fractions, the others (..., epochs); leading axes are for example runs."""
 
     weights: Floats
     nc: Numbers
@@ -44,11 +44,11 @@ class Tally:
         )
 
 
-# Findings of rows that say nothing against a canary.
+# Findings of rows that are no evidence against a canary.
 _NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED)
 
 
-# -- for one canary or many at once: the operator and the simulation call the same
+# -- for one canary or many at once: the operator and the simulation call the same functions
 
 
 def log_evidence(spec: MetricSpec, tally: Tally) -> Floats:
@@ -68,7 +68,7 @@ def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float) -> Flags:
 
 
 def mismatched(tally: Tally) -> Flags:
-    """Whether requests are not split as the weights say, shape (...)."""
+    """Whether the split of requests contradicts the weights, shape (...)."""
     return np.asarray(log_mismatch_evidence(tally.nc, tally.ns, tally.weights) >= LOG_MISMATCH)
 
 
@@ -91,7 +91,7 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     if veto := _veto(spec, reading.symptoms):
         text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{_unit(veto)}"
         return say(Outcome.FAIL, Reason.VETOED, text, veto.veto)
-    if not deciding:  # all that decides is measured; see judging/measurement.py
+    if not deciding:  # only metrics with a provider decide; see judging/measurement.py
         return say(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
     if doubt := _doubt_of_all(spec, reading, deciding):
         return say(Outcome.INCONCLUSIVE, *doubt)
@@ -114,7 +114,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         return MetricVerdict(metric.name, finding, **shown, log_threshold=threshold)
     burdened = metric.latency and reading.canary_load > 1 + spec.max_load_difference
     if not sums["nc"] or not sums["ns"]:
-        # With more to do than stable's its latencies are not counted at all.
+        # Latencies of a canary with more load than stable are not counted at all.
         none = Finding.NOT_COMPARED if burdened else Finding.NO_DATA
         return MetricVerdict(metric.name, none, **sums, log_threshold=threshold)
     tally = Tally.of(epochs)
@@ -122,7 +122,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
-        # What was counted was counted with as much to do as stable's, or less: that is no excuse.
+        # Latencies were counted only under the load of stable or less, so load does not explain them.
         finding = Finding.WORSE
     elif burdened:
         finding = Finding.NOT_COMPARED
@@ -145,7 +145,7 @@ def _unfloored(metric: str, reading: Reading) -> Sequence[Epoch]:
 
 
 def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
-    """The verdict on mirrored prompts without weighing evidence; None when evidence is to be weighed."""
+    """The finding on mirrored prompts that needs no evidence; None where the evidence decides."""
     if metric.kind is not Kind.PAIRED_DRIFT:
         return None
     paired = any(epoch.nc for epoch in reading.by_metric.get(metric.name, Counts(metric.name)).epochs)
@@ -158,7 +158,7 @@ def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
 def _doubt_of_all(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
-    """What makes every comparison meaningless: neither pass nor fail."""
+    """Why no comparison is valid, so that the verdict is neither pass nor fail; None if they are."""
     if not any(row.nc and row.ns for row in rows):
         if reading.seconds < spec.min_samples.warmup_seconds:
             return Reason.WARM_UP, _warming(spec, reading), ""
@@ -166,8 +166,8 @@ def _doubt_of_all(
     if reading.age_seconds > spec.stale_seconds:
         text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
         return Reason.STALE, text, ""
-    # How many requests end, and how many have a latency, depends on the revision: a slow one ends fewer. What was
-    # decided before is what the split gave it.
+    # The number of requests that end, or have a latency, depends on the revision: a slow one ends fewer. So the test
+    # takes the requests that the split assigned.
     if reading.assigned and bool(mismatched(Tally.of(reading.assigned))):
         nc, ns = _given(reading)
         text = f"canary was given {nc} of {nc + ns} requests, which its weight does not explain"
@@ -178,7 +178,7 @@ def _doubt_of_all(
 def _doubt_of_passing(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
-    """What keeps a canary that is not rejected from passing."""
+    """Why a canary that is not rejected does not pass; None if it passes."""
     least = spec.min_samples
     if reading.seconds < least.warmup_seconds:
         return Reason.WARM_UP, _warming(spec, reading), ""
@@ -205,16 +205,16 @@ def _doubt_of_passing(
 
 
 def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
-    """Vetoes are outside the error rate, so each also requires that stable does not show the same."""
+    """The first symptom that reaches its limit on canary and not on stable: vetoes are outside the error rate."""
     limits = {veto.name: veto.limit for veto in spec.vetoes}
     shown = (item for item in symptoms if item.veto in limits)
     return next((item for item in shown if item.canary >= limits[item.veto] > item.stable), None)
 
 
 def _favoured(spec: AnalysisSpec, reading: Reading) -> list[str]:
-    """Remarks on latencies that were compared although canary's pods have less to do.
+    """Remarks on latencies that were compared although canary's pods have less load.
 
-    Few pods at a low weight usually have: to hold everybody there would be no proof either.
+    A few pods at a low weight usually have less; holding every such rollout would not prove anything either.
     """
     if reading.canary_load >= 1 - spec.max_load_difference or not any(metric.latency for metric in spec.gating):
         return []
@@ -230,7 +230,7 @@ def _total(logs: Iterable[float]) -> float:
 
 
 def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
-    """Adds samples, and how many are needed and how long that takes, where an end is in sight."""
+    """The verdict with its samples, and with the samples and seconds to an end, where one is expected."""
     counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in spec.gating]
     samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
@@ -240,11 +240,11 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     ends = [forecast.expected(metric, item.epochs, *rates) for metric, item in zip(spec.gating, counts, strict=True)]
     left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
     waits = [(more, n) for more, n in zip(left, samples, strict=True) if more is not None]
-    # One metric that fails ends the wait; for a pass the last one must be done.
+    # One metric that fails ends the wait; a pass needs a decision on every metric.
     failing = [(more, n) for more, n, end in zip(left, samples, ends, strict=True) if end.fails and more is not None]
     if not failing and None in left:
         return verdict
-    # Metrics count requests, sessions or mirrored prompts, so which is first is a question of time.
+    # Metrics count requests, sessions or mirrored prompts, so compare the times that they need.
     more, n = min(failing, key=_part) if failing else max(waits, key=_part)
     fewest = min(samples)
     needed, seconds = fewest + math.ceil(fewest * more / n), math.ceil(more * reading.seconds / n)
@@ -252,12 +252,12 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
 
 
 def _part(wait: tuple[int, int]) -> float:
-    """How many more are needed, by how many there are."""
+    """Samples still needed, divided by those counted so far."""
     return wait[0] / wait[1]
 
 
 def _reports(reading: Reading, rows: Sequence[MetricVerdict]) -> list[str]:
-    """Remarks on drift that rejects nothing."""
+    """Remarks on drift that is reported and rejects nothing."""
     remark = "reported only, for the weights differ"
     reported = [row for row in rows if row.finding is Finding.REPORTED]
     paired = {name for name, counts in reading.by_metric.items() if any(epoch.nc for epoch in counts.epochs)}
@@ -290,12 +290,12 @@ def _wait(row: MetricVerdict) -> str:
 
 
 def _given(reading: Reading) -> tuple[int, int]:
-    """Requests that the split gave canary and stable."""
+    """Requests that the split assigned to canary and to stable."""
     return sum(epoch.nc for epoch in reading.assigned), sum(epoch.ns for epoch in reading.assigned)
 
 
 def _nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
-    """What is missing where nothing can be compared yet."""
+    """The missing data where no metric can be compared yet."""
     for side, given, ended in zip(
         ("canary", "stable"), _given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
     ):
@@ -305,7 +305,7 @@ def _nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
 
 
 def _unequal(spec: AnalysisSpec, reading: Reading) -> str:
-    """Which load keeps latencies from being compared, and what to do about it."""
+    """The load that prevents a comparison of latencies, and the remedy."""
     return (
         f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
         f"{spec.max_load_difference:.0%} of difference that they are slower says nothing; give it more pods by "

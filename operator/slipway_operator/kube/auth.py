@@ -1,4 +1,4 @@
-"""How to reach the API server: one source for our own calls and for the watches."""
+"""Address and credentials of the API server, for our own calls and for the watches."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class ConfigMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Address and identity as of now."""
+    """Address and identity at one moment."""
 
     server: str
     ca_path: str | None
@@ -32,10 +32,10 @@ class Credentials:
 
 
 async def load(kubeconfig: str = "", *, in_pod: bool = False) -> kubernetes_client.Configuration:
-    """The configuration of a kubeconfig, else of the pod we run in, else of ~/.kube/config.
+    """Return the configuration of a kubeconfig, else of the pod we run in, else of ~/.kube/config.
 
     Raises:
-        ConfigMissing: when none of them is there.
+        ConfigMissing: when there is none of them.
     """
     configuration = kubernetes_client.Configuration()
     try:
@@ -47,15 +47,15 @@ async def load(kubeconfig: str = "", *, in_pod: bool = False) -> kubernetes_clie
             )
     except kubernetes_config.ConfigException as error:
         raise ConfigMissing(f"no way to reach a Kubernetes API server: {error}") from error
-    # Looked up once: told to trust the environment, the library's session looks for a proxy, and in a thread for a
-    # .netrc, before each call, which costs as much as the call.
+    # The proxy is looked up once. With trust_env the library's session looks for a proxy before each call, and in a
+    # thread for a .netrc, which takes as long as the call.
     configuration.proxy = configuration.proxy or _proxy(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
 
 async def credentials(configuration: kubernetes_client.Configuration) -> Credentials:
-    """What to connect with at this moment; a service account's token is read again when it may have changed."""
+    """Return the current credentials; a service account's token is read again when it may have changed."""
     token = await configuration.get_api_key_with_prefix(_BEARER)
     return Credentials(
         server=configuration.host,
@@ -70,7 +70,7 @@ async def credentials(configuration: kubernetes_client.Configuration) -> Credent
 
 
 def _proxy(url: str) -> str | None:
-    """The environment's for this address: HTTPS_PROXY and the like, unless NO_PROXY names its host."""
+    """Return the environment's proxy for this URL (HTTPS_PROXY and the like), unless NO_PROXY contains its host."""
     address = urlsplit(url)
     if address.hostname and proxy_bypass(address.hostname):
         return None
@@ -78,5 +78,5 @@ def _proxy(url: str) -> str | None:
 
 
 def _usual_kubeconfig() -> str:
-    # The library decides when it is imported, by an environment that tools may change later.
+    # The library sets its default at import, from an environment that tools may change later.
     return os.path.expanduser("~/.kube/config")

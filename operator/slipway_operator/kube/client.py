@@ -1,4 +1,4 @@
-"""The only hands on the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
+"""The operator's only client of the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,11 +26,11 @@ OnAnswer = Callable[[Resource, Object], None]
 
 TIMEOUT_S = 10.0
 CONCURRENCY = 16
-PAGE = 500  # objects of a list in one answer
+PAGE = 500  # objects per page of a list
 ATTEMPTS = 4  # the first and three retries
 RETRY_WITHIN_S = 0.4  # the first retry; each further one within twice as much
 RETRY_LIMIT_S = 10.0
-# How the API server answers an apply of a manifest that its schema does not take, for example a list with a key twice.
+# The API server's response to an apply that violates the schema, for example by a list with a duplicate key.
 SERVER_ERROR, NO_MANIFEST = 500, "failed to create typed patch object"
 
 _JSON = "application/json"
@@ -54,10 +54,10 @@ class Client:
         on_call: OnCall | None = None,
         on_answer: OnAnswer | None = None,
     ) -> None:
-        """`on_write(kind, result)` hears of every write that was tried, `on_call(verb, resource)` of every call.
+        """`on_write(kind, result)` is called after every attempted write, `on_call(verb, resource)` before every call.
 
-        `on_answer(resource, object)` hears how an object is after a write of ours; `may_write` is asked before each
-        attempt.
+        `on_answer(resource, object)` receives the object that a write of ours returned; `may_write` is checked before
+        each attempt.
         """
         # Parts of the library have annotations and others none.
         self._api: Any = kubernetes_client.ApiClient(configuration)
@@ -77,17 +77,17 @@ class Client:
         await self._api.close()
 
     async def credentials(self) -> auth.Credentials:
-        """What the watches are to connect with."""
+        """Return the current credentials, for the watches."""
         return await auth.credentials(self._api.configuration)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        """Read one object, as it is now."""
+        """Return the current version of one object."""
         return await self._read("get", resource, resource.path(namespace, name))
 
     async def list(
         self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False
     ) -> Objects:
-        """Read objects of a namespace, or of all. `cached` spares etcd and may miss the last moment."""
+        """Return the objects of a namespace, or of all. `cached` spares etcd and may be slightly stale."""
         query = [("labelSelector", selector)] if selector else []
         query += [("resourceVersion", "0")] if cached else []
         answer = await self._read("list", resource, resource.path(namespace), query)
@@ -96,7 +96,7 @@ class Client:
     async def pages(
         self, resource: Resource, namespace: str | None, selector: str = "", *, cached: bool = False
     ) -> AsyncIterator[Object]:
-        """Lists of a namespace, or of all, of the same moment, a part of the whole each; `cached` as of `list`."""
+        """Yield the pages of one consistent list of a namespace, or of all; `cached` as in `list`."""
         query, more = [("labelSelector", selector), ("limit", str(PAGE))], ""
         query += [("resourceVersion", "0")] if cached else []
         while True:
@@ -108,25 +108,25 @@ class Client:
                 return
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
-        """Namespace and name of every object, without their bodies."""
+        """Return namespace and name of every object; reads no bodies."""
         found = await self.metadata(resource, namespace)
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
 
     async def metadata(self, resource: Resource, namespace: str | None) -> Objects:
-        """Every object without its body, as a moment ago: this spares etcd."""
+        """Return the metadata of every object; spares etcd and may be slightly stale."""
         path, query = resource.path(namespace), [("resourceVersion", "0")]
         answer = await self._read("list", resource, path, query, accept=_NAMES_ONLY)
         return answer.get("items") or []
 
     async def create(self, resource: Resource, body: Object) -> Object:
-        """Create an object that must not exist."""
+        """Create an object; raises Exists when there is one of this name."""
         path = resource.path(body["metadata"]["namespace"])
         return await self._write("create", resource, "POST", path, [_FIELD_MANAGER], body)
 
     async def apply(self, resource: Resource, manifest: Object, *, force: bool = True) -> Object:
-        """Create or complete an object by server-side apply; the fields in the manifest become ours.
+        """Create or update an object by server-side apply; we become the field manager of the manifest's fields.
 
-        Without `force` a field that somebody else owns with another value makes it Stale.
+        Without `force` it raises Stale on a conflict with another field manager.
         """
         path = resource.path(manifest["metadata"].get("namespace"), manifest["metadata"]["name"])
         forced = [("force", "true")] if force else []
@@ -138,25 +138,25 @@ class Client:
         return await self._write("patch", resource, "PATCH", path, [_FIELD_MANAGER], body, _MERGE)
 
     async def replace(self, resource: Resource, body: Object) -> Object:
-        """Replace an object as it was read; Stale when it has changed since."""
+        """Replace an object that was read; raises Stale when it has changed since."""
         path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], body)
 
     async def put_status(self, resource: Resource, body: Object) -> Object:
-        """Replace the status of the object as it was read; Stale when it has changed since."""
-        # Who manages what is the API server's to say: it keeps what is left out.
+        """Replace the status of an object that was read; raises Stale when it has changed since."""
+        # The API server maintains managedFields, and keeps them when they are left out.
         metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         path = resource.path(metadata["namespace"], metadata["name"], "status")
         whole = {**body, "metadata": metadata}
         return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], whole)
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
-        """Delete exactly the object that was looked at; what it owns goes by garbage collection."""
+        """Delete the object with this uid; the garbage collector deletes what it owns."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         await self._write("delete", resource, "DELETE", resource.path(namespace, name), [], body)
 
     async def may(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
-        """Whether the API server would let us: asked of it, so that nothing is read to find out."""
+        """Whether we have a permission, by a SelfSubjectAccessReview: no object is read to find out."""
         group, _ = resource.group_version
         asked = {"verb": verb, "group": group, "resource": resource.plural, "namespace": namespace, "name": name}
         kind = ACCESS_REVIEWS
@@ -166,7 +166,7 @@ class Client:
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def evict(self, namespace: str, pod: str) -> None:
-        """Ask for a pod to leave; Unavailable when a disruption budget forbids it now."""
+        """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
         await self._write("evict", PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
 
@@ -190,7 +190,7 @@ class Client:
         self._on_call(verb, resource.plural)
         try:
             answer = await self.request(method, path, query, body, content)
-            if answer.get("kind") == resource.kind:  # an eviction and most deletions answer with a Status
+            if answer.get("kind") == resource.kind:  # an eviction and most deletions return a Status
                 self._on_answer(resource, answer)
             return answer
         except ApiError as error:
@@ -208,13 +208,13 @@ class Client:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
-        """One call by path, with retries; `may_write` and `on_write` are for the calls by resource.
+        """Send one request to a path, with retries; only the calls by resource call `on_call` and `on_write`.
 
         Raises:
-            ApiError: the API server refused or did not answer.
+            ApiError: the API server refused or did not respond.
         """
         headers = {"Content-Type": content, "Accept": accept}
-        # One for each call: it has the state of one call at a time.
+        # One for each call: it holds the state of one call.
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=_pause_s,
@@ -239,7 +239,7 @@ class Client:
     async def _send(
         self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
     ) -> tuple[int, str | None, Object]:
-        # As late as can be: the process may have been stopped since the write was decided.
+        # Checked right before sending: the process may have been suspended since the write was decided.
         if method != "GET" and not self._may_write():
             raise Fenced(f"{method} {path}: not sent, for another operator may hold the lease")
         request = await self._api.param_serialize(
@@ -250,7 +250,7 @@ class Client:
             body=body,
             auth_settings=["BearerToken"],
         )
-        # One limit for the whole exchange: the library's own covers neither the body nor a hanging connect reliably.
+        # One timeout for the whole exchange: the library's own does not reliably cover the body or a hanging connect.
         async with asyncio.timeout(self._timeout_s):
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=self._timeout_s))
             text = await response.read()
@@ -287,7 +287,7 @@ def _namespace_leaves(answer: Object) -> bool:
 
 
 def _pause_s(state: RetryCallState) -> float:
-    """Random, within twice as long each time; but not before the API server wants to see the call again."""
+    """Return the seconds before a retry: random exponential backoff, at least Retry-After, at most RETRY_LIMIT_S."""
     backoff_s = wait_random_exponential(multiplier=RETRY_WITHIN_S, max=RETRY_LIMIT_S)(state)
     error = state.outcome.exception() if state.outcome else None
     wanted_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0

@@ -1,4 +1,4 @@
-"""What can go wrong at the API server, in our own words; no exception of the client library leaves the room."""
+"""Errors of calls to the API server; no exception of the client library leaves this package."""
 
 
 class ApiError(Exception):
@@ -10,15 +10,15 @@ class NotFound(ApiError):
 
 
 class Stale(ApiError):
-    """Somebody else was faster: read again and decide again."""
+    """Another writer was faster: read again and decide again."""
 
 
 class Exists(ApiError):
-    """An object of this name is there already."""
+    """An object of this name exists already."""
 
 
 class Refused(ApiError):
-    """The API server understood the call and said no: quota, admission, schema or permission."""
+    """The API server rejected the call: quota, admission, schema or permission."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,17 +26,17 @@ class Refused(ApiError):
 
 
 class Leaving(Refused):
-    """The namespace is being deleted: nothing can be created in it ever again."""
+    """The namespace is being deleted: nothing can be created in it any more."""
 
 
 class Fenced(ApiError):
-    """We do not hold the lease now: another operator may be writing."""
+    """This process does not hold the lease: another operator may be writing."""
 
 
 class Unavailable(ApiError):
-    """The API server did not answer, or not with an answer; later it may."""
+    """The API server did not respond, or with status 429 or 5xx; a later call may succeed."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        """`retry_after_s`: before that the API server does not want to see the call again."""
+        """`retry_after_s`: the response's Retry-After; 0 without one."""
         super().__init__(message)
         self.retry_after_s = retry_after_s

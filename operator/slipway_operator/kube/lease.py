@@ -1,4 +1,4 @@
-"""The Lease that says which operator writes: taken, renewed in time, and given back at the end."""
+"""The Lease of the one operator that may write: acquired, renewed in time, and released at the end."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Stale
 from slipway_operator.kube.resources import LEASES
 
-# Of the lease's duration. Who could not renew stops writing at two fifths; another one takes over at the whole. What
-# lies between is longer than any call of ours takes (client.TIMEOUT_S), so none arrives after another one took over.
+# Fractions of the lease's duration. A holder that cannot renew stops writing after 2/5; another operator takes over
+# after the whole. The time between is longer than any call (client.TIMEOUT_S), so none arrives after a takeover.
 RENEW_EVERY = 1 / 6
 HELD_FOR = 0.4
 
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Which lease, for whom, and for how long a holder that says nothing is believed to live."""
+    """Name, holder and duration of the lease: a holder that does not renew it for `duration_s` counts as dead."""
 
     namespace: str
     name: str
-    identity: str  # the next process of the same pod has the same: its predecessor is dead, so it need not wait
+    identity: str  # a restarted process of the same pod has the same: its predecessor is dead, so it need not wait
     duration_s: float
 
 
 class Lease:
-    """This process's part in the lease. Without it nothing is written, and nothing else changes: watches go on."""
+    """This process's hold on the lease. Without it the process writes nothing; its watches go on."""
 
     def __init__(
         self,
@@ -41,30 +41,30 @@ class Lease:
         on_change: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is the lease's own, so that a renewal waits behind no other call."""
+        """`client` serves the lease alone, so that a renewal does not queue behind other calls."""
         self._client, self._terms, self._on_change, self._clock = client, terms, on_change, clock
         self._held_until = float("-inf")
         self._told = False
-        self._seen: tuple[str, str] = ("", "")  # holder and time of the last renewal of another one
+        self._seen: tuple[str, str] = ("", "")  # another holder and its last renewTime
         self._seen_at = float("-inf")
         self._why_not = "the lease was not asked for yet"
 
     def held(self) -> bool:
-        """Whether this process may write at this moment; false soon after a renewal failed or did not happen."""
+        """Whether this process may write now; False soon after a renewal failed or did not happen."""
         return self._clock() < self._held_until
 
     def check(self) -> str | None:
-        """None while it is held; else why not."""
+        """Return None while the lease is held, else the reason."""
         return None if self.held() else self._why_not
 
     async def run(self) -> None:
-        """Take and renew until cancelled."""
+        """Acquire and renew the lease until cancelled."""
         while True:
             await self.renew()
             await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
 
     async def renew(self) -> None:
-        """Ask once. What goes wrong is told by `check`, and by `held` when the time is over."""
+        """Try once to acquire or renew. `check` reports a failure; `held` becomes False when the time is over."""
         try:
             await self._ask()
         except (Stale, Exists):
@@ -75,7 +75,7 @@ class Lease:
         self._tell()
 
     async def release(self) -> None:
-        """Let the next one begin at once. Best effort: without it the next one waits until the lease is over."""
+        """Release the lease, so that the next holder need not wait until it expires. Best effort."""
         if not self.held():
             return
         with contextlib.suppress(ApiError):
@@ -85,7 +85,7 @@ class Lease:
                 await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
 
     async def _ask(self) -> None:
-        # From before the question on: the others count from the moment at which they see the answer.
+        # Counted from before the request: other operators count from when they see the renewal.
         asked_at = self._clock()
         try:
             live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
@@ -99,7 +99,7 @@ class Lease:
         self._held_until = asked_at + self._terms.duration_s * HELD_FOR
 
     def _is_free(self, spec: Object) -> bool:
-        """Ours, given back, or not renewed for its duration: by our own clock, whatever the holder's says."""
+        """Whether it is ours, released, or expired: by our own clock, whatever the holder's clock shows."""
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._terms.identity):
             return True
@@ -110,7 +110,7 @@ class Lease:
         return self._clock() - self._seen_at >= float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
 
     def _renewed(self, live: Object) -> Object:
-        """The lease with us as its holder; the resourceVersion that was read makes the write conditional."""
+        """Return the lease with us as its holder; the resourceVersion that was read makes the write conditional."""
         former = live.get("spec") or {}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         ours = former.get("holderIdentity") == self._terms.identity

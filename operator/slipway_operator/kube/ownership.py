@@ -1,4 +1,4 @@
-"""Who controls an object, by its ownerReferences; a controller never touches what another one controls."""
+"""The controller of an object, by its ownerReferences; we never change what another one controls."""
 
 from slipway_operator.api.objects import Object
 from slipway_operator.model import labels
@@ -10,15 +10,15 @@ def is_controlled(item: Object) -> bool:
 
 
 def is_controlled_by(item: Object, uid: str) -> bool:
-    """Whether its controller is this very object, not a former namesake of it."""
+    """Whether its controller has this uid; a former object of the same name does not count."""
     found = _controller(item)
     return found is not None and found.get("uid") == uid
 
 
 def foreign_controller(item: Object, obj: Object) -> str:
-    """Kind and name of somebody else that controls it; empty when nobody does, or the ModelDeployment.
+    """Return kind and name of another controller; empty without a controller, or when it is the ModelDeployment.
 
-    A former namesake of the ModelDeployment counts as nobody: the garbage collector is about to remove its children.
+    A former ModelDeployment of the same name does not count: the garbage collector is about to delete its children.
     """
     found, metadata = _controller(item), obj["metadata"]
     if found is None or found.get("uid") == metadata["uid"]:
@@ -30,7 +30,7 @@ def foreign_controller(item: Object, obj: Object) -> str:
 
 
 def is_leaving(item: Object) -> bool:
-    """Whether it is being deleted: a finalizer may hold it for long, and it never comes back."""
+    """Whether it is being deleted: a finalizer may delay that for long, and nothing cancels it."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 

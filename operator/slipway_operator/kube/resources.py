@@ -1,4 +1,4 @@
-"""Kinds that the operator touches and their paths in the API."""
+"""Kinds that the operator reads or writes, and their paths in the API."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -16,12 +16,12 @@ class Resource:
 
     @property
     def group_version(self) -> tuple[str, str]:
-        """Both apart; the group of the core is empty."""
+        """Group and version; the core group is empty."""
         group, _, version = self.api_version.rpartition("/")
         return group, version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Path of the collection, of an object, or of a part of it."""
+        """Return the path of the collection, of an object, or of a subresource."""
         root = "/api/" if "/" not in self.api_version else "/apis/"
         parts = ["namespaces", namespace, self.plural] if namespace else [self.plural]
         parts += [part for part in (name, subresource) if part]
@@ -51,7 +51,7 @@ CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES, AUTOSCALERS)
 
 
 def child(api_version: str, kind: str) -> Resource:
-    """The resource of a child object.
+    """Return the resource of a child object.
 
     Raises:
         KeyError: for a kind that is not among our children: a plan must not name it.

@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscaler of a ModelDeployment, and whether a live one still says what is wanted."""
+"""The HorizontalPodAutoscaler of a ModelDeployment, and whether a live one matches the wanted one."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from slipway_operator.model.deployment.autoscaling import OWN_NAMES, AutoscalerR
 
 API_VERSION, KIND = "autoscaling/v2", "HorizontalPodAutoscaler"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
-# Percent of a GPU in use as NVIDIA's DCGM exporter calls it and Prometheus adapters pass it on.
+# GPU utilization in percent, by the name of NVIDIA's DCGM exporter, which Prometheus adapters keep.
 GPU_METRIC = "DCGM_FI_DEV_GPU_UTIL"
 
 
 def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> dict[str, Any]:
     """An `autoscaling/v2` object that writes the ModelDeployment's scale.
 
-    `group` is the metrics API that serves our own metrics. They are demand that is divided by the pods, so they say the
-    same whatever share of it a rollout has moved.
+    `group` is the metrics API that serves our own metrics. They measure the total demand, which is divided by the pods,
+    so they do not depend on the share of it that a rollout has moved.
     """
     target = {"apiVersion": labels.API_VERSION, "kind": labels.KIND, "name": owner.name}
     return {
@@ -35,7 +35,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
         },
         "spec": {
             "scaleTargetRef": target,
-            # The way to zero and back is the operator's: it informs the gateways first. See planning/scaling/sleep.py.
+            # The operator scales to zero and back: it informs the gateways first. See planning/scaling/sleep.py.
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
             "metrics": [_metric(metric, target, group) for metric in wanted.metrics],
@@ -45,7 +45,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
 
 
 def says_the_same(live: Json, wanted: Json) -> bool:
-    """Whether a live spec holds all that is wanted, by value; what the API server adds counts for nothing."""
+    """Whether a live spec has all wanted fields with equal values; fields that the API server adds are ignored."""
     return _same("", live, wanted)
 
 

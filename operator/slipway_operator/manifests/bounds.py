@@ -1,6 +1,6 @@
-"""What template version 2 adds to a pod: the pin of its weights, keys to check tenants by, bounds of all it writes.
+"""What template version 2 adds to a pod: the pin of its weights, tenant keys, and limits of all that it writes.
 
-It is laid over the pod of version 1, so that what exists is rendered as it was made.
+It extends the pod of version 1, so existing revisions are rendered as before.
 """
 
 from math import ceil, floor
@@ -14,17 +14,17 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
 
 PIN_DIR = "/etc/slipway/weights"
-STORAGE = "64Gi"  # of a model that is downloaded, where the user says nothing
-MEMORY = "128Mi"  # requested where the user says nothing: without any request a pod is the first that a node evicts
+STORAGE = "64Gi"  # default for a model that is downloaded
+MEMORY = "128Mi"  # default request: a pod without any request is the first that a node evicts
 MARKER_MIB, TMP_MIB, LOGS_MIB = 64, 4096, 1024
 LEAST_MIB = 256  # of the node's disk, requested where the model's size is not known
 _MIB = 2**20
 
 
 def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    """A pod with its bounds; `owner` is the ModelDeployment.
+    """A pod with its limits; `owner` is the ModelDeployment.
 
-    The kubelet ends a pod that writes more than these; the fetcher ends before that, with a sentence.
+    The kubelet evicts a pod that writes more; the fetcher ends before that, with a message.
     """
     fetcher, server = pod["initContainers"][0], pod["containers"][0]
     return {
@@ -40,7 +40,7 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
 
 
 def storage_bytes(snapshot: Snapshot) -> int:
-    """Room for the files of the model in the pod; 0 where it is used where it lies."""
+    """Bytes for the model's files in the pod; 0 where the model is not downloaded."""
     inputs = snapshot.inputs
     downloads = inputs.model.uri.startswith(("hf://", "https://"))
     return floor(quantity.parse(inputs.resources.storage or STORAGE)) if downloads else 0
@@ -51,7 +51,7 @@ def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     return {
         **fetcher,
         "args": [*fetcher["args"], *(("--max-bytes", str(limit)) if limit else ())],
-        # By the environment: the fetcher of an older image passes it over, where it would refuse an argument.
+        # In the environment: the fetcher of an older image ignores it, and would refuse an argument.
         "env": environment.merged(fetcher["env"], [{"name": PIN_VARIABLE, "value": f"{PIN_DIR}/{FILE}"}]),
         "volumeMounts": [*fetcher["volumeMounts"], {"name": "weights", "mountPath": PIN_DIR, "readOnly": True}],
     }
@@ -80,7 +80,7 @@ def _with_limit(volume: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """Optional: the first pod of a revision begins before there is one."""
+    """The volume with the pin; optional, because the first pod of a revision starts before the pin exists."""
     named = {"name": labels.child_name(name, snapshot.revision), "optional": True}
     return {"name": "weights", "configMap": {**named, "items": [{"key": FILE, "path": FILE}]}}
 

@@ -1,4 +1,4 @@
-"""The variables of a container, each name once: the API server takes no list with a name twice."""
+"""The variables of a container, each name once: the API server refuses a list with a name twice."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,6 +7,6 @@ Variable = dict[str, Any]
 
 
 def merged(*lists: Iterable[Variable]) -> list[Variable]:
-    """One list of several. Of variables with the same name the last one counts, at the place of the first."""
+    """One list of several. Of variables with the same name the last one applies, at the place of the first."""
     named = {item["name"]: item for variables in lists for item in variables}
     return list(named.values())

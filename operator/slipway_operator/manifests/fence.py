@@ -9,14 +9,14 @@ from slipway_operator.model import labels
 
 FENCE = "fence"  # value of the component label, and end of the name
 GATEWAY, OPERATOR = "gateway", "operator"  # values of the chart's component label
-NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the API server puts it on every Namespace
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the API server sets it on every Namespace
 
 Peer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FenceSettings:
-    """Who a release's gateways and operator are, and who else may read metrics."""
+    """The identity of a release's gateways and operator, and the other peers that may read metrics."""
 
     namespace: str  # of the release
     release: tuple[tuple[str, str], ...]  # labels of its pods, but for the component
@@ -24,10 +24,10 @@ class FenceSettings:
 
 
 def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
-    """Gateways reach the API, the operator and `metrics_peers` its `/metrics` on the same port; nothing else does.
+    """A policy that admits gateways to the API, and the operator and `metrics_peers` to `/metrics` on the same port.
 
-    Probes come from the node's kubelet, which network plugins let through to pods of their own node. What pods connect
-    to stays open: where weights are is the user's to say.
+    Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
+    because the user chooses where weights are.
     """
     monitoring = [_as_in_release(peer, settings) for peer in settings.metrics_peers]
     peers = [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *monitoring]
@@ -53,7 +53,7 @@ def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
 
 
 def _as_in_release(peer: Peer, settings: FenceSettings) -> Peer:
-    """A peer as the release's own policies mean it: pods without a namespace are the release's, not the model's."""
+    """A peer as in the release's own policies: without a namespace it means pods in the release's namespace."""
     if "namespaceSelector" in peer or "ipBlock" in peer:
         return peer
     return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}}, **peer}

@@ -1,4 +1,4 @@
-"""The ControllerRevision that remembers a revision."""
+"""The ControllerRevision that records a revision."""
 
 from typing import Any
 

@@ -9,14 +9,14 @@ from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import JOB_KEPT_S, Job
 
 ANALYSIS = "analysis"  # value of the component label
-NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment still makes a Job's
+NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment still gives a valid Job name
 
 
 def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
-    """A Job with the closed spec of a template, under a name that says which measurement it is: made twice, it is one.
+    """A Job with the closed spec of a template; its name identifies the measurement, so it is created at most once.
 
-    It ends by a deadline, and goes away by itself where no operator deletes it. Its pods carry no label of ours:
-    an autoscaler, a Service or a NetworkPolicy that selects model pods finds none of them.
+    It has a deadline and a TTL, which deletes it where no operator does. Its pods have no label of ours: an autoscaler,
+    a Service or a NetworkPolicy that selects model pods selects none of them.
     """
     metadata = owner.child_metadata(_digest(key))
     metadata["labels"] = {

@@ -14,16 +14,16 @@ class Owner:
     name: str
     namespace: str
     uid: str
-    collision_count: int = 0  # of the names of children that are yet to be made
+    collision_count: int = 0  # of the names of children that do not exist yet
 
     @classmethod
     def of(cls, obj: Json) -> "Owner":
-        """From the object."""
+        """The owner from the ModelDeployment object."""
         metadata = obj["metadata"]
         return cls(metadata["name"], metadata["namespace"], metadata["uid"])
 
     def child_metadata(self, revision: str) -> dict[str, Any]:
-        """Name, labels and ownerReference of a revision's child: garbage collection is the deletion."""
+        """Name, labels and ownerReference of a revision's child: garbage collection deletes it."""
         return {
             "name": labels.child_name(self.name, revision, self.collision_count),
             "namespace": self.namespace,
@@ -32,7 +32,7 @@ class Owner:
         }
 
     def reference(self) -> dict[str, Any]:
-        """As the owner of a child."""
+        """The ownerReference of a child."""
         return {
             "apiVersion": labels.API_VERSION,
             "kind": labels.KIND,

@@ -1,4 +1,4 @@
-"""The ConfigMap by which later pods of a revision learn what they must load."""
+"""The ConfigMap that gives later pods of a revision the identity of the weights that they must load."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from slipway_operator.model.cluster.weights import FILE, Weights, render
 
 
 def config_map(name: str, record: dict[str, Any], weights: Weights) -> dict[str, Any]:
-    """Immutable, and owned by the revision's ControllerRevision as it was read: it goes with the record."""
+    """The immutable ConfigMap. The revision's ControllerRevision owns it, so both are deleted together."""
     metadata = record["metadata"]
     return {
         "apiVersion": "v1",

@@ -8,7 +8,7 @@ from slipway_operator.model import labels
 
 
 def headless_service(owner: Owner, revision: str) -> dict[str, Any]:
-    """Kubernetes copies the labels to the EndpointSlices, where the gateways read them."""
+    """The Service; Kubernetes copies its labels to the EndpointSlices, where the gateways read them."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

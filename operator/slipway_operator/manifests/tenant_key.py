@@ -1,4 +1,4 @@
-"""The Secrets of keys: the release's own one, and a namespace's, by which its servers know who a request is of."""
+"""The Secrets of keys: the release's, and a namespace's, by which its servers verify the tenant of a request."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,17 +15,17 @@ DIR = "/etc/slipway/tenant"
 
 
 def release_secret(namespace: str, name: str, content: Sequence[Key]) -> dict[str, Any]:
-    """For the operator and the gateways alone."""
+    """The release's Secret, for the operator and the gateways only."""
     return _secret(namespace, name, keys.render(content))
 
 
 def namespace_secret(namespace: str, content: Sequence[Key]) -> dict[str, Any]:
-    """It has no owner: ModelDeployments of the namespace share it, and it is worth nothing elsewhere."""
+    """A namespace's Secret. It has no owner: the namespace's ModelDeployments share it. Useless elsewhere."""
     return _secret(namespace, NAME, keys.render_derived(keys.derive(content, namespace)))
 
 
 def with_keys(container: dict[str, Any], deployment: str) -> dict[str, Any]:
-    """A server that checks proofs for `deployment`, namespace/name. Images that know nothing of it pass it over."""
+    """A server that checks proofs for `deployment`, namespace/name. Images without support ignore the keys."""
     mount = {"name": "tenant-key", "mountPath": DIR, "readOnly": True}
     return {
         **container,
@@ -35,7 +35,7 @@ def with_keys(container: dict[str, Any], deployment: str) -> dict[str, Any]:
 
 
 def volume() -> dict[str, Any]:
-    """Optional: pods start without it, and a kubelet brings it when it is there."""
+    """The volume with the keys; optional: pods start without it, and the kubelet adds the keys once they exist."""
     items = [{"key": keys.NAMESPACE_KEYS, "path": keys.NAMESPACE_KEYS}]
     return {"name": "tenant-key", "secret": {"secretName": NAME, "optional": True, "items": items}}
 

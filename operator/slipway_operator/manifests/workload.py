@@ -16,7 +16,7 @@ MODEL_DIR = "/mnt/models"
 CLAIM_DIR = "/mnt/pvc"
 USER_ID = 65532
 
-PRE_STOP_S = 5  # gateways learn that a pod leaves before the pod does
+PRE_STOP_S = 5  # gateways see that a pod terminates before it gets SIGTERM
 GRACE_MARGIN_S = 10  # from the end of the drain to the kill
 STARTUP_PERIOD_S = 1
 STARTUP_LIMIT_S = 3600  # the rollout's progress deadline rejects long before; this only bounds a forgotten pod
@@ -25,7 +25,7 @@ STARTUP_LIMIT_S = 3600  # the rollout's progress deadline rejects long before; t
 def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
     """One immutable workload per revision; only its `spec.replicas` is ever written again.
 
-    `revision`: what its pods are labelled with, where that is not the snapshot's: a baseline.
+    `revision`: the label of its pods where it differs from the snapshot's, for a baseline.
     """
     revision = revision or snapshot.revision
     pod_labels = labels.child_labels(owner.name, revision)
@@ -48,7 +48,7 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
 
 
 def _rendered(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    """By the version of the template that the revision was made with."""
+    """The pod spec, rendered by the template version that the revision was created with."""
     pod = _pod_spec(snapshot)
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
@@ -103,7 +103,7 @@ def _server(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def server_args(snapshot: Snapshot) -> list[str]:
-    """Arguments of slipway-server; tests/contract holds the server to them."""
+    """Arguments of slipway-server; tests/contract checks that the server accepts them."""
     model = snapshot.inputs.model
     length = ["--max-model-len", str(model.max_model_len_tokens)] if model.max_model_len_tokens else []
     return [
@@ -123,16 +123,16 @@ def server_args(snapshot: Snapshot) -> list[str]:
 
 
 def _device(snapshot: Snapshot) -> tuple[str, ...]:
-    """A pod with an accelerator computes on it or says why not; without this argument a server may take the CPU.
+    """The device argument: without it, a server with an accelerator could use the CPU instead of failing.
 
-    Since template version 2: revisions that were rendered before are rendered as they were.
+    Since template version 2: earlier revisions are rendered as before.
     """
     with_accelerator = snapshot.inputs.resources.accelerator is not None
     return ("--device", "cuda") if with_accelerator and snapshot.template_version >= 2 else ()
 
 
 def _hub_token(model: Model) -> list[dict[str, Any]]:
-    """For the fetcher alone: what serves strangers never holds it. One key, whatever else is in the Secret."""
+    """The hub token, for the fetcher only: the server never gets it. One key, whatever else the Secret has."""
     return [_variable(HUB_TOKEN, model.secret)] if model.secret else []
 
 
@@ -141,7 +141,7 @@ def _variable(name: str, reference: KeyRef) -> dict[str, Any]:
 
 
 def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What both containers share, with variables of its own."""
+    """The fields that both containers share, with the container's own variables."""
     engine = snapshot.inputs.engine
     mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": MODEL_DIR}, {"name": "tmp", "mountPath": "/tmp"}]
     if claim_of(snapshot.inputs.model.uri):
@@ -149,7 +149,7 @@ def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, A
     return {
         "image": snapshot.image,
         "imagePullPolicy": "IfNotPresent",
-        # The user may have another HOME or POD_NAME; nothing that a pod must have is in this list.
+        # The user may override HOME and POD_NAME; no variable that a pod depends on is in this list.
         "env": environment.merged(
             [
                 {"name": "HOME", "value": "/tmp"},
@@ -169,7 +169,7 @@ def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, A
 
 
 def _resources(inputs: PodInputs, *, with_accelerator: bool) -> dict[str, Any]:
-    """Requests equal limits: a model pod is never starved or evicted for another's burst."""
+    """Requests equal limits, so another pod's burst never starves or evicts a model pod."""
     wanted = {"cpu": inputs.resources.cpu, "memory": inputs.resources.memory}
     amounts = {key: value for key, value in wanted.items() if value}
     if with_accelerator and inputs.resources.accelerator:
@@ -187,7 +187,7 @@ def _volumes(inputs: PodInputs) -> list[dict[str, Any]]:
 
 
 def claim_of(uri: str) -> str | None:
-    """The claim that a pvc:// URI names."""
+    """The claim that a pvc:// URI names; None for any other URI."""
     scheme, _, rest = uri.partition("://")
     return rest.split("/", 1)[0] if scheme == "pvc" else None
 

@@ -1,4 +1,4 @@
-"""The routes of the metrics API; each answer is a document or a Status that says why there is none."""
+"""The routes of the metrics API; each response is a document, or a Status with the reason why there is none."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):
-    """There is no document to answer with."""
+    """There is no document; the response is a Status with this code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,13 +33,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What the sampler knows, in the form of the API."""
+    """Serves the values of the sampler in the form of the API."""
 
     sampler: MetricsSampler
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def application(self, names: Callable[[], Collection[str]]) -> web.Application:
-        """All routes. `names`: common names of the client certificates that may read; none means any that is valid."""
+        """Return all routes. `names`: common names of client certificates that may read; none means any valid one."""
         application = web.Application(middlewares=[_guard(names)])
         add = application.router.add_get
         for group, versions in VERSIONS.items():
@@ -72,7 +72,7 @@ class Api:
         return documents.external_values(metric, self._deployments(namespace, "*", metric, _selector(request)))
 
     def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[MetricValue]:
-        """Of one, or of all that a selector of `slipway.dev/modeldeployment` picks: those with a fresh number."""
+        """Return fresh values of one, or of all that a selector of `slipway.dev/modeldeployment` matches."""
         keys = [
             key
             for key in self.sampler.known(namespace)
@@ -119,7 +119,7 @@ def _there(series: Series | None) -> Series:
 
 
 def _fresh(found: Sequence[MetricValue | str], metric: str) -> list[MetricValue]:
-    """Those that have a number: an autoscaler copes with a missing one, and must not take it for zero."""
+    """Return those with a value: an autoscaler handles a missing one, and must not read it as zero."""
     fresh = [item for item in found if isinstance(item, MetricValue)]
     if not fresh:
         why = next(item for item in found if isinstance(item, str))

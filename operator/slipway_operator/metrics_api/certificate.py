@@ -1,4 +1,4 @@
-"""The serving certificate of the metrics API: self-signed, kept in memory, renewed with the process."""
+"""The serving certificate of the metrics API: self-signed, kept in memory, new in each process."""
 
 import contextlib
 import os
@@ -38,9 +38,9 @@ class Certificate:
 
 
 def make(name: str, now: datetime) -> Certificate:
-    """A certificate for one DNS name (P-256), valid for DAYS from `now`.
+    """Return a certificate for one DNS name (P-256), valid for DAYS from `now`.
 
-    It is its own authority, so whoever trusts it trusts nothing else.
+    It is its own CA, so a client that trusts it trusts no other certificate.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
@@ -65,7 +65,7 @@ def make(name: str, now: datetime) -> Certificate:
 
 
 def server_context(own: Certificate, clients_ca: str) -> ssl.SSLContext:
-    """TLS 1.2 or newer, for clients with a certificate of this authority alone.
+    """Return a context for TLS 1.2 or newer, only for clients with a certificate of this CA.
 
     Raises:
         ssl.SSLError: when `clients_ca` holds no certificate.
@@ -81,7 +81,7 @@ def server_context(own: Certificate, clients_ca: str) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """A path for a library that reads files only: of memory where the system has such files, for there is no disk."""
+    """Yield a path for a library that reads only files: a file in memory where the system has them (no disk)."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(text)

@@ -23,7 +23,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNo
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """One value, and what it is about."""
+    """One value, and the object that it describes."""
 
     kind: str  # Pod | ModelDeployment
     namespace: str
@@ -62,7 +62,7 @@ def resources(name: str, version: str) -> Document:
 
 
 def custom_values(version: str, metric: str, samples: Sequence[MetricValue]) -> Document:
-    """A MetricValueList: also of a single object."""
+    """Return a MetricValueList, also for a single object."""
     return {
         "kind": "MetricValueList",
         "apiVersion": f"{CUSTOM}/{version}",
@@ -111,5 +111,5 @@ def _custom_value(version: str, metric: str, sample: MetricValue) -> Document:
 def _value(sample: MetricValue, window: str) -> Document:
     taken = sample.taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     span = {window: sample.window_s} if sample.window_s is not None else {}
-    # To a millionth: what floating point adds behind it is no measurement.
+    # Rounded to a millionth: further digits come from floating point.
     return {"timestamp": taken, **span, "value": quantity.render(Fraction(round(sample.value * 10**6), 10**6))}

@@ -1,8 +1,8 @@
-"""What a pod says of its load on `/metrics`, in Prometheus' text format and vLLM's names; pure.
+"""Parses the load of a pod from `/metrics`, in Prometheus' text format and vLLM's names; pure.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/ and vLLM's production metrics. prometheus_client reads only
-the lines that count: for a whole page of vLLM's it needs 25 times as long. A page comes from a tenant's pod, and the
-library's time grows with the square of a line's length, so lines are bounded before it sees them.
+https://prometheus.io/docs/instrumenting/exposition_formats/ and vLLM's production metrics. prometheus_client parses
+only the needed lines: a whole page of vLLM's takes 25 times as long. A page comes from a tenant's pod, and the
+library's time grows with the square of a line's length, so the length of lines is limited before.
 """
 
 import math
@@ -16,21 +16,21 @@ Buckets = tuple[tuple[float, float], ...]
 
 _WAITING, _RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 _TOKENS = "vllm:generation_tokens_total"
-_KV = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second by servers of before 2025
+_KV = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second from servers before 2025
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 _WANTED = (_WAITING, _RUNNING, _TOKENS, *_KV, _TTFT)
 _MOST_LINES, _MOST_BUCKETS = 20_000, 256
-_LARGEST = 1e15  # requests or tokens: no pod gets there, and a sum of them is still a quantity of Kubernetes
-_LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters, of one line that counts and of all of them
+_LARGEST = 1e15  # requests or tokens: above any real value, and a sum of them is still a quantity of Kubernetes
+_LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters, of one needed line and of all of them
 
 
 class Malformed(ValueError):
-    """The page is none of a model server; the message says what is missing or odd."""
+    """The page is not from a model server; the message names what is missing or invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedSample:
-    """One look at one pod; several engines in it count together."""
+    """One scrape of one pod, aggregated over its engines."""
 
     waiting: float  # requests
     running: float  # requests
@@ -40,10 +40,10 @@ class ExposedSample:
 
 
 def parse(page: str) -> ExposedSample:
-    """Read a page.
+    """Parse a page.
 
     Raises:
-        Malformed: when what every model server says is missing, or a number is none.
+        Malformed: when a metric that every model server exports is missing, or a number is invalid.
     """
     found: dict[str, list[float]] = {}
     buckets: dict[float, float] = {}

@@ -22,21 +22,21 @@ PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
 CONCURRENCY = 64
 LARGEST_BYTES = 2 << 20
-# After a read without an autoscaler its pods are scraped for so long.
+# How long pods without an autoscaler are scraped after a read.
 ASKED_S = 120.0
 
 log = logging.getLogger(__name__)
 
 
 class Answers(Protocol):
-    """The gateways, as `kube.gateways.Gateways` polls them."""
+    """The gateways, as `kube.reading.gateways.Gateways` polls them."""
 
     async def answers(self) -> Sequence[Answer]:
-        """What each says."""
+        """Return the report of each."""
 
 
 def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followed:
-    """What the sampler is to know of a ModelDeployment after a reconcile."""
+    """Return what the sampler needs of a ModelDeployment after a reconcile."""
     stable = status.stable_revision
     beside = labels.baseline_of(stable) if stable else None  # its requests are demand too
     live = [name for name in (stable, status.canary_revision, beside) if name] or [
@@ -67,7 +67,7 @@ class MetricsSampler:
         self._wanted_now = asyncio.Event()
 
     def follow(self, key: ObjectKey, seen: Followed) -> None:
-        """Take over what a reconcile saw; new pods are scraped at once."""
+        """Store what a reconcile observed; new pods are scraped at once."""
         series = self._series.get(key)
         if series is None or series.followed.uid != seen.uid:
             self._series[key], new = Series(seen, self.clock()), True
@@ -77,13 +77,13 @@ class MetricsSampler:
             self._want(key)
 
     def forget(self, key: ObjectKey) -> None:
-        """The ModelDeployment is gone."""
+        """Drop a ModelDeployment that is gone."""
         for memory in (self._series, self._asked_at):
             memory.pop(key, None)
         self._new.discard(key)
 
     def series(self, key: ObjectKey) -> Series | None:
-        """The series of a ModelDeployment, which counts as in use now; None when there is no such object."""
+        """Return the series of a ModelDeployment, which counts as in use now; None when there is no such object."""
         found = self._series.get(key)
         if found and not self._is_wanted(key):
             self._want(key)
@@ -92,11 +92,11 @@ class MetricsSampler:
         return found
 
     def peek(self, key: ObjectKey) -> Series | None:
-        """The series of a ModelDeployment for a look at its pods, which does not count as use."""
+        """Return the series of a ModelDeployment for reading its pods, which does not count as use."""
         return self._series.get(key)
 
     def known(self, namespace: str = "") -> list[ObjectKey]:
-        """ModelDeployments of a namespace, or all."""
+        """Return the ModelDeployments of a namespace, or all."""
         return sorted(key for key in self._series if namespace in ("", key[0]))
 
     async def run(self) -> None:
@@ -161,7 +161,7 @@ class MetricsSampler:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            # Another host's page would be counted as this pod's, and none of ours redirects.
+            # A redirect could count another host's page as this pod's; our servers do not redirect.
             async with self._session.get(
                 f"http://{host}:{PORT}/metrics", timeout=limit, allow_redirects=False
             ) as response:
@@ -180,9 +180,9 @@ class MetricsSampler:
 
 
 def inflight(answers: Sequence[Answer], key: ObjectKey, uid: str) -> int | str:
-    """Requests in progress over all gateways, those that leave too; in words why that is not known.
+    """Return the requests in progress over all gateways, also terminating ones; as text why they are unknown.
 
-    What a gateway held that died is not counted: its clients come back through another one.
+    Requests of a gateway that died do not count: its clients repeat them through another one.
     """
     present = [answer for answer in answers if not answer.gone]
     if not any(answer.ready for answer in present):

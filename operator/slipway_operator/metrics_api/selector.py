@@ -1,4 +1,4 @@
-"""Label selectors as the API takes them in a query; pure.
+"""Parses label selectors from queries of the API; pure.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 """
@@ -19,11 +19,11 @@ _EXISTS = re.compile(rf"(!?)\s*({_KEY})")
 
 
 class BadSelector(ValueError):
-    """It is none; the message names the part that makes no sense."""
+    """The selector is invalid; the message names the part."""
 
 
 def parse(text: str) -> Matches:
-    """A selector as a predicate of labels; an empty one selects all.
+    """Return a selector as a predicate of labels; an empty one selects all.
 
     Raises:
         BadSelector: when a part of it cannot be read.
@@ -52,5 +52,5 @@ def _requirement(part: str) -> Matches:
 
 
 def _one_of(key: str, values: set[str], *, wanted: bool) -> Matches:
-    """A label that is not there is none of the values: `!=` and `notin` let it pass."""
+    """Return a predicate of one label's value; `!=` and `notin` also match objects without the label."""
     return lambda labels: (key in labels and labels[key] in values) is wanted

@@ -1,7 +1,7 @@
 """The last minute of one ModelDeployment's demand, and the numbers that autoscalers read from it; pure.
 
-A number is made of fresh readings alone. Where there are none the answer is `Unknown`, never zero: an autoscaler that
-took silence for idleness would take the pods away from those who wait. Times are seconds of one clock that never jumps.
+A number is computed from fresh readings only. Without any it is `Unknown`, never zero: an autoscaler that read missing
+data as no load would remove pods while requests wait. Times are seconds of one monotonic clock.
 """
 
 import math
@@ -14,12 +14,12 @@ from slipway_operator.metrics_api.exposition import Buckets, ExposedSample
 
 PERIOD_S = 10.0  # between two readings of a pod
 WINDOW_S = 60.0  # over which rates and percentiles are taken
-STALE_S = 30.0  # a reading that is older counts no more: three were missed
+STALE_S = 30.0  # older readings do not count: three were missed
 _KEPT = int(WINDOW_S / PERIOD_S) + 2
 
 
 class Unknown(Exception):
-    """There is no fresh number; the message says why."""
+    """There is no fresh number; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Followed:
     uid: str
     pods: tuple[PodTarget, ...]
     replicas: int  # status.replicas, which autoscalers divide by
-    scaled: bool  # an autoscaler is about to read it
-    asleep: bool = False  # it is to have no pods, or has none yet
+    scaled: bool  # an autoscaler reads it
+    asleep: bool = False  # asleep, or waking: it has no pods, or none yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Memory:
 
 
 class Series:
-    """One ModelDeployment."""
+    """The readings and values of one ModelDeployment."""
 
     def __init__(self, followed: Followed, now: float) -> None:
         self.followed = followed
@@ -72,7 +72,7 @@ class Series:
         self.follow(followed, now)
 
     def follow(self, followed: Followed, now: float) -> bool:
-        """Take over what a reconcile saw; True when there is a pod without a report."""
+        """Store what a reconcile observed; True when there is a pod without a report."""
         self.followed = followed
         present = {pod.name for pod in followed.pods}
         new = present - self._pods.keys()
@@ -81,7 +81,7 @@ class Series:
         return bool(new)
 
     def hear(self, pod: str, reading: ExposedSample | str, now: float) -> None:
-        """What a pod answered, or in words why it did not; nothing of a pod that is followed no more."""
+        """Store a pod's reading, or as text why there is none; ignored for a pod that is no longer followed."""
         if memory := self._pods.get(pod):
             if isinstance(reading, str):
                 memory.problem = reading
@@ -90,7 +90,7 @@ class Series:
                 memory.problem = f"a rate needs two readings, {PERIOD_S:g} s apart"
 
     def hear_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
-        """Requests in progress over all gateways, or in words why that is not known; `held`: that wait there."""
+        """Store requests in progress over all gateways, or as text why they are unknown; `held`: waiting there."""
         if isinstance(inflight, str):
             self._inflight_problem = inflight
         else:
@@ -100,7 +100,7 @@ class Series:
     # --- of the whole -------------------------------------------------------------------------------------------------
 
     def number(self, metric: str, now: float) -> Number:
-        """The value of a metric of the ModelDeployment.
+        """Return the value of a metric of the ModelDeployment.
 
         Raises:
             KeyError: when there is no such metric.
@@ -109,7 +109,7 @@ class Series:
         return OF_DEPLOYMENT[metric](self, now)
 
     def of_pod(self, metric: str, pod: str, now: float) -> Number:
-        """The value of a metric of one pod.
+        """Return the value of a metric of one pod.
 
         Raises:
             KeyError: when there is no such metric, or no such pod.
@@ -118,15 +118,15 @@ class Series:
         return OF_POD[metric](self._pods[pod], now)
 
     def inflight(self, now: float) -> Number:
-        """Requests that gateways have at the pods."""
+        """Return the requests that gateways have in progress at the pods."""
         if self._inflight is None or now - self._inflight[0] > STALE_S:
             raise Unknown(self._inflight_problem)
         return Number(self._inflight[1], self._inflight[0])
 
     def total(self, of_pod: "OfPod", now: float) -> Number:
-        """The sum over the pods. One that is silent for long counts as their mean, while half of them speak.
+        """Return the sum over the pods. A pod without a fresh reading counts as their mean, while half have one.
 
-        A pod without a report has just begun, and has no load to speak of.
+        A pod that is newer than STALE_S and has no reading yet counts as zero.
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
@@ -138,18 +138,18 @@ class Series:
         return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
 
     def queue_depth(self, now: float) -> Number:
-        """Requests that wait: in the pods, and at gateways for a pod. Of the latter what is fresh counts."""
+        """Return the waiting requests: in the pods, and at gateways for a pod. Of the latter only fresh ones count."""
         number = self.total(OF_POD[QUEUE_DEPTH], now)
         held = self._held[1] if now - self._held[0] <= STALE_S else 0
         return Number(number.value + held, number.at)
 
     @property
     def _sleeps(self) -> bool:
-        """No pod is missing: none has requests, and gateways report who waits for the first one."""
+        """Whether it is asleep and has no pods: gateways then report all waiting requests."""
         return self.followed.asleep and not self._pods
 
     def ttft_p95(self, now: float) -> Number:
-        """Seconds to the first token that 95 of 100 requests stay below; 0 only without any request."""
+        """Return the 95th percentile of the seconds to the first token; 0 only without any request."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
         known = self._known(_latest, now)
@@ -191,7 +191,7 @@ def _fresh(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
 
 
 def _first(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
-    """The oldest reading within the window."""
+    """Return the oldest reading within the window."""
     return next(item for item in memory.readings if now - item[0] <= WINDOW_S)
 
 
@@ -207,26 +207,26 @@ _latest = _gauge(lambda reading: reading.waiting + reading.running)
 
 
 def _tokens_per_second(memory: _Memory, now: float) -> Number:
-    """Generated tokens per second between the oldest and the newest reading of the window."""
+    """Return generated tokens per second between the oldest and the newest reading of the window."""
     at, _ = _fresh(memory, now)
     seconds = at - _first(memory, now)[0]
     if seconds <= 0:
         raise Unknown(memory.problem)
     within = [reading.tokens for moment, reading in memory.readings if now - moment <= WINDOW_S]
-    # A count that fell restarted with its process: what it shows was generated since.
+    # A count that fell belongs to a restarted process: all of it was generated since.
     grown = sum(after - before if after >= before else after for before, after in pairwise(within))
     return Number(grown / seconds, at, int(WINDOW_S))
 
 
 def _growth(memory: _Memory, now: float) -> Buckets:
-    """First tokens of the window by upper bound, cumulated."""
+    """Return the first tokens of the window by upper bound, cumulative."""
     newest, oldest = dict(_fresh(memory, now)[1].ttft), dict(_first(memory, now)[1].ttft)
     restarted = any(count < oldest.get(bound, 0.0) for bound, count in newest.items())
     return tuple((bound, count - (0.0 if restarted else oldest.get(bound, 0.0))) for bound, count in newest.items())
 
 
 def _added(growths: Iterable[Buckets]) -> Buckets:
-    """The sum of cumulated counts, also of pods whose engines have other bounds."""
+    """Return the sum of cumulative counts, also of pods whose engines have other bounds."""
     every = [dict(growth) for growth in growths]
     bounds = sorted({bound for growth in every for bound in growth})
     return tuple((bound, sum(_up_to(bound, growth) for growth in every)) for bound in bounds)
@@ -237,9 +237,9 @@ def _up_to(bound: float, growth: Mapping[float, float]) -> float:
 
 
 def quantile(share: float, buckets: Buckets) -> float:
-    """The value below which this share of observations lies, as PromQL's histogram_quantile: linear within a bucket.
+    """Return a quantile as PromQL's histogram_quantile does: linear within a bucket.
 
-    Above the last finite bound there is nothing to go by: the answer is that bound.
+    Above the last finite bound the result is that bound.
     """
     rank, lower, below = share * buckets[-1][1], 0.0, 0.0
     for bound, count in buckets:
@@ -258,9 +258,9 @@ def _ttft_of_pod(memory: _Memory, now: float) -> Number:
 
 
 def _replica_seconds(series: Series, now: float) -> Number:
-    """The percentile times status.replicas: divided by the replicas, as an AverageValue is, it is the percentile again.
+    """Return the percentile times status.replicas: an AverageValue is divided by the replicas, which restores it.
 
-    So an autoscaler compares it with its target whatever pods a rollout has added for a while.
+    So an autoscaler compares the percentile with its target, whatever pods a rollout has added.
     """
     number = series.ttft_p95(now)
     return Number(number.value * max(1, series.followed.replicas), number.at, number.window_s)

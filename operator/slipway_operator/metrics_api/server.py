@@ -1,4 +1,4 @@
-"""Keeps the metrics API served and registered: certificate, front proxy, port, APIServices; looks every minute."""
+"""Keeps the metrics API served and registered: certificate, front proxy, port, APIServices; checks every minute."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ from slipway_operator.metrics_api.sampler import MetricsSampler
 LOOK_S = 60.0
 RETRY_S = 5.0
 _RENEW_AFTER_S = certificate.DAYS * 86400 / 2
-_SHUTDOWN_S = 2.0  # an answer takes no time; idle connections of the API server are not waited for
+_SHUTDOWN_S = 2.0  # a response takes no time; idle connections of the API server are not waited for
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Served:
-    """What the port serves with."""
+    """The running server, with its certificate and the CA of its clients."""
 
     own: Certificate
     clients_ca: str
@@ -38,7 +38,7 @@ class _Served:
 
 @dataclass(slots=True)
 class MetricsApi:
-    """The server of one operator. What goes wrong is logged and tried again: rollouts do not depend on it."""
+    """The server of one operator. Failures are logged and retried: rollouts do not depend on it."""
 
     client: Client
     sampler: MetricsSampler
@@ -52,7 +52,7 @@ class MetricsApi:
     _problem: str = ""
 
     def providers(self) -> dict[str, str]:
-        """Who serves each group, "" for us; nothing while that is not known."""
+        """Return the provider of each group, "" for us; empty while they are unknown."""
         return dict(self._providers)
 
     async def run(self) -> None:
@@ -74,11 +74,11 @@ class MetricsApi:
         return LOOK_S
 
     async def keep(self) -> None:
-        """Bring the port and the registrations in line with what the API server says now.
+        """Update the port and the registrations to the current state of the API server.
 
         Raises:
-            ApiError, NoFrontProxy: when it does not say or take it.
-            OSError: when there is no port to serve with.
+            ApiError, NoFrontProxy: when it cannot be read or written.
+            OSError: when the port cannot be opened.
         """
         proxy = await front_proxy(self.client)
         self._names = proxy.names
@@ -113,7 +113,7 @@ class MetricsApi:
             await served.runner.cleanup()
 
     def _tell(self, problem: str) -> None:
-        """Once for each problem, not once for each try."""
+        """Log each problem once, not at each try."""
         if problem and problem != self._problem:
             log.warning("%s", problem)
         self._problem = problem

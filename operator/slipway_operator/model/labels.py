@@ -1,4 +1,4 @@
-"""Names and labels of everything that belongs to a ModelDeployment: their single home."""
+"""Names and labels of everything that belongs to a ModelDeployment, defined only here."""
 
 from collections.abc import Iterable
 
@@ -15,8 +15,8 @@ REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 
-_REVISION_LENGTH = 10  # of a name: what tells names apart takes its place, for Services have 63 characters
-_BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that a canary is compared with
+_REVISION_LENGTH = 10  # in a name: a collision suffix replaces its end, because names of Services have 63 characters
+_BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which a canary is compared
 
 
 def child_labels(name: str, revision: str) -> dict[str, str]:
@@ -30,20 +30,20 @@ def selector(name: str) -> str:
 
 
 def live_selector(name: str, revisions: Iterable[str]) -> str:
-    """Label selector, as a string, of the pods of some revisions: of all when there is none yet."""
+    """Label selector, as a string, of the pods of these revisions; of all pods where the list is empty."""
     listed = ",".join(sorted(revisions))
     return f"{selector(name)},{REVISION} in ({listed})" if listed else selector(name)
 
 
 def autoscaler_name(name: str) -> str:
-    """Name of a ModelDeployment's own HorizontalPodAutoscaler: neither KEDA's nor one that people would choose."""
+    """Name of a ModelDeployment's own HorizontalPodAutoscaler: not KEDA's, and unlikely for a user's."""
     return f"{name}-autoscaler"
 
 
 def child_name(name: str, revision: str, collision_count: int = 0) -> str:
     """Name of a revision's ReplicaSet, Service and ControllerRevision.
 
-    `collision_count`: how often a name was taken by another controller, as in the status of a Deployment.
+    `collision_count`: how often another controller had the name, as in the status of a Deployment.
     """
     if not collision_count:
         return f"{name}-{revision}"
@@ -52,10 +52,10 @@ def child_name(name: str, revision: str, collision_count: int = 0) -> str:
 
 
 def baseline_of(revision: str) -> str:
-    """What the baseline pods of a revision are labelled with as theirs."""
+    """The revision label of a revision's baseline pods."""
     return revision + _BASELINE
 
 
 def what_runs(revision: str) -> str:
-    """The revision that pods with this label run: of a baseline the one that it is of."""
+    """The revision that pods with this label run; for a baseline, the one that it is of."""
     return revision.removesuffix(_BASELINE)

@@ -19,7 +19,7 @@ def parse(text: str) -> Fraction:
     """The exact value of a quantity like `500m`, `1.5`, `2Gi` or `1e3`.
 
     Raises:
-        ValueError: when it is none; the message says how to write one.
+        ValueError: when it is none; the message shows the format.
     """
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if not found:
@@ -33,7 +33,7 @@ def parse(text: str) -> Fraction:
 def render(value: Fraction | int) -> str:
     """The canonical decimal form: an integer with the largest suffix that leaves one, exact to a billionth.
 
-    What is finer is rounded up, as Kubernetes does: a small demand is never none.
+    Finer values are rounded up, as Kubernetes does: a small demand never becomes 0.
     """
     if value < 0:
         return f"-{render(-value)}"

@@ -1,6 +1,6 @@
-"""Texts of others on their way into a status, an Event or a message."""
+"""Foreign texts for a status, an Event or a message."""
 
 
 def printable(text: str) -> str:
-    """The text on one line: control characters, with which a terminal could be steered, are spaces."""
+    """The text on one line: control characters, which could control a terminal, become spaces."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

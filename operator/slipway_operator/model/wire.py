@@ -34,14 +34,14 @@ def from_json(kind: type[T], value: Any) -> T:
 
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
-    """Names of a dataclass's fields, ours and the API's, and how each is read."""
+    """The fields of a dataclass: the Python name, the JSON name and the reader of each."""
     hints = typing.get_type_hints(cast(type, kind))
     return tuple((name, camel(name), _reader(hint)) for name, hint in hints.items())
 
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """How a value of this type is read: found out once, because a status holds thousands."""
+    """The reader of values of this type, cached because a status holds thousands of values."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -61,7 +61,7 @@ def _reader(hint: Any) -> Reader:
     return partial(_plain, _ACCEPTED[hint]) if hint in _ACCEPTED else _as_it_is
 
 
-# JSON knows no difference between 1 and 1.0; a bool is no number.
+# JSON does not distinguish 1 from 1.0; a bool is no number.
 _ACCEPTED: dict[Any, frozenset[type]] = {
     str: frozenset({str}),
     int: frozenset({int}),
@@ -85,7 +85,7 @@ def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
 
 
 def _each_of(readers: list[Reader], value: Any) -> tuple[Any, ...]:
-    """Of a tuple whose places have types of their own."""
+    """A tuple whose elements have different types."""
     return tuple(read(item) for read, item in zip(readers, _list(value), strict=True))
 
 

@@ -1,5 +1,5 @@
 """Connections that the operator opens to addresses that tenants wrote.
 
-`addresses.py` says which addresses are allowed, pure; `dialer.py` connects, with bounds on size and time.
-What is read there is never shown to anyone else.
+`addresses.py` decides which addresses are allowed, pure; `dialer.py` connects, with limits on size and time.
+Responses are never shown to anyone else.
 """

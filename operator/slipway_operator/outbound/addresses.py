@@ -1,4 +1,4 @@
-"""What an address is to a process that connects for others: public, private, or never connected to; pure.
+"""Classifies addresses for connections on behalf of tenants: public, private, reserved or forbidden; pure.
 
 Sources: the IANA special-purpose registries for IPv4 and IPv6, RFC 6052 and 8215 (NAT64), RFC 3056 (6to4), RFC 4380
 (Teredo), and the documentation of each cloud's metadata service.
@@ -14,11 +14,11 @@ Network = IPv4Network | IPv6Network
 
 
 class Reach(StrEnum):
-    """Who else can be at an address."""
+    """The class of an address."""
 
     PUBLIC = "public"
     PRIVATE = "private"  # of an organisation or a cluster
-    RESERVED = "reserved"  # for documentation and benchmarks: in no use, but inside of some networks
+    RESERVED = "reserved"  # for documentation and benchmarks; some networks use them internally
     FORBIDDEN = "forbidden"  # this machine, its link, a cloud's metadata, or no unicast address
 
 
@@ -30,7 +30,7 @@ _PRIVATE = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.
 _RESERVED = _networks(
     "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"
 )
-# Some of these are inside a private or a public range, so they are looked at first.
+# Some of these are inside a private or a public range, so they are checked first.
 _FORBIDDEN = _networks(
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -45,16 +45,16 @@ _FORBIDDEN = _networks(
     "fd20:ce::/32",  # GCP
     "fd00:c1::a9fe:a9fe/128",  # Oracle Cloud
     "fd00:42::42/128",  # Scaleway
-    "2001::/23",  # IETF protocols, Teredo among them: it hides an IPv4 address
-    "2002::/16",  # 6to4: hides an IPv4 address
+    "2001::/23",  # IETF protocols, among them Teredo, which embeds an IPv4 address
+    "2002::/16",  # 6to4: embeds an IPv4 address
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-# Forms whose last 32 bits are the IPv4 address that is reached in the end: mapped, translated (SIIT), NAT64.
+# Prefixes whose last 32 bits are the IPv4 address of the destination: mapped, translated (SIIT), NAT64.
 _EMBEDDING = (IPv6Network("::ffff:0:0/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("64:ff9b::/96"))
 
 
 def canonical(text: str) -> Address:
-    """The address that a connection to `text` reaches: IPv4 where it is written inside an IPv6 address.
+    """Return the address that a connection to `text` reaches: IPv4 where an IPv6 address embeds one.
 
     Raises:
         ValueError: when it is no address.
@@ -66,7 +66,7 @@ def canonical(text: str) -> Address:
 
 
 def reach_of(address: Address) -> Reach:
-    """What a canonical address is; what no registry assigns is forbidden."""
+    """Return the class of a canonical address; what no registry assigns is forbidden."""
     if any(address in network for network in _FORBIDDEN):
         return Reach.FORBIDDEN
     if any(address in network for network in _RESERVED):
@@ -80,24 +80,24 @@ def reach_of(address: Address) -> Reach:
 
 # Docker, etcd, API server, kubelet, kube-proxy, scheduler, controller manager.
 CLUSTER_PORTS = frozenset({2375, 2376, 2379, 2380, 6443, *range(10248, 10260)})
-# Of our own processes: /metrics, routes, probes; the metrics API. Elsewhere in the world both are ordinary.
+# Of our own processes: /metrics, routes, probes; the metrics API. At public addresses both are ordinary ports.
 OWN_PORTS = frozenset({8001, 8443})
 SETTINGS = "operator.outbound.allowedCIDRs or operator.outbound.allowedHosts of the chart"
 
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """What may be connected to, as a cluster's admin says it."""
+    """The destinations that a cluster's admin allows."""
 
     networks: tuple[Network, ...] = ()  # private ranges
     hosts: tuple[str, ...] = ()  # names whose private addresses may be used: "a.b.svc", or "*.b.svc"
     control: tuple[Address, ...] = ()  # the API server's
-    loopback: bool = False  # this machine too: for tests, and by no setting
+    loopback: bool = False  # this machine too: for tests, no setting sets it
 
     def refusal(self, host: str, address: str, port: int) -> str:
-        """Why a connection must not be opened; empty when it may. `address` is what `host` led to.
+        """Return why a connection is forbidden; empty when it is allowed. `address` is what `host` resolved to.
 
-        The sentence names no address: what a name leads to inside a cluster is not everybody's to know.
+        The message contains no address: tenants must not learn what a name resolves to inside a cluster.
         """
         try:
             found = canonical(address)
@@ -115,7 +115,7 @@ class EgressPolicy:
         return f"it is at a private address; an admin allows it by {SETTINGS}"
 
     def _names(self, address: Address) -> bool:
-        """Whether a range that is itself reserved is allowed: a wide one does not mean these."""
+        """Whether an allowed range that is itself reserved contains it; a wider range allows no reserved address."""
         return any(
             address in network and reach_of(network.network_address) is Reach.RESERVED for network in self.networks
         )
@@ -132,10 +132,10 @@ def _matches(host: str, pattern: str) -> bool:
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Read the ranges of a setting.
+    """Parse the ranges of a setting.
 
     Raises:
-        ValueError: names the one that is none.
+        ValueError: names the one that is invalid.
     """
     found = []
     for text in texts:
@@ -147,10 +147,10 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def parse_hosts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Read the names of a setting.
+    """Parse the names of a setting.
 
     Raises:
-        ValueError: names the one that is none.
+        ValueError: names the one that is invalid.
     """
     found = []
     for text in texts:

@@ -1,8 +1,8 @@
-"""The one HTTP client for what tenants make the operator call: bounded in time and size, guarded on every connection.
+"""The HTTP client for calls on behalf of tenants: limited in time and size, with a guard on every connection.
 
-The guard looks at the address that a socket is about to connect to. A name is resolved once, by the connection itself,
-so a resolver that answers differently the next time changes nothing; and whatever spelling a host has, the address
-is what counts. Redirects are not followed, no proxy is used, no cookie is kept.
+The guard checks the address that a socket is about to connect to. The connection itself resolves the name, once, so a
+resolver that returns another address the next time changes nothing. The address counts, not the spelling of the host.
+Redirects are not followed, no proxy is used, no cookie is kept.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ URL_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class OutboundRequest:
-    """What is sent, and how much of the answer is wanted: `keep_bytes` 0 reads none of it."""
+    """A request, and how much of the response's body is read: `keep_bytes` 0 reads none of it."""
 
     method: str
     url: str
@@ -33,12 +33,12 @@ class OutboundRequest:
     body: bytes = b""
     timeout_s: float = 10.0
     keep_bytes: int = 0
-    insecure: bool = False  # take any certificate
+    insecure: bool = False  # accept any certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status and body. A body that is longer than what was wanted is `cut`."""
+    """Status and body; a body longer than `keep_bytes` is `cut`."""
 
     status: int
     body: bytes = b""
@@ -46,7 +46,7 @@ class Response:
 
     @property
     def phrase(self) -> str:
-        """The status with its standard name: what the server wrote beside it is the server's, and not shown."""
+        """The status with its standard reason phrase; the phrase that the server sent is not shown."""
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
         except ValueError:
@@ -54,19 +54,19 @@ class Response:
 
 
 class NoAnswer(Exception):
-    """There is no response. The message is for people: it holds no header, no URL and nothing of the body."""
+    """There is no response. The message is for users: it holds no header, no URL and nothing of the body."""
 
 
 class Blocked(NoAnswer):
-    """The guard, or the URL itself, forbids it: another try ends the same."""
+    """The guard forbids the call, or the URL is not valid: another try fails too."""
 
 
 class TooLate(NoAnswer):
-    """Not within the time of the request."""
+    """There is no response within the timeout of the request."""
 
 
 class _Refused(OSError):
-    """Ends one connection; aiohttp tries the next address, so the reason is kept by the dial."""
+    """Ends one connection; aiohttp tries the next address, so `_Dial` keeps the reason."""
 
 
 class _Dial:
@@ -76,7 +76,7 @@ class _Dial:
         self._policy, self._host, self.refusal = policy, host, ""
 
     def open_socket(self, info: AddressInfo) -> socket.socket:
-        """A socket for the very address that is connected to next."""
+        """Return a socket for the address that aiohttp connects to next."""
         family, kind, protocol, _, address = info
         refusal = self._policy.refusal(self._host, str(address[0]), int(str(address[1])))
         if refusal:
@@ -86,16 +86,16 @@ class _Dial:
 
 
 class Dialer:
-    """Sends requests for tenants. `who` begins a refusal: "hooks", "analyses"."""
+    """Sends requests for tenants. `who` is the subject of a refusal: "hooks", "analyses"."""
 
     def __init__(self, policy: EgressPolicy, who: str, resolver: AbstractResolver | None = None) -> None:
         self._policy, self._who, self._resolver = policy, who, resolver
 
     async def send(self, request: OutboundRequest) -> Response:
-        """One try.
+        """Send a request once.
 
         Raises:
-            NoAnswer: for every way in which none comes.
+            NoAnswer: when there is no response, for any reason.
         """
         url = _read(request.url)
         dial = _Dial(self._policy, str(url.host))
@@ -109,20 +109,20 @@ class Dialer:
                 raise Blocked(f"{self._who} may not call {url.host}: {dial.refusal}") from None
             raise NoAnswer(_said(url, error)) from error
         except ValueError as error:
-            # aiohttp says so of a header with a line break; what it says could hold the header.
+            # aiohttp raises it for a header with a line break; its message could contain the header.
             raise Blocked(
                 "the request cannot be sent: a header or the URL holds a character that it must not"
             ) from error
 
     def _session(self, dial: _Dial) -> aiohttp.ClientSession:
-        """For one request: its connections are judged by the one host that they are opened for."""
+        """Return a session for one request: the guard checks its connections for that request's host."""
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 force_close=True, use_dns_cache=False, socket_factory=dial.open_socket, resolver=self._resolver
             ),
-            # Each request brings its own limit; aiohttp's would cut a long one short.
+            # Each request has its own timeout; aiohttp's default could end it earlier.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            # A small body that unpacks into a huge one is not taken.
+            # A small body could decompress into a huge one.
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -166,7 +166,7 @@ async def _exchange(session: aiohttp.ClientSession, url: URL, request: OutboundR
 
 
 def _said(url: URL, error: Exception) -> str:
-    """A failure in words that hold nothing of the answer, nor of the request but its host."""
+    """Describe a failure with nothing of the response, and of the request only host and port."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = "its certificate is not accepted"
     elif isinstance(error, aiohttp.ClientConnectorError):

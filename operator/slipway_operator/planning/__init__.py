@@ -1,5 +1,5 @@
-"""Decisions: what should be, from what is. No I/O, no clock, no environment, no logging.
+"""Decisions: desired state from observed state. No I/O, no clock, no environment, no logging.
 
-`plan.py` plans one reconcile of a ModelDeployment, `claims.py` who owns which model name. The packages import downward:
+`plan.py` plans one reconcile of a ModelDeployment, `claims.py` the owners of model names. The packages import downward:
 reporting, scaling, rollout, analysis, sizing, facts.
 """

@@ -20,7 +20,7 @@ from slipway_operator.planning.sizing.replicas import retired
 
 
 def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSettings) -> tuple[Create, ...]:
-    """Snapshot first, workload last: a workload without its record could not be explained later."""
+    """Objects to create, record first, workload last: a workload without its record could not be explained later."""
     course = decided.course
     target = None if course.state is State.ABORTING else course.target
     wanted = [name for name in (course.stable, target) if name]
@@ -47,7 +47,7 @@ def _made_for(manifest: Json) -> str:
 
 
 def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:
-    """The record of the revision that the spec describes; another one's cannot be made up."""
+    """The record of the revision that the spec describes; None for another one, whose inputs are unknown."""
     if name != at.current:
         return None
     return Snapshot(
@@ -75,7 +75,7 @@ def _is_gone(at: Situation, name: str) -> bool:
 
 
 def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
-    """Empty workloads with their services, and history beyond the limit."""
+    """Empty workloads with their services, history beyond the limit, and spare objects."""
     course, observed = decided.course, at.observed
     gone = [name for name in retired(course, at, decided.sizes) if _is_gone(at, name)]
     in_use = {course.stable, course.previous, at.current, at.wanted, *at.observed.workloads}
@@ -90,7 +90,7 @@ def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
 
 
 def _may_go(spare: Child, at: Situation) -> bool:
-    """Pods only once the status as read sends requests to those of the ReplicaSet that stays."""
+    """Whether a spare object may be deleted: a ReplicaSet once the status, as read, has the one that stays."""
     if spare.kind != "ReplicaSet":
         return True
     uids = {item.revision: item.replica_set_uid for item in at.status.revisions}

@@ -1,4 +1,4 @@
-"""Who owns which model name: who claimed it first, through delete and recreate, unless an admin grants it."""
+"""Owners of model names: the first claim wins, also through delete and recreate, unless an admin grants the name."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ _SHOWN = 3  # namespaces that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Claims as they are to be written, and how each ModelDeployment stands then."""
+    """The claims to write, and the resulting standing of each ModelDeployment."""
 
     claims: dict[str, Claim]
     standings: dict[str, Standing]  # by namespace/name
@@ -29,17 +29,17 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRules:
-    """What the installation says about names."""
+    """The installation's settings for names."""
 
     retention_s: float
     grants: Grants = field(default_factory=Grants)
 
 
 def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: ClaimRules, now: datetime) -> Settled:
-    """One step of the history of all names. Pure; done twice it changes nothing more.
+    """The next claims of all names, and standings. Pure and idempotent.
 
-    A name has one owner at most. It loses it when an admin grants the name to other namespaces, or when the owner has
-    been gone for the retention; within it only the owner's namespace gets the name. A free name goes to the oldest
+    A name has one owner at most. The owner loses it when an admin grants it to other namespaces, or when the owner has
+    been gone for the retention; until then only the owner's namespace gets the name. A free name goes to the oldest
     ModelDeployment that names it.
     """
     now = now.replace(microsecond=0)
@@ -72,7 +72,7 @@ def _kept(
 
 
 def _next(claim: Claim, wishes: Collection[Wish], rules: ClaimRules, now: datetime) -> Claim | None:
-    """What becomes of a claim; None when it is over."""
+    """The claim after this step; None when it ends."""
     if any(wish.owner == claim.owner for wish in wishes):
         return replace(claim, released_at=None)
     heir = next((wish for wish in wishes if wish.namespace == claim.namespace), None)
@@ -84,7 +84,7 @@ def _next(claim: Claim, wishes: Collection[Wish], rules: ClaimRules, now: dateti
 
 
 def _beyond(kept: Mapping[str, Claim]) -> list[str]:
-    """Names without an owner that are more than their namespace may keep: those that were released first."""
+    """Names without an owner beyond their namespace's limit: those that were released first."""
     released: dict[str, list[tuple[datetime, str]]] = {}
     for name, claim in kept.items():
         if claim.released_at:
@@ -95,7 +95,7 @@ def _beyond(kept: Mapping[str, Claim]) -> list[str]:
 def _given(
     kept: Mapping[str, Claim], wishes_by_name: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> tuple[dict[str, Claim], set[str]]:
-    """Free names with their new owners, the longest wait first; and owners for whose name there is no room."""
+    """Free names with their new owners, the oldest ModelDeployment first; and owners whose name exceeds a limit."""
     given: dict[str, Claim] = {}
     full: set[str] = set()
     used, of_namespace = _used(kept)

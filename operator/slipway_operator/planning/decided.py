@@ -1,4 +1,4 @@
-"""What a plan has decided when objects and status are made from it; and the settings of the installation."""
+"""The decisions from which a plan makes objects and status; and the settings of the installation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class PlanSettings:
 
     server_image: str  # image of revisions whose spec names none
     endpoint: str  # base URL of the gateways for OpenAI clients
-    lease: str = ""  # namespace/name of the Lease of the operator that plans; empty where none does
+    lease: str = ""  # namespace/name of the Lease of the operator that plans; empty without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From spec, status and observation to what is to be done: the table of contents of all decisions."""
+"""The plan from spec, status and observed state: the overview of all decisions."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -89,7 +89,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
 
 
 def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime) -> dict[str, Any]:
-    """Everything that went into a plan and the plan itself, as JSON: a bug report that can be replayed."""
+    """The inputs of a plan and the plan itself, as JSON: a bug report that can be replayed."""
     status = parse_status(dict(obj.get("status") or {}))
     decided = plan(obj, status, observed, settings, now)
     return {

@@ -1,4 +1,4 @@
-"""What an answer says: the JSON of Prometheus and of any web service, as a value; pure.
+"""Parses responses, the JSON of Prometheus and of any web service, into values; pure.
 
 Prometheus: the HTTP API's instant query, https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway_operator.model.analysis import json_path
 
-# What an error of Prometheus can be called; anything else is not Prometheus speaking.
+# Error types of Prometheus' API; any other text is not from Prometheus.
 _ERROR_TYPES = frozenset(
     {"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found", "not_acceptable"}
 )
@@ -16,11 +16,11 @@ _RESULT_TYPES = frozenset({"matrix", "string"})
 
 
 class Unanswered(Exception):
-    """There is no usable response; the message is for people and holds neither a header nor the body."""
+    """There is no usable response; the message is for users and holds neither a header nor the body."""
 
 
 def of_prometheus(status: int, body: bytes) -> list[float] | float:
-    """The values of a vector, or the value of a scalar; NaN and infinities as they are.
+    """Return the values of a vector, or the value of a scalar; NaN and infinities are kept.
 
     Raises:
         Unanswered: for an error of the query, a matrix, a text, or anything but the documented JSON.
@@ -47,10 +47,10 @@ def of_prometheus(status: int, body: bytes) -> list[float] | float:
 
 
 def of_web(status: int, body: bytes, path: str) -> Any:
-    """The part of a JSON answer that a path leads to.
+    """Return the part of a JSON response at a path.
 
     Raises:
-        Unanswered: for a status that is not 2xx, a body that is no JSON, or a path that leads nowhere.
+        Unanswered: for a status that is not 2xx, a body that is no JSON, or a path that matches nothing.
     """
     if not 200 <= status < 300:
         raise Unanswered(f"{status}: no measurement, for the status is not 2xx ({_size(body)})")
@@ -70,5 +70,5 @@ def _json(status: int, body: bytes) -> Any:
 
 
 def _size(body: bytes) -> str:
-    """All that is shown of a body: it may be another tenant's secret."""
+    """Return the size of a body, which alone is shown: the body may be another tenant's secret."""
     return f"{len(body)} bytes"

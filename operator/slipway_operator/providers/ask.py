@@ -1,4 +1,4 @@
-"""Each question to its provider."""
+"""Takes each measurement at its provider: Prometheus, a URL or a Job."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ BODY_LIMIT_BYTES = 256 * 1024
 
 
 class Providers:
-    """All three of them."""
+    """The three providers."""
 
     def __init__(
         self, client: Client, dialer: Dialer, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -23,7 +23,7 @@ class Providers:
         self._client, self._dialer, self._jobs = client, dialer, Jobs(client, sleep)
 
     async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
-        """One measurement; every way to fail is an Answer with a problem."""
+        """Take one measurement; every failure is a ProviderAnswer with a problem."""
         try:
             if question.job:
                 return await self._jobs.run(question.job)
@@ -36,7 +36,7 @@ class Providers:
             return ProviderAnswer(problem=str(error))
 
     async def release(self, question: Question) -> None:
-        """The result is written down, or not wanted any more: what was made for it goes."""
+        """Delete the Job of a measurement whose result is stored or no longer wanted."""
         if question.job:
             await self._jobs.delete(question.job)
 
@@ -67,7 +67,7 @@ class Providers:
         return answers.of_web(*await self._fetch(request), provider.json_path)
 
     async def _fetch(self, request: OutboundRequest) -> tuple[int, bytes]:
-        """Status and body; Unanswered when there is none within time and size."""
+        """Return status and body; raises Unanswered when there is none within the limits of time and size."""
         try:
             answer = await self._dialer.send(request)
         except NoAnswer as error:

@@ -1,4 +1,4 @@
-"""The Jobs of measurements: made under a name that says which, watched until they end, deleted when that is noted."""
+"""The Jobs of measurements: named after the measurement, polled until they end, deleted when the result is stored."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.secrets import is_own
 
 POLL_S = 2.0
-GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that is slow to say that it ended
+GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that reports the end late
 
 
 class Jobs:
@@ -23,14 +23,14 @@ class Jobs:
         self._client, self._sleep = client, sleep
 
     async def run(self, manifest: Object) -> ProviderAnswer:
-        """Whether the Job succeeded: a new one, or the one of this name that an operator before us made.
+        """Create the Job, or find the one that a former operator created, and return whether it succeeded.
 
         Raises:
-            Unanswered: when it cannot be made, is another one's, was deleted, or does not end.
+            Unanswered: when it cannot be created, has another owner, was deleted, or does not end.
         """
         name = manifest["metadata"]["name"]
         try:
-            # Once more: arguments were filled in since the template was read.
+            # Validated again: arguments were filled in since the template was read.
             closed(manifest["spec"])
         except ValueError as error:
             raise Unanswered(f"Job {name} is not run: {error}") from error
@@ -48,7 +48,7 @@ class Jobs:
             raise Unanswered(f"Job {name} cannot be run: {error}") from error
 
     async def delete(self, manifest: Object) -> None:
-        """Delete the Job and its pods, where it is there and ours; one that stays goes by its own time to live."""
+        """Delete the Job and its pods if it is ours; one that stays is deleted by its ttlSecondsAfterFinished."""
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         try:
             found = await self._client.get(JOBS, namespace, name)
@@ -58,7 +58,7 @@ class Jobs:
             return
 
     async def _check_secrets(self, manifest: Object) -> None:
-        """A Secret is for analyses where the operator was given it by name: a template's author may not read it."""
+        """Require that the operator may get each Secret by name: a template's author may lack that permission."""
         namespace = manifest["metadata"]["namespace"]
         for name in sorted(set(secrets_of(manifest["spec"]))):
             if not await self._client.may("get", SECRETS, namespace, name):
@@ -72,7 +72,7 @@ class Jobs:
     async def _is_own(self, namespace: str, name: str) -> bool:
         try:
             return is_own(await self._client.get(SECRETS, namespace, name))
-        except NotFound:  # the pod's own trouble, which says so
+        except NotFound:  # the pod fails with its own message
             return False
 
     async def _make(self, manifest: Object) -> None:
@@ -91,12 +91,12 @@ class Jobs:
                 if answer := verdict(found):
                     return answer
             except Unavailable:
-                pass  # it runs on whether we see it or not
+                pass  # the Job runs on meanwhile
             await self._sleep(POLL_S)
 
 
 def verdict(job: Object) -> ProviderAnswer | None:
-    """What a Job's conditions say; None while it runs."""
+    """Return the result in a Job's conditions; None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("status") != "True" or condition.get("type") not in ("Complete", "Failed"):
             continue

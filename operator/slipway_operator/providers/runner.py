@@ -1,4 +1,4 @@
-"""Takes measurements in the background, bounded and fair, and keeps answers until they are written down."""
+"""Takes measurements in the background, bounded and fair, and keeps results until they are stored."""
 
 import asyncio
 import logging
@@ -13,26 +13,26 @@ from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 
 Observe = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # under way; above it a plan's question waits for its next plan
+QUESTIONS_LIMIT = 4096  # in progress; above it a measurement waits for the next plan
 AT_A_TIME = 64
 OF_A_NAMESPACE = 8  # so that providers that hang in one namespace hold up no other
-JOBS_OF_A_NAMESPACE = 32  # they take long by nature, and hold up no request
+JOBS_OF_A_NAMESPACE = 32  # they take long, and delay no request
 
 log = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
-    """Who takes a measurement."""
+    """Takes measurements."""
 
     async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
-        """Take it; every way to fail is an Answer."""
+        """Take one; every failure is a ProviderAnswer."""
 
     async def release(self, question: Question) -> None:
-        """Let go what was made for it."""
+        """Delete what was created for it."""
 
 
 class MeasurementRunner:
-    """Every measurement that plans want. One is known by its key and taken once at a time."""
+    """The measurements of all plans. Each one is identified by its key and taken once at a time."""
 
     def __init__(self, asker: Asker, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
         """`wake` gets the key of a result; `observe` takes provider, outcome and seconds of each."""
@@ -45,7 +45,7 @@ class MeasurementRunner:
         self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
 
     def answers(self, key: ObjectKey) -> dict[str, ProviderAnswer]:
-        """The answers that came and are still wanted, by the key of their question."""
+        """Return the results that are still wanted, by key of their measurement."""
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, questions: Iterable[Question]) -> bool:
@@ -63,12 +63,12 @@ class MeasurementRunner:
         for name in new[:room]:
             task = asyncio.create_task(self._question(key, wanted[name]), name=f"measurement {name}")
             self._tasks[name] = task
-            # Not by the task itself: one that is cancelled before its first step runs no line of its own.
+            # Not in the task itself: one that is cancelled before its first step runs none of its code.
             task.add_done_callback(partial(self._forget_task, name))
         return len(new) <= room
 
     def forget(self, key: ObjectKey) -> None:
-        """Drop all of this ModelDeployment; its Jobs go with it by their owner reference."""
+        """Drop the measurements of this ModelDeployment; its Jobs are deleted by their owner reference."""
         for name in self._wanted.pop(key, {}):
             if task := self._tasks.get(name):
                 task.cancel()
@@ -94,7 +94,7 @@ class MeasurementRunner:
 
     async def _release(self, question: Question) -> None:
         if task := self._tasks.get(question.key):
-            await asyncio.wait({task})  # so that it makes nothing after what it made was deleted
+            await asyncio.wait({task})  # so that it creates nothing after the deletion
         try:
             await self._asker.release(question)
         except Exception:
@@ -113,7 +113,7 @@ class MeasurementRunner:
             self._wake(key)
 
     async def _in_turn(self, namespace: str, question: Question) -> ProviderAnswer:
-        # The namespace's turn first: who waits for it must not hold one of everybody's.
+        # The namespace's semaphore first: who waits for it must not hold the shared one.
         is_job = question.job is not None
         async with self._turn_of(namespace, is_job), self._turns[is_job]:
             return await self._asker.ask(namespace, question)

@@ -25,20 +25,20 @@ class Pulse:
         self._lag_s = 0.0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Measure until cancelled."""
         while True:
             self._beat_at = self._clock()
             await asyncio.sleep(_BEAT_S)
             self._lag_s = self._clock() - self._beat_at - _BEAT_S
 
     def check(self) -> str | None:
-        """None while the loop turns in time."""
+        """Return None while the event loop is in time."""
         lag_s = max(self._lag_s, self._clock() - self._beat_at - _BEAT_S)
         return f"the event loop is {lag_s:.1f} s late" if lag_s > LAG_LIMIT_S else None
 
 
 def run_check(longest_run_s: Callable[[], float]) -> Check:
-    """None while no reconcile has been running for too long."""
+    """Return a check: None while no reconcile has run longer than RUN_LIMIT_S."""
 
     def check() -> str | None:
         seconds = longest_run_s()
@@ -48,7 +48,7 @@ def run_check(longest_run_s: Callable[[], float]) -> Check:
 
 
 def tasks_check(tasks: Sequence[asyncio.Task[None]]) -> Check:
-    """None while all tasks run."""
+    """Return a check: None while all tasks run."""
 
     def check() -> str | None:
         ended = [task.get_name() for task in tasks if task.done()]
@@ -58,7 +58,7 @@ def tasks_check(tasks: Sequence[asyncio.Task[None]]) -> Check:
 
 
 def application(registry: CollectorRegistry, live: Sequence[Check], ready: Sequence[Check]) -> web.Application:
-    """The admin application; a check returns what is wrong, or None."""
+    """Return the admin application; a check returns what is wrong, or None."""
     application = web.Application()
     application.router.add_get("/livez", _answer(live))
     application.router.add_get("/readyz", _answer(ready))

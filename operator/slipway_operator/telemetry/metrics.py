@@ -15,18 +15,18 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Queue(Protocol):
-    """What is shown of a work queue; the queue itself stays out of this room."""
+    """The part of a work queue that metrics show; this module does not import the queue."""
 
     retries: int
 
     def depth(self) -> int:
-        """Keys that are due and wait."""
+        """Return the number of keys that are due and wait."""
 
     def oldest_wait_s(self) -> float:
-        """For how long the first of them has waited."""
+        """Return how long the oldest of them has waited."""
 
     def longest_run_s(self) -> float:
-        """For how long the slowest key has been being handled."""
+        """Return how long the slowest reconcile has been running."""
 
 
 class Metrics:
@@ -86,39 +86,39 @@ class Metrics:
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """A reconcile ended."""
+        """Count a reconcile."""
         self._reconciles.labels(result).inc()
         self._seconds.observe(seconds)
 
     def wrote(self, kind: str, result: str) -> None:
-        """A write was tried."""
+        """Count an attempted write."""
         self._applies.labels(kind, result).inc()
 
     def asked(self, verb: str, resource: str) -> None:
-        """The API server was called; retries are no calls of their own."""
+        """Count a call of the API server; retries do not count."""
         self._calls.labels(verb, resource).inc()
 
     def called(self, hook_type: str, outcome: str, seconds: float) -> None:
-        """A webhook was called, or a call was dropped."""
+        """Count a call of a webhook, or a dropped one."""
         self._hook_calls.labels(hook_type, outcome).inc()
         if outcome != "dropped":
             self._hook_seconds.labels(hook_type).observe(seconds)
 
     def measured(self, provider: str, outcome: str, seconds: float) -> None:
-        """A provider of an analysis answered, or did not: `outcome` is ok or error."""
+        """Count a measurement by a provider of an analysis: `outcome` is ok or error."""
         self._measurements.labels(provider, outcome).inc()
         self._measurement_seconds.labels(provider).observe(seconds)
 
     def heard(self, kind: str) -> None:
-        """A watch reported something."""
+        """Store the time of an event of a watch."""
         self._last_event.labels(kind).set(time.time())
 
     def leads(self, held: bool) -> None:
-        """The lease was taken or lost."""
+        """Show whether this operator holds the lease."""
         self._holds_lease.set(held)
 
     def serves(self, providers: Mapping[str, str]) -> None:
-        """Who serves each group of the metrics API; "" is this operator."""
+        """Show the provider of each group of the metrics API; "" is this operator."""
         self._metrics_api.clear()
         for group, provider in providers.items():
             self._metrics_api.labels(group, provider or "slipway").set(1)
@@ -154,21 +154,21 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 class Rollouts(Collector):
-    """Phase and weights of every ModelDeployment; what is forgotten leaves no series behind."""
+    """Phase and weights of every ModelDeployment; a forgotten one leaves no series behind."""
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, Status] = {}
 
     def show(self, key: ObjectKey, status: Status) -> None:
-        """Remember what was decided last."""
+        """Store the status that was decided last."""
         self._known[key] = status
 
     def forget(self, key: ObjectKey) -> None:
-        """The ModelDeployment is gone."""
+        """Drop a ModelDeployment that is gone."""
         self._known.pop(key, None)
 
     def collect(self) -> Iterator[Any]:
-        """The series at each scrape."""
+        """Yield the series at each scrape."""
         phase = GaugeMetricFamily(
             "slipway_rollout_phase", "1 for the phase it is in.", labels=["namespace", "name", "phase"]
         )

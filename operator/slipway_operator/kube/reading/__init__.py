@@ -1,4 +1,4 @@
-"""What the cluster is: the cache of lists and watches, pods and their troubles, autoscalers, and what gateways report.
+"""Reads the cluster: the cache of lists and watches, troubles of pods, autoscalers, and reports of gateways.
 
 Nothing here writes. `observe.py` makes the snapshot that a plan is computed from.
 """

@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscalers of a namespace by what they scale: ours, people's and KEDA's."""
+"""The HorizontalPodAutoscalers of a namespace by their targets: ours, users' and KEDA's."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 
 CACHE_S = 1.0
 _SCALED_OBJECT = "scaledobject.keda.sh/name"
-_MOST = 8  # that scale one ModelDeployment; two are too many already
+_MOST = 8  # reported for one ModelDeployment; two are too many already
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """What one namespace holds, by the names that it is about."""
+    """The autoscalers of one namespace, by name of their ModelDeployment."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     fresh_until: float = float("-inf")
@@ -28,21 +28,21 @@ class _Shelf:
 
 
 class Autoscalers:
-    """A hundred reconciles at once list a namespace once. Foreign ones carry no label of ours, so all are listed."""
+    """Lists a namespace once for concurrent reconciles. Foreign autoscalers lack our labels, so all are listed."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._shelves: dict[str, _Shelf] = {}  # by namespace
 
     async def of(self, obj: Object) -> tuple[Autoscaler, ...]:
-        """Those that scale a ModelDeployment, and one of another target that has the name of ours."""
+        """Return those that scale a ModelDeployment, and one with another target that has the name of ours."""
         metadata = obj["metadata"]
         name, uid = metadata["name"], metadata["uid"]
         items = (await self._found(metadata["namespace"])).get(name, [])
         return tuple(_read(item, name, uid) for item in items[:_MOST])
 
     def forget(self, namespace: str) -> None:
-        """Something changed there: what was listed counts no more, nor what is being listed."""
+        """Invalidate the list of a namespace where something changed, also one in progress."""
         if shelf := self._shelves.get(namespace):
             shelf.fresh_until = float("-inf")
 
@@ -50,7 +50,7 @@ class Autoscalers:
         shelf = self._shelves.setdefault(namespace, _Shelf())
         async with shelf.lock:
             if self._clock() >= shelf.fresh_until:
-                # Before the question, so that a change that is told meanwhile makes the answer old.
+                # Set before the request, so that `forget` during it invalidates the response.
                 shelf.fresh_until = self._clock() + CACHE_S
                 try:
                     shelf.found = await self._list(namespace)
@@ -62,7 +62,7 @@ class Autoscalers:
     async def _list(self, namespace: str) -> dict[str, list[Object]]:
         try:
             items = await self._client.list(AUTOSCALERS, namespace, cached=True)
-        except Refused:  # an operator that was upgraded before its permissions were
+        except Refused:  # the operator was upgraded before its permissions
             return {}
         found: dict[str, list[Object]] = {}
         for item in items:
@@ -73,21 +73,21 @@ class Autoscalers:
 
 
 def about(item: Object) -> set[str]:
-    """Names of the ModelDeployments that an autoscaler concerns: its target, and whose name it takes."""
+    """Return names of the ModelDeployments of an autoscaler: its target, and the one that it is named after."""
     target = target_of(item)
     taken = item["metadata"]["name"].removesuffix(labels.autoscaler_name(""))
     return {name for name in (target, taken if taken != item["metadata"]["name"] else "") if name}
 
 
 def target_of(item: Object) -> str:
-    """Name of the ModelDeployment that it scales; empty when it scales something else."""
+    """Return the name of the ModelDeployment that it scales; empty when it scales something else."""
     target = (item.get("spec") or {}).get("scaleTargetRef") or {}
     group = str(target.get("apiVersion", "")).partition("/")[0]
     return str(target.get("name", "")) if (group, target.get("kind")) == (labels.GROUP, labels.KIND) else ""
 
 
 def _is_orphan(item: Object, name: str) -> bool:
-    """Whether it was ours until somebody removed its controller: controllers adopt such objects."""
+    """Whether it was ours and lost its controller reference: controllers adopt such objects."""
     metadata = item["metadata"]
     found = metadata.get("labels") or {}
     told = (found.get(labels.MODEL_DEPLOYMENT), found.get(labels.MANAGED_BY))

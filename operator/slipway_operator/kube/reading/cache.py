@@ -23,7 +23,7 @@ ByKind = Mapping[Resource, list[Object]]
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
 KINDS = (MODEL_DEPLOYMENTS, *CHILDREN)
-GONE_KEPT = 8192  # deleted objects of which a late version is still recognised
+GONE_KEPT = 8192  # deleted objects whose late versions are still recognised
 SETTLE_S = 1.0  # kopf reports a list object by object, and does not report its end
 RETRY_S = 5.0
 
@@ -40,8 +40,8 @@ class ObjectCache:
     """The newest version of each ModelDeployment and child. Memory is bounded by their number.
 
     Versions come from lists, from watches and from the responses to our own writes, in any order: the higher
-    resourceVersion counts, so what this process wrote or read is never overlooked. A watch may be late, or have died
-    without a sign, so decisions that remove something are made on reads. Callers must not change what they get.
+    resourceVersion counts, so the cache is never older than what this process wrote or read. A watch may be late, or
+    dead without an error, so decisions that remove something need a read. Callers must not modify returned objects.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
@@ -49,28 +49,28 @@ class ObjectCache:
         self._objects: dict[Resource, dict[ObjectKey, Object]] = {kind: {} for kind in KINDS}
         self._names: dict[Resource, dict[ObjectKey, set[str]]] = {kind: {} for kind in CHILDREN}  # by ModelDeployment
         self._gone: OrderedDict[str, int] = OrderedDict()  # resourceVersion at deletion, by uid
-        self._listed: set[Resource] = set()  # whose watches began again
+        self._listed: set[Resource] = set()  # kinds whose watches restarted
         self._is_listed = asyncio.Event()
 
     def deployments(self) -> Iterable[ObjectKey]:
-        """All ModelDeployments."""
+        """Return all ModelDeployments."""
         return tuple(self._objects[MODEL_DEPLOYMENTS])
 
     def get(self, key: ObjectKey) -> Object | None:
-        """A ModelDeployment; None when it is not in the cache."""
+        """Return a ModelDeployment; None when it is not in the cache."""
         return self._objects[MODEL_DEPLOYMENTS].get(key)
 
     def children(self, key: ObjectKey) -> ByKind:
-        """The children of a ModelDeployment."""
+        """Return the children of a ModelDeployment."""
         return {
             kind: [self._objects[kind][key[0], name] for name in sorted(self._names[kind].get(key, ()))]
             for kind in CHILDREN
         }
 
     def on_event(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
-        """Take an event of a watch; without a type it is from a list with which the watch began again.
+        """Apply an event of a watch; an event without a type is from the initial list of a restarted watch.
 
-        Returns the ModelDeployments that it concerns: the one that a child names, and the one that it named before.
+        Returns the ModelDeployments that it concerns: the one in a child's label, and the one in its former label.
         """
         metadata = obj["metadata"]
         former = self._objects[resource].get((metadata["namespace"], metadata["name"]))
@@ -86,7 +86,7 @@ class ObjectCache:
         return concerned
 
     def update(self, resource: Resource, obj: Object) -> None:
-        """Take a version of an object; one that is older than the cached one is ignored."""
+        """Cache a version of an object; one that is older than the cached one is ignored."""
         if resource not in self._objects:
             return
         metadata = obj["metadata"]
@@ -95,7 +95,7 @@ class ObjectCache:
         version = _version(obj)
         if self._gone.get(metadata["uid"], 0) >= version or (former and _version(former) >= version):
             return
-        # A watch by label also reports an object that lost the label as deleted, and that can get it back.
+        # A watch by label also reports an object that lost the label as deleted; it can get the label back.
         self._gone.pop(metadata["uid"], None)
         self._forget(resource, key)
         if resource in self._names and not (owner := _owner(obj)):
@@ -105,7 +105,7 @@ class ObjectCache:
             self._names[resource].setdefault((key[0], owner), set()).add(key[1])
 
     def remove(self, resource: Resource, obj: Object, version: int = 0) -> None:
-        """An object is deleted, or is no longer ours, since this version of it, or of the list that lacks it."""
+        """Remove an object that was deleted or is no longer ours; `version` is that of the list that lacks it."""
         metadata = obj["metadata"]
         self._gone[metadata["uid"]] = max(version, _version(obj), self._gone.get(metadata["uid"], 0))
         if len(self._gone) > GONE_KEPT:
@@ -116,12 +116,12 @@ class ObjectCache:
             self._forget(resource, key)
 
     async def read(self, client: Client, key: ObjectKey) -> ByKind:
-        """Read the children of a ModelDeployment from the API server, and keep them."""
+        """Read the children of a ModelDeployment from the API server, cache and return them."""
         await asyncio.gather(*(self._list(client, kind, *key) for kind in CHILDREN))
         return self.children(key)
 
     async def relist(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[ObjectKey]:
-        """Take over what the API server lists; returns the ModelDeployments of which a deletion was missed."""
+        """Cache lists from the API server; returns the ModelDeployments with a deletion that was missed."""
         lost: set[ObjectKey] = set()
         for resource in resources:
             for namespace in self._namespaces:
@@ -129,7 +129,7 @@ class ObjectCache:
         return lost
 
     async def run(self, client: Client, add: Callable[[ObjectKey], None]) -> None:
-        """Until cancelled: list again after each new watch, for kopf reports no deletion that a watch missed."""
+        """List again after each restart of a watch, until cancelled: kopf reports no deletion that a watch missed."""
         while True:
             await self._is_listed.wait()
             await asyncio.sleep(SETTLE_S)
@@ -145,9 +145,9 @@ class ObjectCache:
                 self._is_listed.set()
 
     async def _list(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
-        """Take over a list, of all ModelDeployments or of one; returns those of which a deletion was missed."""
+        """Cache a list, of all ModelDeployments or of one; returns those with a deletion that was missed."""
         selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
-        # Whether a revision exists must be certain; pods and services of one change all the time anyway.
+        # Lists of revisions must be up to date; pods and services of one change all the time anyway.
         cached = bool(name) and resource in (PODS, SERVICES)
         present: set[str] = set()
         version = 0
@@ -177,19 +177,19 @@ class ObjectCache:
 
 
 def _owner(item: Object) -> str:
-    """Name of the ModelDeployment whose child it is; empty without one."""
+    """Return the name of the ModelDeployment whose child it is; empty without one."""
     return str((item["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT) or "")
 
 
 def _version(item: Object) -> int:
-    """The resourceVersion: a number that grows over all objects of a kind (KEP-5504)."""
+    """Return the resourceVersion: a number that grows over all objects of a kind (KEP-5504)."""
     return int(item["metadata"]["resourceVersion"])
 
 
 def _kept(resource: Resource, obj: Object) -> Object:
-    """The parts of an object that a reconcile reads or writes."""
+    """Return the parts of an object that a reconcile reads or writes."""
     if resource is MODEL_DEPLOYMENTS:
-        # Users are told whose manifests set fields; entries of plain writes are long, and nobody reads them.
+        # Messages name the managers that applied fields; entries of other writes are long and not used.
         applied = [entry for entry in obj["metadata"].get("managedFields") or () if entry.get("operation") == "Apply"]
         return {**obj, "metadata": {**obj["metadata"], "managedFields": applied}}
     kept: Object = {"metadata": _part(obj["metadata"], _METADATA)}

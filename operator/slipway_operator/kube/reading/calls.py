@@ -1,6 +1,6 @@
-"""Hears from each gateway at once which deployments to look at: one open question per gateway.
+"""Receives from each gateway which ModelDeployments to reconcile at once: one long poll per gateway.
 
-Somebody asks for one that sleeps, its requests begin or cease to be answered, or it has lost its last endpoint.
+Reasons: a request for a sleeping one, its requests begin or cease to be served, or it lost its last endpoint.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.gateways import Gateways
 
-LOOK_S = 2.0  # between two looks for gateways
-PAUSE_S = 0.1  # between two questions, whatever a gateway answers
+LOOK_S = 2.0  # between two lists of gateways
+PAUSE_S = 0.1  # between two polls, whatever a gateway responds
 RETRY_S = 2.0
-TIMEOUT_S = 40.0  # a gateway answers after 20 s at the latest
+TIMEOUT_S = 40.0  # a gateway responds after 20 s at the latest
 
 log = logging.getLogger(__name__)
 
 
 class Calls:
-    """Which deployments are to be looked at because somebody waits for them.
+    """Passes on which ModelDeployments need a reconcile because clients wait for them.
 
-    What is missed is found anyway: a gateway repeats a call until it is heard, and reconciles ask gateways too.
+    A missed call is found anyway: a gateway repeats it until it is received, and reconciles poll gateways too.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Calls:
         namespaces: Collection[str] = (),
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`namespaces`: those that are served; none is all of them. `changed`: gateways came, left, or got ready."""
+        """`namespaces`: the served ones; empty means all. `changed`: gateways came, left, or changed readiness."""
         self._gateways, self._session, self._changed = gateways, session, changed
         self._look_at, self._namespaces = look_at, frozenset(namespaces)
 
     async def run(self) -> None:
-        """Listen to every gateway there is until cancelled."""
+        """Poll every gateway until cancelled."""
         listening: dict[str, asyncio.Task[None]] = {}
         known: frozenset[tuple[str, bool]] | None = None
         try:
@@ -62,7 +62,7 @@ class Calls:
             await asyncio.gather(*listening.values(), return_exceptions=True)
 
     async def _found(self, known: Collection[tuple[str, bool]]) -> frozenset[tuple[str, bool]]:
-        """Where gateways are, and whether each is ready."""
+        """Return URL and readiness of each gateway."""
         try:
             return frozenset((endpoint.url, endpoint.ready) for endpoint in await self._gateways.endpoints())
         except ApiError as error:
@@ -85,7 +85,7 @@ class Calls:
             await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, url: str, mark: str) -> tuple[str, list[ObjectKey]] | None:
-        """The mark and who is called for; None when the gateway does not say."""
+        """Return the mark and the ModelDeployments called for; None without a valid response."""
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             asked = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)

@@ -1,4 +1,4 @@
-"""Asks every gateway by what it routes and how many requests are in progress."""
+"""Reads from every gateway what it routes and how many requests are in progress."""
 
 import asyncio
 import logging
@@ -18,16 +18,16 @@ from slipway_operator.model.cluster.observed import Gateway, Service
 
 log = logging.getLogger(__name__)
 
-NOT_ALLOWED = 405  # by a gateway of a former release, whose failsafe is renewed by GET
+NOT_ALLOWED = 405  # from a gateway of a former release, whose failsafe is renewed by GET
 _NO_POST = (401, 403, NOT_ALLOWED)
 MOST_REFUSED = 256
 TIMEOUT_S = 2.0
 CACHE_S = 0.3
-# What was in progress at a gateway that died comes back through another one; so long it is waited for.
+# How long the report of a dead gateway counts: clients repeat its requests through another gateway.
 GRACE_S = 30.0
 PORT_NAME = "admin"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
-MAX_GENERATION = 1 << 53  # what every reader of JSON takes; the next one after a larger one could not be written
+MAX_GENERATION = 1 << 53  # every JSON reader takes it; the successor of a larger one could not be written
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -41,7 +41,7 @@ class Endpoint:
 
 
 class _Told(msgspec.Struct):
-    """`/internal/routes`: of thousands of routes few are looked at, and only those are decoded."""
+    """A response of `/internal/routes`: of thousands of routes few are read, and only those are decoded."""
 
     routes: dict[str, msgspec.Raw]
     incarnation: str = ""
@@ -53,18 +53,18 @@ _TOLD = msgspec.json.Decoder(_Told)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one gateway said about all routes, each as JSON; `reachable` False when it said nothing."""
+    """The report of one gateway about all routes, each as JSON; `reachable` is False without a response."""
 
     name: str
     ready: bool
     reachable: bool
     routes: Mapping[str, msgspec.Raw] = field(default_factory=dict)
-    incarnation: str = ""  # another one after each start of its process
+    incarnation: str = ""  # changes with each start of its process
     bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
-    gone: bool = False  # its last words, repeated for a while
+    gone: bool = False  # the last report of a gateway that is gone, kept for GRACE_S
 
     def held(self, namespace: str, name: str, uid: str) -> int:
-        """Requests of one ModelDeployment that wait there for an endpoint; 0 from a gateway that does not say."""
+        """Return requests of one ModelDeployment that wait there for an endpoint; 0 when they are not reported."""
         try:
             route = self._route(namespace, name)
             return max(0, int((route.get("activity") or {}).get("held", 0))) if route.get("uid") == uid else 0
@@ -72,7 +72,7 @@ class Answer:
             return 0
 
     def inflight(self, namespace: str, name: str, uid: str) -> int | None:
-        """Requests in progress at one ModelDeployment; None when it has no such route, or says what makes no sense."""
+        """Return requests in progress at one ModelDeployment; None without such a route or with a malformed one."""
         try:
             route = self._route(namespace, name)
             counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
@@ -81,9 +81,9 @@ class Answer:
             return None
 
     def about(self, namespace: str, name: str, uid: str) -> Gateway:
-        """The part about one ModelDeployment; a route of a former one of that name counts as none.
+        """Return the part about one ModelDeployment; a route of a former one of that name does not count.
 
-        What makes no sense is no answer: one odd gateway must not stop a rollout, nor be taken for one that follows.
+        A malformed report counts as no response: its gateway must not stop a rollout, nor count as up to date.
         """
         try:
             route = self._route(namespace, name)
@@ -113,7 +113,7 @@ class Answer:
             return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
 
     def _route(self, namespace: str, name: str) -> Object:
-        """What it says about one; empty where it has no such route."""
+        """Return the decoded route of one ModelDeployment; empty without one."""
         told = self.routes.get(f"{namespace}/{name}")
         return (msgspec.json.decode(told) if told else None) or {}
 
@@ -128,9 +128,10 @@ def _service(told: Object) -> Service:
 
 
 def _seconds(value: object) -> float | None:
-    """
+    """Return a number of seconds, or None without a value.
+
     Raises:
-        ValueError: when it is something else than nothing or a number of seconds.
+        ValueError: when it is something else.
     """
     if value is None:
         return None
@@ -140,7 +141,7 @@ def _seconds(value: object) -> float | None:
 
 
 class Gateways:
-    """The gateways behind one Service. A hundred reconciles at once ask them once."""
+    """The gateways behind one Service. Concurrent reconciles share one poll."""
 
     def __init__(
         self,
@@ -151,10 +152,10 @@ class Gateways:
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = str,
     ) -> None:
-        """`token`: what proves to gateways that the operator asks; "" where they want no proof."""
+        """`token` returns the bearer token that authenticates the operator at gateways; "" where they need none."""
         self._client, self._session = client, session
         self._token = token
-        self._refused: set[str] = set()  # gateways that do not take our token, each said once
+        self._refused: set[str] = set()  # gateways that reject our token, each logged once
         self._namespace, self._service = namespace, service
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -163,11 +164,10 @@ class Gateways:
         self._fresh_until = float("-inf")
 
     async def answers(self) -> tuple[Answer, ...]:
-        """What the gateways say, at most `CACHE_S` ago."""
+        """Return the gateways' reports, at most `CACHE_S` old."""
         async with self._lock:
             if self._clock() >= self._fresh_until:
-                # Counted from the question, so that an answer is never taken for younger than it is. And before it,
-                # so that what is told meanwhile makes the answer old.
+                # Set before the request: a report never counts as younger than it is, and `forget` invalidates it.
                 self._fresh_until = self._clock() + CACHE_S
                 try:
                     self._answers = await self._ask_all()
@@ -177,11 +177,11 @@ class Gateways:
             return self._answers
 
     def forget(self) -> None:
-        """Something happened at a gateway: what they said, or are saying now, counts no more."""
+        """Invalidate all reports after a change at a gateway, also those in progress."""
         self._fresh_until = float("-inf")
 
     async def endpoints(self) -> list["Endpoint"]:
-        """Where the gateways' admin ports are."""
+        """Return the gateways' admin ports."""
         selector = f"{_SERVICE_LABEL}={self._service}"
         return endpoints(await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True))
 
@@ -191,10 +191,10 @@ class Gateways:
         return (*found, *self._fallen(found))
 
     def _fallen(self, found: tuple[Answer, ...]) -> list[Answer]:
-        """The last words of gateways that are there no more: one that was killed had requests in progress.
+        """Return the last reports of gateways that are gone: one that was killed had requests in progress.
 
-        Their clients ask another gateway, and need the revision that began to answer them. One that left in order had
-        none. The memory is this process's own: after a restart of the operator there is no grace, and no harm either.
+        Their clients retry at another gateway, and need the revision that began to serve them. One that shut down in
+        order had none. The reports are only in memory: a restart of the operator loses them, and does no harm.
         """
         now = self._clock()
         self._heard = {name: told for name, told in self._heard.items() if now - told[0] < GRACE_S}
@@ -213,7 +213,7 @@ class Gateways:
             incarnation, bounds = told.incarnation[: samples.LONGEST], samples.bounds(told.bounds)
             return Answer(endpoint.name, endpoint.ready, True, told.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
-            # Nobody listens and nobody is sent there: a gateway that has not started or has ended holds no request.
+            # A closed port of an endpoint that is not ready: the gateway has not started or has ended; no requests.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
                 return None
             return Answer(endpoint.name, endpoint.ready, False)
@@ -221,7 +221,7 @@ class Gateways:
             return Answer(endpoint.name, endpoint.ready, False)
 
     async def _report(self, endpoint: Endpoint) -> bytes:
-        """What a gateway says. POST renews its failsafe too; one that refuses it is asked by GET all the same."""
+        """Return the report of a gateway. POST also renews its failsafe; one that refuses it is read by GET."""
         url, limit = f"{endpoint.url}/internal/routes", aiohttp.ClientTimeout(total=TIMEOUT_S)
         token = self._token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -239,7 +239,7 @@ class Gateways:
 
 
 def endpoints(slices: list[Object]) -> list[Endpoint]:
-    """The admin ports in EndpointSlices, also of gateways that are leaving: they still hold requests."""
+    """Return the admin ports in EndpointSlices, also of terminating gateways: they still hold requests."""
     found: dict[str, Endpoint] = {}
     for item in slices:
         port = next((port["port"] for port in item.get("ports") or () if port.get("name") == PORT_NAME), None)
@@ -249,7 +249,7 @@ def endpoints(slices: list[Object]) -> list[Endpoint]:
             # The API documents an absent condition as ready.
             ready = (entry.get("conditions") or {}).get("ready") is not False
             name = (entry.get("targetRef") or {}).get("name") or address
-            # Two slices name one pod while it moves between them: the word of the ready one counts.
+            # Two slices contain one pod while it moves between them: the ready entry counts.
             if ready or host not in found:
                 found[host] = Endpoint(name, f"http://{host}:{port}", ready)
     return sorted(found.values(), key=lambda endpoint: endpoint.name)

@@ -1,4 +1,4 @@
-"""Reads what belongs to one ModelDeployment into Observed."""
+"""Reads the objects and gateways of one ModelDeployment into Observed."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some
 async def observe(
     client: Client, gateways: Gateways, obj: Object, children: ByKind, autoscalers: Autoscalers | None = None
 ) -> Observed:
-    """A ModelDeployment with its children; the gateways and the autoscalers are asked how they are now."""
+    """Return the state of a ModelDeployment: `children`, with current templates, gateways and autoscalers."""
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     answers, templates, scalers = await asyncio.gather(
@@ -69,9 +69,9 @@ Order = Callable[[Object], tuple[Any, ...]]
 
 
 def _one_each(items: Iterable[Object], uid: str, order: Order) -> tuple[list[Object], list[Object]]:
-    """Of those that are ours the first one of each revision, and the others.
+    """Return the first one of our objects of each revision, and the spare ones.
 
-    There are others where one that somebody else had was given back after another one had taken its place.
+    A spare one exists where a foreign controller released an object after another one had replaced it.
     """
     first: dict[str, Object] = {}
     spare: list[Object] = []
@@ -82,19 +82,19 @@ def _one_each(items: Iterable[Object], uid: str, order: Order) -> tuple[list[Obj
 
 
 def _order(item: Object) -> tuple[Any, ...]:
-    """Those that stay first, the oldest one of them first."""
+    """Return a sort key: objects that are being deleted come last, older ones before newer ones."""
     metadata = item["metadata"]
     return is_leaving(item), metadata["creationTimestamp"], metadata["name"]
 
 
 def _record_order(item: Object) -> tuple[Any, ...]:
-    """The one that knows the revision's weights counts."""
+    """Return a sort key: readable records come first, of them those with the revision's weights."""
     return snapshot(item, "") is None, ANNOTATION not in (item["metadata"].get("annotations") or {}), *_order(item)
 
 
 def _replica_set_order(obj: Object) -> Order:
-    """The one counts whose pods gateways send to; without a word of that the one with the most ready pods."""
-    # As it is written: the schema holds its shape, and reading a whole status again takes long.
+    """Return a sort key: ReplicaSets in the status come first (gateways use them), then those with most ready pods."""
+    # From the raw status: the schema guarantees its shape, and parsing a whole status again takes long.
     in_use = {item.get("replicaSetUid") for item in (obj.get("status") or {}).get("revisions") or ()}
 
     def order(item: Object) -> tuple[Any, ...]:
@@ -105,7 +105,7 @@ def _replica_set_order(obj: Object) -> Order:
 
 
 def _is_lost(replica_set: Object) -> bool:
-    """Whether it has no ready pod and never makes one again: no controller gives pods to what is being deleted."""
+    """Whether it has no ready pod and gets none any more: it is being deleted, so its controller creates no pods."""
     return is_leaving(replica_set) and not (replica_set.get("status") or {}).get("readyReplicas")
 
 
@@ -114,7 +114,7 @@ def _children(kind: Resource, items: Iterable[Object]) -> list[Child]:
 
 
 def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
-    """Objects with our labels that somebody else controls."""
+    """Return objects with our labels that another controller owns."""
     found = [
         Child(kind.api_version, kind.kind, item["metadata"]["name"], revision_of(item), controller)
         for kind in (REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS)
@@ -125,7 +125,7 @@ def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
 
 
 async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:
-    """The templates that the spec names, as they are now: also before a rollout, which may begin in this very plan."""
+    """Return the current templates that the spec names; also before a rollout, as it may begin in this plan."""
     spec = parse(obj)
     if isinstance(spec, Invalid):
         return {}
@@ -139,30 +139,30 @@ async def _template(client: Client, namespace: str, name: str) -> Template:
         item = await client.get(ANALYSIS_TEMPLATES, namespace, name)
     except NotFound:
         return template.found(name, None)
-    except Refused as error:  # an operator that was upgraded before its permissions were
+    except Refused as error:  # the operator was upgraded before its permissions
         return BUILT_IN.get(name) or Template(problem=f"AnalysisTemplate {name!r} cannot be read: {error}")
     return template.found(name, item.get("spec") or {})
 
 
 def is_owned(item: Object, uid: str) -> bool:
-    """Whether an object has our labels and belongs to this very ModelDeployment, not to a former namesake."""
+    """Whether an object has our labels and its controller has this uid, not a former object of the same name."""
     return labels.REVISION in (item["metadata"].get("labels") or {}) and is_controlled_by(item, uid)
 
 
 def revision_of(item: Object) -> str:
-    """The revision that an object of ours belongs to."""
+    """Return the revision that an object of ours belongs to."""
     return str(item["metadata"]["labels"][labels.REVISION])
 
 
 def snapshot(item: Object, name: str) -> Snapshot | None:
-    """Read a ControllerRevision of ours; None when it is none that we wrote."""
+    """Parse a ControllerRevision of ours; None when its content is not what we wrote."""
     try:
         return _snapshot(item, name)
     except _MALFORMED:
         return None
 
 
-# What reading something else than a record ends in.
+# Errors from parsing something else than a record.
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
@@ -181,17 +181,17 @@ def _snapshot(item: Object, name: str) -> Snapshot:
 
 
 def workload(replica_set: Object, pods: list[Object]) -> Workload:
-    """Read a ReplicaSet of ours and the pods among `pods` that are its own."""
+    """Parse a ReplicaSet of ours and those of `pods` that it controls."""
     said = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]
     own = sorted((pod for pod in pods if is_controlled_by(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
     living = [pod for pod in own if not pod_trouble.has_ended(pod)]
-    # Pods that ended come last: they were replaced, and the replacement's word is news.
+    # Pods that ended come last: they were replaced, and troubles of the replacements are newer.
     found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living), *pod_trouble.of_pods(own))
     return Workload(
         revision=revision_of(replica_set),
         desired=int(replica_set["spec"].get("replicas", 1)),
-        # A pod that is leaving has left the ReplicaSet's count, but not its node, nor its requests.
+        # A terminating pod is not in the ReplicaSet's count, but still uses its node and serves requests.
         replicas=max(int(said.get("replicas", 0)), len(living)),
         ready=int(said.get("readyReplicas", 0)),
         unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
@@ -212,7 +212,7 @@ def _pod(pod: Object) -> Pod:
 
 
 def _loaded(pod: Object) -> Weights | None:
-    """What the fetcher of a pod said when it succeeded."""
+    """Return the weights that the fetcher of a pod reported when it succeeded; else None."""
     for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
         if container.get("name") == "fetch" and ended.get("exitCode") == 0:

@@ -1,4 +1,4 @@
-"""Why a pod is not ready, read from its status; pure. What it means is said in `planning/facts/causes.py`."""
+"""Why a pod is not ready, read from its status; pure. `planning/facts/causes.py` has the meaning of each reason."""
 
 import contextlib
 import json
@@ -7,34 +7,34 @@ from slipway_operator.api.objects import Object
 from slipway_operator.model.cluster.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
 from slipway_operator.model.text import printable
 
-Found = tuple[str, str, int | None]  # word, message, exit code
+Found = tuple[str, str, int | None]  # reason, message, exit code
 
-# Waiting for these is ordinary; they say nothing that the phase does not.
+# Every starting container waits for these; they add nothing to the phase.
 _ORDINARY = ("PodInitializing", "ContainerCreating", "")
-# How a container ended, where Kubernetes has no better word for it.
+# Generic reasons of a terminated container.
 _ANY_END = ("Error", "Completed", None)
-MESSAGE_LIMIT = 1024  # characters; of a crash the kubelet passes on 2 KiB of the log, and a webhook says what it likes
+MESSAGE_LIMIT = 1024  # characters; the kubelet passes on 2 KiB of a crash's log, and a webhook sends any length
 WORD_LIMIT = 64
 
 
 def of_pods(pods: list[Object]) -> list[PodTrouble]:
-    """The troubles of pods, those that say more than `not ready` first."""
+    """Return the troubles of pods, those with more detail than `not ready` first."""
     found = [trouble for trouble in map(of_pod, pods) if trouble]
     return sorted(found, key=lambda trouble: trouble.reason == NOT_READY)
 
 
 def has_ended(pod: Object) -> bool:
-    """Whether a pod will never run again: its ReplicaSet counts it no more, though nobody removes it."""
+    """Whether a pod has Failed or Succeeded: its ReplicaSet no longer counts it, but the object stays."""
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether a pod takes requests."""
+    """Whether a pod's condition Ready is True."""
     return _is_ready(pod.get("status") or {})
 
 
 def restarts(pod: Object) -> int:
-    """How often containers of a pod were started again."""
+    """Return the number of restarts of a pod's containers."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return sum(int(container.get("restartCount") or 0) for container in statuses)
 
@@ -47,7 +47,7 @@ def is_unschedulable(pod: Object) -> bool:
 
 
 def of_pod(pod: Object) -> PodTrouble | None:
-    """The trouble of one pod; None when it is ready, leaving, or merely on its way."""
+    """Return the trouble of one pod; None when it is ready, being deleted, or just starting."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or _is_ready(status):
         return None
@@ -56,7 +56,7 @@ def of_pod(pod: Object) -> PodTrouble | None:
 
 
 def of_replica_set(replica_set: Object) -> PodTrouble | None:
-    """Why a ReplicaSet cannot make its pods: quota or admission speaks here and nowhere else."""
+    """Return why a ReplicaSet cannot create its pods; errors of quota and admission appear only here."""
     for condition in (replica_set.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             word, said = condition.get("reason") or CREATE_FAILED, condition.get("message") or ""
@@ -65,7 +65,7 @@ def of_replica_set(replica_set: Object) -> PodTrouble | None:
 
 
 def _trouble(name: str, word: str, said: str, exit_code: int | None) -> PodTrouble:
-    """With as much of the words of others as a status has room for."""
+    """Return a PodTrouble with reason and message cut to what a status has room for."""
     return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(said[:MESSAGE_LIMIT]), exit_code)
 
 
@@ -110,14 +110,14 @@ def _container(container: Object) -> Found | None:
 
 
 def _waiting(name: str, waiting: Object, last: Object) -> Found:
-    # `back-off 5m0s restarting failed container` helps nobody: how it ended does.
+    # `back-off 5m0s restarting failed container` does not help: the reason of the last termination does.
     if last and waiting["reason"] == "CrashLoopBackOff":
         return _ended(name, last, waiting["reason"])
     return waiting["reason"], f"container {name}: {waiting.get('message') or waiting['reason']}", None
 
 
 def _ended(name: str, ended: Object, word: str) -> Found:
-    """Kubernetes' word for the end beats ours: OOMKilled says more than CrashLoopBackOff."""
+    """Describe a terminated container; Kubernetes' reason (OOMKilled) comes before ours (CrashLoopBackOff)."""
     said, code = _last_words(ended.get("message") or ""), ended.get("exitCode")
     how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {code}"
     if ended.get("reason") == "OOMKilled":
@@ -127,7 +127,7 @@ def _ended(name: str, ended: Object, word: str) -> Found:
 
 
 def _last_words(message: str) -> str:
-    """The last line, and of a line of our logs what it says: without a sentence of the process it is the log's end."""
+    """Return the last line; of a JSON log line its message: the kubelet falls back to the end of the log."""
     line = (message.strip().splitlines() or [""])[-1]
     if line.startswith("{"):
         with contextlib.suppress(ValueError):

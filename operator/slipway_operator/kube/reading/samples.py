@@ -1,4 +1,4 @@
-"""Reads what a gateway says it counted; what is malformed is left out, and nothing is unbounded; pure."""
+"""Parses the counters of a gateway; malformed parts are left out, and all sizes are bounded; pure."""
 
 import math
 from dataclasses import fields
@@ -18,13 +18,13 @@ Bounds = dict[str, tuple[float, ...]]
 
 
 def bounds(told: Any) -> Bounds:
-    """Upper bounds of the buckets in seconds, of each kind that has sensible ones."""
+    """Return upper bounds of the buckets in seconds, of each kind with valid ones."""
     found = {kind: _rising(told.get(kind)) for kind in KINDS} if isinstance(told, dict) else {}
     return {kind: items for kind, items in found.items() if items}
 
 
 def samples(told: Any, known: Bounds) -> tuple[Sample, ...]:
-    """The counters of each generation that can be read; none from a gateway that does not count."""
+    """Return the counters of each readable generation; none from a gateway that does not count."""
     newest = told[-MOST_GENERATIONS:] if isinstance(told, list) else []
     return tuple(found for item in newest if (found := _sample(item, known)))
 
@@ -52,7 +52,7 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
 def _side(side: Json, known: Bounds) -> Side:
     return Side(
         requests=_count(side["requests"]),
-        # A gateway of a former release counts no units: its events are a part of nothing, and so no data.
+        # A gateway of a former release counts no units: without this total its events are no data.
         units=_count(side.get("units", 0)),
         events={_name(name): _count(count) for name, count in _few(side.get("events") or {}, MOST_EVENTS).items()},
         slow=_times(side.get("slow") or {}, known),
@@ -75,7 +75,7 @@ def _strata(strata: Json, buckets: int) -> dict[str, tuple[int, ...]]:
 
 
 def _histogram(counts: Any, buckets: int) -> tuple[int, ...]:
-    """One count more than bounds; a gateway leaves out empty ones at the end."""
+    """Return one count more than bounds; a gateway omits zeros at the end."""
     found = tuple(_count(count) for count in counts)
     if len(found) > buckets:
         raise ValueError("one count more than bounds at most")

@@ -1,4 +1,4 @@
-"""What API aggregation needs of the API server: who its front proxy is, and who serves a group.
+"""API aggregation: the identity of the API server's front proxy, and the registration of API groups.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/
 """
@@ -16,17 +16,17 @@ from slipway_operator.model import labels
 
 _NAMESPACE, _CONFIG = "kube-system", "extension-apiserver-authentication"
 _CA, _NAMES = "requestheader-client-ca-file", "requestheader-allowed-names"
-# As metrics adapters have it; among versions the first of ours is preferred.
+# The priority of metrics adapters; among versions the first of ours is preferred.
 _GROUP_PRIORITY, _FIRST_VERSION_PRIORITY, _PORT = 100, 200, 443
 
 
 class NoFrontProxy(Exception):
-    """The API server aggregates nothing; the message says what is missing."""
+    """The API server aggregates nothing; the message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontProxy:
-    """By whose certificates the API server's front proxy is known."""
+    """CA and names of the client certificate of the API server's front proxy."""
 
     ca: str  # PEM
     names: frozenset[str]  # common names that it may have; none means any
@@ -34,11 +34,11 @@ class FrontProxy:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where the API server finds us."""
+    """The Service through which the API server calls us."""
 
     namespace: str
     service: str
-    owner: str  # a ClusterRole: when it goes with its release, so do the registrations
+    owner: str  # a ClusterRole: when it is deleted with its release, so are the registrations
 
     @property
     def dns_name(self) -> str:
@@ -47,7 +47,7 @@ class Host:
 
 
 async def front_proxy(client: Client) -> FrontProxy:
-    """Read the ConfigMap in which the API server says how its front proxy is to be recognised.
+    """Return the front proxy's CA and names from the ConfigMap in which the API server publishes them.
 
     Raises:
         NoFrontProxy: when aggregation is not configured.
@@ -67,12 +67,12 @@ async def front_proxy(client: Client) -> FrontProxy:
 
 
 async def register(client: Client, host: Host, groups: Mapping[str, Sequence[str]], ca: str) -> dict[str, str]:
-    """Register every version of each group that nobody else serves; who serves it then, "" for us.
+    """Register every version of each group without another provider; returns each group's provider, "" for us.
 
-    A group with a single version of somebody else's is theirs altogether, and versions of ours make room.
+    With one version of another provider the whole group is theirs, and our registrations in it are deleted.
 
     Raises:
-        ApiError: when the API server does not let us look or register.
+        ApiError: when the API server does not let us read or register.
     """
     providers = {}
     for group, versions in groups.items():
@@ -97,7 +97,7 @@ async def _live(client: Client, name: str) -> Object | None:
 
 
 async def _apply(client: Client, host: Host, manifest: Object) -> None:
-    """Not by force: who registered it since we looked keeps it, and is found at the next look."""
+    """Apply without force: a provider that registered it meanwhile keeps it, and is found at the next check."""
     role = await client.get(CLUSTER_ROLES, None, host.owner)
     owner = {
         "apiVersion": CLUSTER_ROLES.api_version,

@@ -1,4 +1,4 @@
-"""Executes a Plan to the letter and in order: create, scale, status, delete, evict, events."""
+"""Executes a Plan exactly and in order: create, scale, status, delete, evict, events."""
 
 import logging
 from datetime import datetime
@@ -14,13 +14,13 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.deployment.status import render
 
-INVALID = 422  # status of an answer
+INVALID = 422  # status of a response
 
 log = logging.getLogger(__name__)
 
 
 class CannotCreate(Refused):
-    """The API server does not let us have a child; the message is for the user."""
+    """The API server rejected a child; the message is for the user."""
 
 
 class NameTaken(CannotCreate):
@@ -28,7 +28,7 @@ class NameTaken(CannotCreate):
 
 
 async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> bool:
-    """Do what the plan says; False when only an Event could not be told.
+    """Execute the plan; returns False when only an Event could not be posted.
 
     Every step may be repeated: after a crash the next reconcile plans the same again.
 
@@ -51,7 +51,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
 
 
 async def autoscale(client: Client, create: Create) -> str:
-    """Create or complete the autoscaler; why the API server refuses it, empty when it does not.
+    """Create or update the autoscaler; returns why the API server refuses it, empty when it does not.
 
     Raises:
         Leaving: when the namespace is being deleted.
@@ -61,7 +61,7 @@ async def autoscale(client: Client, create: Create) -> str:
         await client.apply(resource, manifest)
     except Leaving:
         raise
-    except (Refused, Unavailable) as error:  # of which a webhook that is down is one
+    except (Refused, Unavailable) as error:  # for example an admission webhook that is down
         return f"{manifest['kind']} {manifest['metadata']['name']} cannot be created: {error}"
     except NotFound as error:
         raise Stale(str(error)) from error
@@ -69,7 +69,7 @@ async def autoscale(client: Client, create: Create) -> str:
 
 
 async def create_child(client: Client, obj: Object, create: Create) -> None:
-    """Create or adopt one child as the plan wants it.
+    """Create or adopt one child of the plan.
 
     Raises:
         NameTaken: when a foreign object has its name.
@@ -89,14 +89,14 @@ async def create_child(client: Client, obj: Object, create: Create) -> None:
             raise NameTaken(error.status, f"{what} {why}") from error
         raise CannotCreate(error.status, f"{what} cannot be created: {error.message}") from error
     except NotFound as error:
-        # A namespace that is gone or not known yet: look again.
+        # The namespace is gone or not known yet: read again.
         raise Stale(str(error)) from error
     if is_leaving(live) and _is_of_revision(manifest):
         raise NameTaken(0, f"{what} is being deleted, and a finalizer holds it")
 
 
 async def _named(client: Client, obj: Object, resource: Resource, create: Create) -> Object:
-    """The manifest, by the name of the one that was there: it may have been made while other names were free."""
+    """Return the manifest with the name of the existing object (`create.uid`), which may differ from the plan's."""
     metadata = create.manifest["metadata"]
     there = await client.metadata(resource, metadata["namespace"]) if create.uid else []
     former = (item for item in there if item["metadata"]["uid"] == create.uid)
@@ -105,7 +105,7 @@ async def _named(client: Client, obj: Object, resource: Resource, create: Create
 
 
 async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: Object) -> str:
-    """Why an object that is there cannot be made the child; empty when there is none, or it is about to go."""
+    """Return why an existing object cannot become the child; empty when there is none, or it is about to go."""
     if not _is_of_revision(manifest):
         return ""
     try:
@@ -119,7 +119,7 @@ async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: 
 
 
 def _is_of_revision(manifest: Object) -> bool:
-    """Whether it may have another name: its revision finds it by the label."""
+    """Whether it may have another name: it is found by its revision label."""
     return labels.REVISION in manifest["metadata"].get("labels", {})
 
 
@@ -133,7 +133,7 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
 
 
 async def write_status(client: Client, obj: Object, status: Status) -> None:
-    """Replace the status, unless it is there already.
+    """Replace the status unless it is unchanged.
 
     Raises:
         Stale: when the ModelDeployment changed since it was read.
@@ -142,7 +142,7 @@ async def write_status(client: Client, obj: Object, status: Status) -> None:
     if rendered == (obj.get("status") or {}):
         return
     try:
-        # The object as it was read carries its resourceVersion: a write on top of a newer one becomes Stale.
+        # The object has the resourceVersion that was read: a write over a newer version raises Stale.
         await client.put_status(MODEL_DEPLOYMENTS, {**obj, "status": rendered})
     except NotFound as error:
         raise Stale(str(error)) from error
@@ -162,7 +162,7 @@ async def _delete(client: Client, obj: Object, delete: Delete) -> None:
 
 
 async def _evict(client: Client, obj: Object, evict: Evict) -> None:
-    """A disruption budget may say not now: the plan asks again."""
+    """Evict a pod; where a disruption budget forbids it now, the next plan retries."""
     try:
         await client.evict(obj["metadata"]["namespace"], evict.pod)
     except NotFound:

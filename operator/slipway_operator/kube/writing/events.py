@@ -1,4 +1,4 @@
-"""Events about transitions: a repeated one counts up in place of filling the list."""
+"""Events about transitions: a repeated one increments its count in place of filling the list."""
 
 import hashlib
 import logging
@@ -14,17 +14,17 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.wire import format_time
 
-MESSAGE_LIMIT = 1024  # the API server's
+MESSAGE_LIMIT = 1024  # the API server's limit
 NEWS_S = 600.0
 
 log = logging.getLogger(__name__)
 
 
 async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> bool:
-    """Tell what may have been decided and not told: the last decisions that were written at the same moment.
+    """Post Events that may be missing: those of the last decisions, which were written at the same moment.
 
-    One told already stays as it is; an old one is no news any more, and its Event may have expired. False when one
-    could not be told.
+    An Event that exists stays as it is. Decisions older than NEWS_S are skipped, as their Events may have expired.
+    Returns False when one could not be posted.
     """
     last, told = decisions[-1].at if decisions else now, True
     for item in decisions:
@@ -34,7 +34,7 @@ async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision],
 
 
 async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool:
-    """Tell the user. An event that cannot be posted is logged, and False: the work does not depend on it."""
+    """Post an Event. A failure is logged and returns False: the work does not depend on it."""
     try:
         await _post(client, render(obj, event, now))
     except ApiError as error:
@@ -44,7 +44,7 @@ async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool
 
 
 def render(obj: Object, event: Event, now: datetime) -> Object:
-    """The event as a v1 Event; the same one about the same object gets the same name."""
+    """Return the event as a v1 Event; the same one about the same object gets the same name."""
     metadata = obj["metadata"]
     moment = format_time(now)
     message = event.message[:MESSAGE_LIMIT]
@@ -79,6 +79,6 @@ async def _post(client: Client, body: Object) -> None:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         known = await client.get(EVENTS, namespace, name)
         if (known.get("lastTimestamp") or "") >= body["lastTimestamp"]:
-            return  # this very one: its answer was lost, or the one who posted it
+            return  # posted already: the response was lost, or the process that posted it died
         again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": body["lastTimestamp"]}
         await client.patch(EVENTS, namespace, name, again)

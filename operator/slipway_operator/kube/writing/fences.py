@@ -1,4 +1,4 @@
-"""Keeps a NetworkPolicy around the pods of each ModelDeployment: made before its pods, and mended every few minutes."""
+"""Maintains the NetworkPolicy of each ModelDeployment's pods: applied before the pods, and every few minutes."""
 
 import logging
 import time
@@ -12,24 +12,24 @@ from slipway_operator.kube.resources import NETWORK_POLICIES
 from slipway_operator.manifests.fence import FenceSettings, network_policy
 from slipway_operator.manifests.owner import Owner
 
-AGAIN_AFTER_S = 240.0  # below the resync: each look at every ModelDeployment mends what was changed by hand
+AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts manual changes
 
 
 log = logging.getLogger(__name__)
 
 
 class Fences:
-    """One policy for each ModelDeployment; it goes with its owner."""
+    """One policy for each ModelDeployment; it is deleted with its owner."""
 
     def __init__(self, client: Client, settings: FenceSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._settings, self._clock = client, settings, clock
         self._made: dict[ObjectKey, tuple[str, float]] = {}  # uid of the owner, and when
 
     async def keep(self, obj: dict[str, Any]) -> None:
-        """Apply the policy where it was not lately.
+        """Apply the policy unless it was applied lately.
 
-        A release whose Role lacks the right goes on unfenced, with a warning: rights are the admin's to give, and
-        clients must not lose their models for it. Any other ApiError is raised, before there are pods.
+        Without the permission in the release's Role, pods run without the policy and a warning is logged: only an
+        admin can add it, and clients must not lose their models for it. Other ApiErrors are raised before pods exist.
         """
         owner = Owner.of(obj)
         key = (owner.namespace, owner.name)
@@ -43,5 +43,5 @@ class Fences:
         self._made[key] = (owner.uid, self._clock())
 
     def forget(self, key: ObjectKey) -> None:
-        """The ModelDeployment is gone, and its policy with it."""
+        """Forget a ModelDeployment that is gone, and its policy with it."""
         self._made.pop(key, None)

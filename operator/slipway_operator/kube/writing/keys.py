@@ -1,4 +1,4 @@
-"""Keeps the release's keys, rotates them, and gives each namespace its own: before its pods, and every few minutes."""
+"""Keeps and rotates the release's keys, and writes those of each namespace: before its pods and every few minutes."""
 
 import asyncio
 import logging
@@ -14,15 +14,15 @@ from slipway_operator.manifests.tenant_key import namespace_secret, release_secr
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
 
-LOOK_S = 60.0  # at the release's Secret
-AGAIN_AFTER_S = 240.0  # below the resync: what was changed by hand in a namespace is mended
+LOOK_S = 60.0  # between two reads of the release's Secret
+AGAIN_AFTER_S = 240.0  # shorter than the resync period: manual changes in a namespace are reverted
 
 
 log = logging.getLogger(__name__)
 
 
 class Keys:
-    """What the release's Secret says, and which namespaces were given which part of it."""
+    """The keys in the release's Secret, and which of them each namespace was given."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Keys:
         self._trouble = ""
 
     def token(self) -> str:
-        """By which gateways know the operator; "" while there are no keys."""
+        """Return the token that authenticates the operator at gateways; "" while there are no keys."""
         return keys.operator_token(self._keys[0]) if self._keys else ""
 
     async def keep(self, namespace: str) -> None:
-        """Give a namespace its keys where it was not lately.
+        """Write a namespace's keys unless they were written lately.
 
-        Without the right, or without keys, pods go on and no tenant is honoured there: a warning says so. Any other
-        ApiError is raised, before there are pods.
+        Without the permission, or without keys, pods run and honour no tenant there, and a warning is logged. Any
+        other ApiError is raised before pods exist.
         """
         if not self._keys:
             await self.look()
@@ -64,22 +64,22 @@ class Keys:
         self._given[namespace] = (content, self._clock())
 
     async def run(self) -> None:
-        """Look again and again; what changed goes to all namespaces at once."""
+        """Check the keys every LOOK_S until cancelled; changes are written to all namespaces at once."""
         while True:
             try:
                 await self.look()
                 await self._give_all()
             except Fenced:
-                pass  # another operator has the lease, and does it
+                pass  # another operator has the lease and does this
             except ApiError as error:
                 self._say(f"the keys cannot be kept: {error}")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Read the Secret, and write the step that is due.
+        """Read the Secret, and write the rotation step that is due.
 
         Raises:
-            ApiError: when the API server is away, or somebody else was faster.
+            ApiError: when the API server is unavailable, or another writer was faster.
         """
         async with self._lock:
             try:
@@ -100,7 +100,7 @@ class Keys:
             return None
 
     async def _advance(self, found: Object | None) -> tuple[Key, ...]:
-        """A Secret that was deleted or emptied is written as it was known: pods have its keys still."""
+        """Return the keys after the step that is due. A deleted or emptied Secret is restored: pods have its keys."""
         now = self._clock()
         known = (keys.parse(found.get("data") or {}) if found else ()) or self._keys
         fresh = keys.new_key(secrets.token_bytes(keys.KEY_BYTES + 4), now)
@@ -119,7 +119,7 @@ class Keys:
         return content
 
     async def _write(self, found: Object | None, body: Object) -> None:
-        """Conditional: of two operators the second one reads again."""
+        """Write conditionally: of two operators the second one reads again."""
         if found is None:
             await self._client.create(SECRETS, body)
         else:
@@ -129,16 +129,16 @@ class Keys:
     async def _give_all(self) -> None:
         for namespace in sorted({namespace for namespace, _ in self._served()}):
             if self._given.get(namespace, ((), 0.0))[0] == self._keys:
-                continue  # its reconciles mend it
+                continue  # its reconciles repair it
             try:
                 await self.keep(namespace)
             except Fenced:
                 raise
-            except ApiError as error:  # one namespace that is being deleted keeps no other one from its keys
+            except ApiError as error:  # a namespace that is being deleted must not block the others
                 log.warning("namespace %s has not the newest keys yet: %s", namespace, error)
 
     def forget(self, namespace: str) -> None:
-        """No ModelDeployment is there any more."""
+        """Forget what a namespace was given; the next `keep` writes it again."""
         self._given.pop(namespace, None)
 
     def _say(self, trouble: str) -> None:

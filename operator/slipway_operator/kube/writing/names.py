@@ -1,4 +1,4 @@
-"""Keeps who owns which model name in one ConfigMap of the operator's own namespace, where nobody else writes."""
+"""Keeps the owner of each model name in one ConfigMap of the operator's namespace, where no tenant writes."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ from slipway_operator.model.cluster.names import Claim, Standing, Wish
 from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
 
-GATHER_S = 0.25  # what comes within is one write
-LOOK_S = 30.0  # at the latest grants are read again and old claims end
-GRANTS_S = 2.0  # what was read of grants counts for so long when a name is to be given
+GATHER_S = 0.25  # changes within this time are one write
+LOOK_S = 30.0  # after that at the latest grants are read again and old claims expire
+GRANTS_S = 2.0  # how long grants that were read count when a name is assigned
 RETRY_S, RETRY_LIMIT_S = 1.0, 30.0
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where claims are kept, for how long after their owner's end, and what the installation grants."""
+    """Where claims are stored, how long they outlive their owner, and what the installation grants."""
 
     namespace: str
     config_map: str
@@ -39,15 +39,15 @@ class Terms:
 
 
 class Unreadable(ApiError):
-    """Somebody wrote something else into the ConfigMap."""
+    """The ConfigMap's content cannot be parsed."""
 
 
 class Names:
-    """The claims as they are written, and how each ModelDeployment stands by them.
+    """The stored claims, and the resulting standing of each ModelDeployment.
 
-    Decisions are made over all that is known at once and written in one conditional update: of two operators, or an
-    operator and an admin's edit, the second one reads again. Before the write nobody is told anything, and gateways
-    follow what is written alone.
+    All claims are decided together and written in one conditional update: of two operators, or an operator and an
+    admin's edit, the second one reads again. Standings are published only after the write, and gateways follow only
+    the ConfigMap.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Names:
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
     ) -> None:
-        """`add` is called with each ModelDeployment whose standing changed; `may_write` is the lease's word."""
+        """`add` is called with each ModelDeployment whose standing changed; `may_write` is `held` of the lease."""
         self._client, self._cache, self._terms = client, cache, terms
         self._add, self._may_write, self._now = add, may_write, now
         self._claims: dict[str, Claim] = {}
@@ -67,13 +67,13 @@ class Names:
         self._rules = ClaimRules(terms.retention_s)
         self._rules_until: datetime | None = None
         self._standings: dict[str, Standing] = {}
-        self._warned: set[str] = set()  # who was told that names cannot be claimed
+        self._warned: set[str] = set()  # owners with a standing that names cannot be claimed
         self._said: tuple[str, ...] = ()
         self._trouble = ""
         self._dirty = asyncio.Event()
 
     def of(self, key: ObjectKey, obj: Object) -> Standing | None:
-        """How a ModelDeployment stands; None when that is not settled yet: `add` is called when it is."""
+        """Return the standing of a ModelDeployment; None while it is not decided: `add` is called when it is."""
         wish = _wish(obj)
         standing = self._standings.get(wish.owner)
         if standing and standing.name == wish.name:
@@ -85,12 +85,12 @@ class Names:
         return self._unclaimed(wish)
 
     def gone(self, key: ObjectKey) -> None:
-        """A ModelDeployment is there no more."""
+        """Decide claims again after a ModelDeployment was deleted."""
         if "/".join(key) in self._standings:
             self._dirty.set()
 
     async def run(self) -> None:
-        """Until cancelled: settle when something changed, and now and then."""
+        """Decide claims after each change, and every LOOK_S, until cancelled."""
         while True:
             retrying = AsyncRetrying(
                 wait=wait_exponential(multiplier=RETRY_S, max=RETRY_LIMIT_S),
@@ -101,7 +101,7 @@ class Names:
             try:
                 await retrying(self._settle)
             except (Stale, Exists, Fenced):
-                # Another operator may be writing now: what was read counts no more.
+                # Another operator may be writing now: discard the ConfigMap that was read.
                 self._object = None
                 await asyncio.sleep(GATHER_S)
             else:
@@ -112,7 +112,7 @@ class Names:
             async with asyncio.timeout(LOOK_S):
                 await self._dirty.wait()
         except TimeoutError:
-            self._object = None  # whatever happened to it is seen now, and mended
+            self._object = None  # read again, so that any change to it is found and repaired
         await asyncio.sleep(GATHER_S)
 
     async def _settle(self) -> None:
@@ -132,7 +132,7 @@ class Names:
         self._warned.clear()
 
     async def _read(self) -> Object:
-        """The ConfigMap; one that is gone or was emptied gets back what this process knows."""
+        """Return the ConfigMap; a deleted or emptied one is restored from the memory of this process."""
         place = f"{self._terms.namespace}/{self._terms.config_map}"
         try:
             found = await self._client.get(CONFIG_MAPS, self._terms.namespace, self._terms.config_map)
@@ -161,7 +161,7 @@ class Names:
     # --- grants
 
     async def _look_up_grants(self) -> None:
-        """Before any name is given: one that is granted must not go to a stranger meanwhile."""
+        """Read the grants before any name is assigned: a granted name must not go to another namespace."""
         now = self._now()
         if self._rules_until and now < self._rules_until:
             return
@@ -171,7 +171,7 @@ class Names:
             annotated = []
             problems = [f"annotations {names.ANNOTATION} of Namespaces do not count: {error}"]
             if self._rules_until:
-                return  # what was granted stays granted
+                return  # former grants stay in force
         else:
             problems = []
         found, unread = names.grants(self._terms.granted, annotated)
@@ -190,7 +190,7 @@ class Names:
     async def _namespace(self, name: str) -> Object | None:
         try:
             return await self._client.get(NAMESPACES, None, name)
-        except NotFound:  # it is served as soon as somebody makes it
+        except NotFound:  # it is served as soon as it exists
             return None
 
     def _say(self, problems: Sequence[str]) -> None:
@@ -199,19 +199,19 @@ class Names:
             for problem in problems:
                 log.warning("%s", problem)
 
-    # --- who is told
+    # --- notifications
 
     def _tell(self, standings: dict[str, Standing]) -> None:
         before, self._standings = self._standings, standings
         for owner, standing in standings.items():
-            # Who has its name and never heard otherwise need not be looked at again: at a cold start that is everybody.
+            # An owner that has its name and no conflict in its status needs no reconcile: at a cold start, all of them.
             former = before.get(owner)
             news = standing.lost or (former is not None and former.lost) or self._hears_of_conflict(_key(owner))
             if standing != former and news:
                 self._add(_key(owner))
 
     def _hears_of_conflict(self, key: ObjectKey) -> bool:
-        """Whether its status tells one, or a reconcile may be about to."""
+        """Whether its status reports a conflict, or a reconcile may be about to report one."""
         status = (self._cache.get(key) or {}).get("status") or {}
         return "/".join(key) in self._warned or any(
             one["type"] == NAME_CONFLICT for one in status.get("conditions") or ()
@@ -234,7 +234,7 @@ class Names:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Whether a pause may help; a writer who was faster is no trouble."""
+    """Whether a pause may help; a conflict with a faster writer is no error."""
     return isinstance(error, ApiError) and not isinstance(error, Stale | Exists | Fenced)
 
 

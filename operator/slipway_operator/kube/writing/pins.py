@@ -1,4 +1,4 @@
-"""Keeps what revisions' weights are: in the record of each, and in the ConfigMap that its pods read."""
+"""Stores the weights of each revision: in its ControllerRevision, and in the ConfigMap that its pods read."""
 
 import logging
 import time
@@ -12,23 +12,23 @@ from slipway_operator.manifests.pin import config_map
 from slipway_operator.model.cluster import weights
 from slipway_operator.model.cluster.plan import Pin
 
-LOOK_AGAIN_S = 600.0  # somebody may have deleted the ConfigMap; nobody watches it
-KEPT = 8192  # pins that were seen to be there
+LOOK_AGAIN_S = 600.0  # the ConfigMap may have been deleted; there is no watch on it
+KEPT = 8192  # pins that are known to be stored
 
 log = logging.getLogger(__name__)
 
 
 class Pins:
-    """What is in order is looked at again now and then."""
+    """Stores pins; each stored one is checked again every LOOK_AGAIN_S."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str, str, Pin], float] = OrderedDict()
 
     async def hold(self, client: Client, obj: Object, pins: tuple[Pin, ...]) -> None:
-        """Write down what is not yet; what is kept is never replaced.
+        """Store the pins that are missing; a stored one is never replaced.
 
         Raises:
-            Stale: when a record is gone, changed meanwhile, or keeps something else.
+            Stale: when a record is gone, changed meanwhile, or has other weights.
             Leaving: when the namespace is being deleted.
         """
         metadata = obj["metadata"]
@@ -50,7 +50,7 @@ async def _keep(client: Client, namespace: str, pin: Pin) -> None:
         if kept and kept != pin.weights:
             raise Stale(f"ControllerRevision {pin.record} keeps {kept.digest} already")
         if not kept:
-            # With the version that was read: of two writers the second one hears that it is late.
+            # With the resourceVersion that was read: of two writers the second one gets a conflict.
             change = {
                 "resourceVersion": record["metadata"]["resourceVersion"],
                 "annotations": {weights.ANNOTATION: weights.render(pin.weights)},
@@ -62,10 +62,10 @@ async def _keep(client: Client, namespace: str, pin: Pin) -> None:
 
 
 async def _publish(client: Client, record: Object, pin: Pin) -> None:
-    """Without it later pods load what they find, and one with other bytes makes way; so nothing else waits for it.
+    """Create the ConfigMap. Without it later pods load what they find, and one with other bytes is evicted.
 
-    It is never read: no right to look into the ConfigMaps of others is asked for. One that somebody forged leads pods
-    to bytes that they report, and these are compared with the record.
+    So nothing else waits for it. It is never read, so the operator needs no permission to read ConfigMaps. With a
+    forged one pods load and report other bytes, and these are compared with the record.
     """
     try:
         await client.create(CONFIG_MAPS, config_map(pin.config_map, record, pin.weights))
@@ -73,5 +73,5 @@ async def _publish(client: Client, record: Object, pin: Pin) -> None:
         return
     except Leaving:
         raise
-    except Refused as error:  # an operator that was upgraded before its permissions were
+    except Refused as error:  # the operator was upgraded before its permissions
         log.warning("ConfigMap %s/%s cannot be made: %s", record["metadata"]["namespace"], pin.config_map, error)

@@ -1,7 +1,7 @@
-"""The JobSpec of an analysis, closed: whoever may write a template gets no pod that only an operator could make.
+"""The closed JobSpec of an analysis: authors of templates get no pod that only an operator could create.
 
-Everything that may be written is listed here; anything else is refused by its name. What is left open is filled in so
-that the pods pass Pod Security "restricted", have no API token, and use a bounded part of a node.
+Only the fields listed here are allowed; an error names any other one. Defaults fill in what is left open, so that the
+pods pass Pod Security "restricted", have no API token, and use a bounded part of a node.
 """
 
 import re
@@ -10,23 +10,23 @@ from typing import Any
 
 from slipway_operator.model import quantity
 
-Check = Callable[[Any, str], Any]  # a value and its path; gives the value to use
+Check = Callable[[Any, str], Any]  # takes a value and its path; returns the value to use
 
 DEADLINE_LIMIT_S = 86_400
 LEAST_TTL_S = 60
-USER_ID = 65_532  # for images that name no number: "not root" cannot be proved of a name
+USER_ID = 65_532  # for images with a user name: the kubelet can verify runAsNonRoot only for a number
 LARGEST = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "64Gi"}
 MOST_DEVICES = 8
 DEFAULT_LIMITS = {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "1Gi"}
 DEFAULT_CPU_REQUEST = "100m"
 VOLUME_LIMIT, VOLUME_DEFAULT = "16Gi", "1Gi"
-MESH_KEYS = ("sidecar.istio.io/inject", "linkerd.io/inject")  # a sidecar that does not end keeps a Job from ending
+MESH_KEYS = ("sidecar.istio.io/inject", "linkerd.io/inject")  # a sidecar that does not end prevents the end of a Job
 
 _TOLERATION_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 def closed(spec: Any) -> dict[str, Any]:
-    """The JobSpec to run. What was closed before is unchanged by it.
+    """The JobSpec to run. A spec that is closed already stays unchanged.
 
     Raises:
         ValueError: names the field that an analysis Job cannot have, or its value.
@@ -111,7 +111,7 @@ def _texts(most: int = 32) -> Check:
 
 
 def _size(largest: str, *, is_limit: bool = False) -> Check:
-    """`is_limit`: more than 0, because Kubernetes reads a limit of 0 as none."""
+    """A check for quantities. `is_limit`: more than 0, because Kubernetes reads a limit of 0 as none."""
 
     def check(value: Any, path: str) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -130,12 +130,12 @@ def _size(largest: str, *, is_limit: bool = False) -> Check:
 
 
 def _always(check: Check, **forced: Any) -> Check:
-    """What `check` lets through, with fields that are always so."""
+    """A check that accepts what `check` accepts, and sets the `forced` fields."""
     return lambda value, path: {**check(value, path), **forced}
 
 
 def _over(defaults: Mapping[str, Any], check: Check) -> Check:
-    """What is written, over what holds where nothing is."""
+    """A check that fills in `defaults` for fields that are not written."""
     return lambda value, path: {**defaults, **check(value, path)}
 
 
@@ -173,7 +173,7 @@ def _resources(value: Any, path: str) -> dict[str, Any]:
     if "cpu" not in limits and "cpu" not in requests:
         requests = {"cpu": DEFAULT_CPU_REQUEST, **requests}
         limits = {"cpu": DEFAULT_LIMITS["cpu"], **limits}
-    # A limit below the request would be refused; one like a request of 0 would be none.
+    # Kubernetes refuses a limit below the request, and reads a limit of 0 as none.
     asked = {name: amount for name, amount in requests.items() if quantity.parse(amount)}
     bounded = {name: asked.get(name, amount) for name, amount in DEFAULT_LIMITS.items()}
     filled = {"limits": {**bounded, **limits}}
@@ -334,13 +334,13 @@ def _pod(value: Any, path: str) -> Any:
 
 
 _OF_MESHES = _object({key: _one_of("true", "false", "enabled", "disabled") for key in MESH_KEYS})
-# Labels would put the pods behind Services, and past NetworkPolicies, that others made for pods of their own.
+# With other labels, Services and NetworkPolicies of other users' pods could select these pods.
 _TEMPLATE = _object({"metadata": _object({"labels": _OF_MESHES, "annotations": _OF_MESHES}), "spec": _pod}, "spec")
 _JOB = _object(
     {
         "template": _TEMPLATE,
         "activeDeadlineSeconds": _number(1, DEADLINE_LIMIT_S),
-        # A Job that is gone as soon as it ends has no result for the operator.
+        # A Job that is deleted as soon as it ends leaves no result for the operator.
         "ttlSecondsAfterFinished": _number(LEAST_TTL_S, DEADLINE_LIMIT_S),
         "backoffLimit": _number(0, 6),
         "completions": _number(1, 4),

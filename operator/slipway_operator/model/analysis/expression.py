@@ -1,12 +1,12 @@
 """The language of successCondition and failureCondition: a condition over `result`, read with Python's own parser.
 
-The words are those of Argo Rollouts' conditions (which rest on expr-lang): comparison, arithmetic, `and`/`&&`,
-`or`/`||`, `not`/`!`, `in`, indexing, fields of objects, and the functions below. Nothing else is understood, and
-nothing is ever executed: the tree is walked, and a node that has no meaning here is refused by name.
+The operators are those of Argo Rollouts' conditions (which use expr-lang): comparison, arithmetic, `and`/`&&`,
+`or`/`||`, `not`/`!`, `in`, indexing, fields of objects, and the functions below. Any other node is refused by name.
+Nothing is ever executed as Python: this module walks the syntax tree.
 
-Not a library: Python has none for expr-lang. CEL knows neither `len` nor `and`, and `result * 1.5 < 2` is an error in
-it when the result is the integer 1. Evaluators of Python expressions (simpleeval, asteval) do not know `&&`, and for
-them a comparison with NaN is false: with such a `failureCondition` a canary without data would pass.
+Not a library: Python has none for expr-lang. CEL has neither `len` nor `and`, and `result * 1.5 < 2` is an error in it
+when the result is the integer 1. Evaluators of Python expressions (simpleeval, asteval) do not have `&&`, and for them
+a comparison with NaN is false: with such a `failureCondition` a canary without data would pass.
 """
 
 import ast
@@ -22,7 +22,7 @@ DEEPEST = 40
 FUNCTIONS = ("len", "isNaN", "isInf", "default", "asFloat", "asInt")
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "nil": None, "null": None}
-# Texts first, so that what stands in them stays as it is; then the operators that Python spells otherwise.
+# Strings first, so that their content stays unchanged; then the operators that Python spells differently.
 _FOREIGN = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(&&)|(\|\|)|(!(?!=))""")
 _PYTHON = ("", " and ", " or ", " not ")
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -41,7 +41,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 
 class Unclear(ValueError):
-    """The condition cannot be read, or has no meaning for this result."""
+    """The condition cannot be parsed, or does not apply to this result."""
 
 
 class Missing(Unclear):
@@ -49,14 +49,14 @@ class Missing(Unclear):
 
 
 class NotANumber(Exception):
-    """A comparison with NaN: neither true nor false is an honest answer."""
+    """A comparison with NaN: neither true nor false would be correct."""
 
 
 def check(text: str) -> None:
-    """Read a condition without a result.
+    """Parse a condition without a result.
 
     Raises:
-        Unclear: when it cannot be read, in words for its author.
+        Unclear: when it cannot be parsed; the message is for its author.
     """
     _walk(_parsed(text), 0)
 
@@ -65,8 +65,8 @@ def holds(text: str, result: Any) -> bool:
     """Whether a condition holds for a result: JSON values, NaN and infinities included.
 
     Raises:
-        Unclear: when it cannot be read, or not be applied to this result, or says neither true nor false.
-        NotANumber: when it compares NaN; `isNaN(result)` is how to expect that.
+        Unclear: when it cannot be parsed or applied to this result, or is neither true nor false.
+        NotANumber: when it compares NaN; a condition can test for that with `isNaN(result)`.
     """
     value = _value(_parsed(text), result)
     if not isinstance(value, bool):
@@ -92,7 +92,7 @@ def _translated(match: re.Match[str]) -> str:
 
 
 def _walk(node: ast.AST, depth: int) -> None:
-    """Refuse what has no meaning before anything is computed: also what a short circuit would skip."""
+    """Refuse unknown nodes before any evaluation: also those that a short circuit would skip."""
     if depth > DEEPEST:
         raise Unclear(f"a condition is nested at most {DEEPEST} deep")
     if isinstance(node, ast.expr):
@@ -146,7 +146,7 @@ def _list(node: ast.List, result: Any) -> list[Any]:
 
 
 def _logic(node: ast.BoolOp, result: Any) -> bool:
-    """Short-circuits, so that `len(result) == 0 or result[0] < 1` is safe."""
+    """The value of `and` or `or`. It short-circuits, so `len(result) == 0 or result[0] < 1` is safe."""
     ends = isinstance(node.op, ast.Or)
     return ends if any(_truth(item, result) is ends for item in node.values) else not ends
 
@@ -157,7 +157,7 @@ def _unary(node: ast.UnaryOp, result: Any) -> Any:
     if isinstance(node.op, ast.USub):
         value = _value(node.operand, result)
         number = _number(value, node)
-        return -value if isinstance(value, int) else -number  # a place in a list stays one
+        return -value if isinstance(value, int) else -number  # an index of a list stays an integer
     raise Unclear(f"{ast.unparse(node)!r} is not understood in a condition")
 
 
@@ -243,7 +243,7 @@ def _call(node: ast.Call, result: Any) -> Any:
 
 
 def _default(node: ast.Call, result: Any) -> Any:
-    """The first value, or the second where the first is not there: nil, NaN, an empty list, a missing part."""
+    """The first value, or the second where the first is nil, NaN, an empty list or a missing part."""
     try:
         found = _value(node.args[0], result)
     except Missing:
@@ -278,7 +278,7 @@ def _truth(node: ast.expr, result: Any) -> bool:
 
 
 def _number(value: Any, node: ast.expr) -> float:
-    """As a double. Texts count where they are numbers: JSON of other systems often has them in quotes."""
+    """The value as a double. Numeric strings are accepted: JSON of other systems often has numbers in quotes."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
@@ -292,7 +292,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A value for a message: its kind, and itself where it is a number. A text may be another one's secret."""
+    """A value for a message: its type, and the value of a number. A string may be a secret."""
     if value is None:
         return "nil"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""The part of kubectl's JSONPath that picks a value: `{$.data.items[0]['the name']}`, and `[*]` for all of a list.
+"""The part of kubectl's JSONPath that selects a value: `{$.data.items[0]['the name']}`, and `[*]` for a whole list.
 
 Not a library: those for Python follow RFC 9535. There `{$.data.ok}`, as Argo's users write it, is a syntax error, and a
-missing part is an empty list: `{$.data.none}` would be a result. Here it is an error, as in Argo and kubectl.
+missing part is an empty list, so `{$.data.none}` would have a result. Here it is an error, as in Argo and kubectl.
 """
 
 import re
@@ -13,7 +13,7 @@ _STEP = re.compile(r"""\.([A-Za-z_][\w-]*)|\[(-?\d{1,9})\]|\[(\*)\]|\['([^']*)'\
 
 
 class InvalidPath(ValueError):
-    """The path has no meaning."""
+    """The path is invalid."""
 
 
 class PathNotFound(LookupError):
@@ -21,26 +21,26 @@ class PathNotFound(LookupError):
 
 
 def check(path: str) -> None:
-    """Read a path.
+    """Parse a path without a value.
 
     Raises:
-        Unreadable: in words for its author.
+        InvalidPath: when it is invalid; the message is for its author.
     """
     _steps(path)
 
 
 def pick(path: str, value: Any) -> Any:
-    """The part of a JSON value that a path leads to; an empty path is all of it.
+    """The part of a JSON value that a path selects; an empty path selects all of it.
 
     Raises:
-        Unreadable: when the path has no meaning.
-        Missing: when it leads nowhere.
+        InvalidPath: when the path is invalid.
+        PathNotFound: when the value has no such part.
     """
     return _picked(_steps(path), value, path)
 
 
 def _steps(path: str) -> list[str | int | None]:
-    """Fields as text, places in a list as numbers, None for all of them."""
+    """The steps of a path: fields as strings, list indexes as integers, None for `[*]`."""
     text = path.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1].strip()

@@ -1,7 +1,7 @@
-"""Metrics with a provider: where, how often, what is good, and the results. Names and meanings are Argo's.
+"""Metrics with a provider: query, schedule, conditions and results. Names and semantics are Argo's.
 
-The meanings are those of Argo Rollouts' analysis (AnalysisTemplate, argoproj.io/v1alpha1): a measurement is judged by
-conditions, a metric by how many of its measurements may fail, be inconclusive, or be errors one after the other.
+The semantics are those of Argo Rollouts' analysis (AnalysisTemplate, argoproj.io/v1alpha1): conditions decide on a
+measurement, and limits on a metric: how many measurements may fail, be inconclusive, or be consecutive errors.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 ERROR_RETRY_S = 10  # Argo's: after an error, where no interval is given
-LEAST_INTERVAL_S = 5  # as often as an analysis is looked at
+LEAST_INTERVAL_S = 5  # the interval between two readings of an analysis
 DEFAULT_ERROR_LIMIT = 4  # Argo's consecutiveErrorLimit
 MOST_KEPT = 10  # measurements of a metric in the status
-JOB_DEADLINE_S = 3600  # of a Job that does not say
-JOB_KEPT_S = 3600  # a finished Job that was not deleted, because the operator died at the wrong moment
+JOB_DEADLINE_S = 3600  # default of a Job
+JOB_KEPT_S = 3600  # of a finished Job that was not deleted, because the operator crashed before
 
 _ARGUMENT = re.compile(r"\{\{\s*args\.([A-Za-z0-9_-]+)\s*\}\}")
 
@@ -33,7 +33,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header of a request; its value is written here or in a Secret."""
+    """A header of a request; its value is given here or in a Secret."""
 
     key: str
     value: str = ""
@@ -52,7 +52,7 @@ class Prometheus:
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """A request that is answered with JSON; the result is the part of it that `json_path` picks."""
+    """An HTTP request with a JSON response; the result is the part that `json_path` selects."""
 
     url: str
     method: str = "GET"
@@ -60,24 +60,24 @@ class Web:
     body: str = ""
     json_path: str = ""
     timeout_s: int = 10
-    insecure: bool = False  # take any certificate
+    insecure: bool = False  # accept any certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A Job that is run; its success is the measurement's."""
+    """A Job to run; the measurement is successful when the Job succeeds."""
 
     spec: dict[str, Any]
 
     @property
     def deadline_s(self) -> int:
-        """How long it may run."""
+        """Seconds that it may run."""
         return int(self.spec.get("activeDeadlineSeconds") or JOB_DEADLINE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One metric with a provider; exactly one of the three is there."""
+    """One metric with a provider; exactly one of the three providers is set."""
 
     name: str
     prometheus: Prometheus | None = None
@@ -101,18 +101,18 @@ class Measure:
 
     @property
     def count(self) -> int | None:
-        """Measurements after which it is done; None goes on as long as the analysis does."""
+        """Measurements after which it is complete; None: it continues until the analysis ends."""
         return 1 if self.asked_count is None and self.interval_s is None else self.asked_count
 
     @property
     def endless(self) -> bool:
-        """Whether nothing but the end of the analysis ends it."""
+        """Whether only the end of the analysis ends it."""
         return self.count is None and self.success_limit == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What stands for `{{args.NAME}}` in a metric: a value, or where it comes from."""
+    """The value of `{{args.NAME}}` in a metric, or its source."""
 
     name: str
     value: str | None = None
@@ -121,24 +121,24 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A measurement to take. The same key is the same measurement, however often a plan names it."""
+    """A measurement to take. The same key is the same measurement, however many plans name it."""
 
     key: str
     metric: Measure  # arguments filled in
-    job: dict[str, Any] | None = None  # the Job to run, where it is one
+    job: dict[str, Any] | None = None  # the manifest of the Job, for a Job metric
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
     """The result of a measurement: a value, or why there is none."""
 
-    value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. Of a Job: whether it succeeded
+    value: Any = None  # JSON; numbers of Prometheus may be NaN or infinite. For a Job: whether it succeeded
     message: str = ""
-    problem: str = ""  # an error: the provider was not reached, or returned nothing that can be used
+    problem: str = ""  # an error: the provider was not reached, or returned no usable value
 
 
 def arguments_in(value: Any) -> Iterator[str]:
-    """Names of all arguments that stand in the texts of a value, at any depth."""
+    """Names of all arguments in the strings of a value, at any depth."""
     if isinstance(value, str):
         yield from _ARGUMENT.findall(value)
     elif isinstance(value, Mapping):
@@ -153,7 +153,7 @@ def arguments_in(value: Any) -> Iterator[str]:
 
 
 def filled(value: T, arguments: Mapping[str, str]) -> T:
-    """The same value with its arguments filled in; one that is not known stays as it is."""
+    """The same value with its arguments filled in; unknown arguments stay unchanged."""
     return _filled(value, arguments)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""From a metric with a provider, as a user wrote it, to a Measure; errors are sentences for the author."""
+"""Parses a metric with a provider, as a user wrote it, to a Measure; error messages are for the author."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ def measure(metric: TemplateMetric, written: Provider) -> Measure:
     """A metric that has a provider.
 
     Raises:
-        ValueError: when it makes no sense; in words for the author of the template.
+        ValueError: when it is invalid; the message is for the author of the template.
     """
     who = f"metric {metric.name!r}:"
     given = [*(name for name in PROVIDERS if getattr(written, name)), *(written.model_extra or ())]
@@ -55,7 +55,7 @@ def measure(metric: TemplateMetric, written: Provider) -> Measure:
 
 
 def check_arguments(metrics: Iterable[Measure], arguments: Iterable[Argument]) -> None:
-    """Every `{{args.NAME}}` names one of them.
+    """Check that every `{{args.NAME}}` names one of the arguments.
 
     Raises:
         ValueError: when one does not.
@@ -81,7 +81,7 @@ def _check(metric: Measure, who: str) -> None:
         raise ValueError(f"{who} count is {metric.count}, which failureLimit or inconclusiveLimit can never exceed")
     try:
         for text in conditions:
-            # With arguments in it, it is read when they are known.
+            # A condition with arguments is parsed once their values are known.
             if not any(arguments_in(text)):
                 expression.check(text)
         if metric.web:
@@ -121,7 +121,7 @@ def _header(header: provider.WebMetricHeader) -> Header:
 
 
 def argument(given: provider.TemplateArgument) -> Argument:
-    """An argument with its value, or with where that comes from.
+    """An argument with its value, or with the source of the value.
 
     Raises:
         ValueError: when it has neither.

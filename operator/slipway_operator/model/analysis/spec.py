@@ -15,23 +15,23 @@ class OnInconclusive(StrEnum):
 
 
 class Kind(StrEnum):
-    """How a metric's events come about."""
+    """The source of a metric's events."""
 
     BAD_EVENT = "BadEvent"  # of requests that were split at random
-    PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts that canary and a second stable pod answered too
+    PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts with a response of canary and of a second stable pod
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric of an AnalysisTemplate.
 
-    Ratios are canary's rate of bad events divided by stable's: up to `tolerate_ratio` nothing is wrong, and a canary
+    Ratios are canary's rate of bad events divided by stable's: one up to `tolerate_ratio` is acceptable, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
-    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up nor while canary's
-    pods have more to do than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide nothing.
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
+    pods have more load than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide nothing.
 
     Raises:
-        ValueError: in words for the author of the template.
+        ValueError: when it is invalid; the message is for the author of the template.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Veto:
 
 @dataclass(frozen=True, slots=True)
 class MinSamples:
-    """What a canary must have seen before it can pass. None of it delays a rejection."""
+    """What a canary needs before it can pass. It never delays a rejection."""
 
     canary_requests: int = 300
     warmup_seconds: int = 120
@@ -77,10 +77,10 @@ class MinSamples:
 
 @dataclass(frozen=True, slots=True)
 class AnalysisSpec:
-    """An AnalysisTemplate: error rates that are promised for the whole rollout, and the metrics.
+    """An AnalysisTemplate: error rates that are guaranteed for the whole rollout, and the metrics.
 
     Raises:
-        ValueError: in words for the author of the template.
+        ValueError: when it is invalid; the message is for the author of the template.
     """
 
     metrics: tuple[MetricSpec, ...]
@@ -123,5 +123,5 @@ class AnalysisSpec:
 
 
 def without_floor(metric: str) -> str:
-    """The name under which a metric's mirrored prompts are counted that no second stable pod answered."""
+    """The counter name of a metric's mirrored prompts without a response of a second stable pod."""
     return f"{metric}/no-floor"

@@ -1,4 +1,4 @@
-"""AnalysisTemplates: from what a user wrote to an AnalysisSpec, and the one that needs no object."""
+"""AnalysisTemplates: parsing a user's template to an AnalysisSpec, and the built-in templates."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
 
-# Events that a gateway counts on first attempts, by the name that it counts them under.
+# Events that a gateway counts on first attempts, with the names of its counters.
 BAD_EVENTS = {
     "FirstAttemptError": "errors",
     "EmptyAnswer": "empty",
@@ -25,14 +25,14 @@ BAD_EVENTS = {
     "InvalidJSON": "invalid_json",
     "HungAnswer": "hung",
 }
-# What is compared of mirrored requests, by the name that gateways count it under: kind PairedDrift.
+# Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
-# What a run remembers is of this kind: another number restarts every run, as another template does.
+# Version of the counts that a run keeps: a new number restarts every run, as a new template does.
 COUNTED = 3
 KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
-# What each veto counts, for people.
+# The unit of each veto, for messages.
 UNITS = {
     POD_CRASH_LOOP: "restarts",
     CANARY_CUT_OFF: "gateways that send it nothing more",
@@ -43,7 +43,7 @@ VETOES = tuple(UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """That a latency of this kind is above a quantile of stable's."""
+    """The event that a latency of this kind is above a quantile of stable's."""
 
     kind: str  # ttft | itl | e2e
     quantile: float
@@ -51,7 +51,7 @@ class Slower:
 
 @dataclass(frozen=True)
 class Template:
-    """A template as it was found: its spec, or why it cannot be used."""
+    """A template as found: its spec, or why it cannot be used."""
 
     spec: AnalysisSpec | None = None
     problem: str = ""
@@ -63,13 +63,13 @@ class Template:
 
 
 def slower(event: str) -> Slower | None:
-    """The latency that an event is about; None for an event that is counted as such."""
+    """The latency that an event `Slower(...)` compares; None for any other event."""
     match = _SLOWER.fullmatch(event)
     return Slower(match[1], int(match[2]) / 100) if match else None
 
 
 def parse(name: str, spec: Json) -> Template:
-    """Read the spec of an AnalysisTemplate; one that makes no sense becomes its problem, never an exception."""
+    """Parse the spec of an AnalysisTemplate; an invalid one gives a problem, never an exception."""
     try:
         return Template(_parsed(encoded(spec)))
     except ValueError as error:
@@ -78,7 +78,7 @@ def parse(name: str, spec: Json) -> Template:
 
 @lru_cache(KEPT)
 def _parsed(written: bytes) -> AnalysisSpec:
-    """By what is written: many analyses name the same few, in each reconcile."""
+    """The parsed spec, cached by content: in each reconcile many analyses use the same few templates."""
     return _analysis(read(AnalysisTemplateSpec, written, "spec"))
 
 
@@ -131,7 +131,7 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
 
 
 def _kind(metric: TemplateMetric, event: str) -> Kind:
-    """How a metric without a provider decides: known from its event, and as written where kind is written."""
+    """The kind of a metric without a provider: from its event; a written kind must match it."""
     kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
     if kind not in (None, *Kind):
         raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
@@ -146,8 +146,8 @@ def _veto(veto: api.TemplateVeto) -> Veto:
     return Veto(veto.name, float(veto.limit))
 
 
-# What LLM servers are judged by without a template. How long an answer takes depends on how long it is, so e2e
-# is shown and decides nothing.
+# The default for LLM servers. The duration of a response depends on its length, so e2e is shown and decides
+# nothing.
 LLM_DEFAULT: Json = {
     "metrics": [
         {"name": "errors", "event": "FirstAttemptError", "share": 0.3, "okBelow": 0.005},
@@ -166,7 +166,7 @@ LLM_DEFAULT: Json = {
         {"name": CANARY_UNAVAILABLE, "limit": 5},
     ],
 }
-# For mirrored requests at any weight, 0 too. Not each one can be scored: TokensFlip is shown and decides nothing.
+# For mirrored requests at any weight, also 0. Not every one can be scored: TokensFlip is shown and decides nothing.
 SHADOW_DRIFT: Json = {
     "minSamples": {"canaryRequests": 100, "warmupSeconds": 0},
     "metrics": [

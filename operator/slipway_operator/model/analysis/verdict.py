@@ -1,7 +1,7 @@
 """What the judge reads at one moment of an analysis, and its verdict.
 
 Pure data; the mathematics is in `slipway_operator.judging`. Everything here survives `wire.to_json` and
-`wire.from_json` unchanged, and counts are integers: an operator that starts again reaches the same verdict bit for bit.
+`wire.from_json` unchanged, and counts are integers: a restarted operator reaches the same verdict bit for bit.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, R
 
 
 class Finding(StrEnum):
-    """What is known of one metric."""
+    """The result for one metric."""
 
     WORSE = "Worse"
     NOT_WORSE = "NotWorse"
@@ -20,20 +20,20 @@ class Finding(StrEnum):
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
     NO_FLOOR = "NoFloor"
-    REPORTED = "Reported"  # drift between revisions whose weights differ: that is what a new model is for
+    REPORTED = "Reported"  # drift between revisions whose weights differ: it is expected of a new model
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known at one moment of an analysis."""
+    """The judge's input at one moment of an analysis."""
 
     counts: tuple[Counts, ...]
     seconds: float  # since the canary got its first request
     age_seconds: float = 0.0  # since all counters were last read
-    canary_load: float = 1.0  # what a ready pod of canary is given, divided by what one of stable's is
+    canary_load: float = 1.0  # the load of a ready pod of canary, divided by that of one of stable
     symptoms: tuple[Symptom, ...] = ()
-    weights_differ: bool = False  # the revisions compute with different numbers: drift is reported and rejects nothing
-    assigned: tuple[Epoch, ...] = ()  # requests that the split gave each side, ended or not
+    weights_differ: bool = False  # the revisions' weights differ: drift is reported and rejects nothing
+    assigned: tuple[Epoch, ...] = ()  # requests that the split assigned to each side, ended or not
 
     @property
     def by_metric(self) -> Mapping[str, Counts]:
@@ -46,7 +46,7 @@ class MetricVerdict:
 
     `log_evidence` is ln of share*E; the sum of all rows' share*E against `log_threshold` decides. `ratio_upper` is the
     upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests with which this metric
-    is expected to be decided if all goes on as it is; both are missing where nothing is known.
+    is expected to be decided at the present rates; both are None where unknown.
     """
 
     name: str
@@ -71,12 +71,12 @@ class MetricVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an analysis says, why, and the rows behind it."""
+    """The outcome of an analysis, its reason, and the rows behind it."""
 
     outcome: Outcome
     reason: Reason
     message: str
-    metric: str = ""  # the blamed one, or the one that is waited for
+    metric: str = ""  # the one that failed, or the one that the verdict waits for
     log_evidence: float = 0.0
     log_threshold: float = 0.0
     samples: int = 0  # canary requests

@@ -1,7 +1,7 @@
-"""The release's keys: how they are written, what is derived from them, and when which one begins and ends.
+"""The release's keys: their format, the keys derived from them, and their rotation.
 
-Gateways sign with the first key and servers know all of them. Both see a Secret minutes late, so a new key is known
-before it signs, and the one before it is known for a while longer: each step waits until everybody has seen the last.
+Gateways sign with the first key, and servers accept all of them. Both read a changed Secret minutes late, so servers
+get a new key before it signs, and keep the former one for a while: each step waits until the last one is everywhere.
 """
 
 import base64
@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-KEYS, TOKEN = "tenant.json", "operator-token"  # what the release's Secret has
-NAMESPACE_KEYS = "keys.json"  # what a namespace's Secret has
+KEYS, TOKEN = "tenant.json", "operator-token"  # data fields of the release's Secret
+NAMESPACE_KEYS = "keys.json"  # data field of a namespace's Secret
 KEY_BYTES = 32
 PROPAGATION_S = 900.0  # between two steps: kubelets bring a changed Secret within a minute or two
 MIN_ROTATION_S = 3600.0
@@ -23,11 +23,11 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class UnreadableKeys(ValueError):
-    """The Secret says something else than we write."""
+    """The content of the Secret is not what the operator writes."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """`since`: Unix seconds of its last step, from coming or from becoming the first."""
+    """`since`: Unix seconds of its last step, when it was added or became the first."""
 
     id: str
     key: str  # KEY_BYTES, base64url
@@ -40,25 +40,25 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A key of one namespace: it proves nothing in another one, and does not lead back to the release's key."""
+    """A key of one namespace: not valid in another one, and the release's key cannot be derived from it."""
 
     id: str
     key: bytes
 
 
 def new_key(entropy: bytes, now: float) -> Key:
-    """`entropy`: KEY_BYTES that cannot be guessed, and 4 more for the id."""
+    """A new key. `entropy`: KEY_BYTES that cannot be guessed, and 4 more for the id."""
     return Key(entropy[KEY_BYTES:].hex(), base64.urlsafe_b64encode(entropy[:KEY_BYTES]).decode(), now)
 
 
 def advance(keys: Sequence[Key], now: float, rotation_s: float, fresh: Key) -> tuple[Key, ...]:
-    """The keys as they are to be written now, by at most one step; the same ones where nothing is due.
+    """The keys to write now, at most one step further; the same ones where no step is due.
 
-    `fresh`: joins where a key is wanted. Of two, the one with the later `since` is newer.
+    `fresh`: the key to add where one is due. Of two keys, the one with the later `since` is newer.
     """
     if not keys:
         return (fresh,)
-    # A clock that was ahead of the time must not hold the next step back for longer than one.
+    # A clock that was ahead must not delay the next step by more than one interval.
     keys = tuple(replace_since(key, min(key.since, now)) for key in keys[:2])
     first = keys[0]
     if len(keys) == 1:
@@ -74,10 +74,10 @@ def replace_since(key: Key, since: float) -> Key:
 
 
 def parse(data: dict[str, str]) -> tuple[Key, ...]:
-    """Of a Secret's `data`.
+    """The keys in a Secret's `data`.
 
     Raises:
-        Unreadable: naming what is wrong; no key is in the message.
+        UnreadableKeys: the message names the problem and contains no key.
     """
     try:
         text = base64.b64decode(data.get(KEYS) or "", validate=True)
@@ -97,18 +97,18 @@ def render(keys: Sequence[Key]) -> dict[str, str]:
 
 
 def operator_token(key: Key) -> str:
-    """By which gateways know the operator."""
+    """The token by which gateways authenticate the operator."""
     return hmac.digest(_bytes(key), b"slipway operator token", "sha256").hex()
 
 
 def derive(keys: Sequence[Key], namespace: str) -> tuple[Derived, ...]:
-    """The keys of a namespace; docs/contracts.md says how, and gateways do the same."""
+    """The keys of a namespace, as docs/contracts.md specifies; gateways derive the same ones."""
     purpose = b"slipway tenant key\0" + namespace.encode()
     return tuple(Derived(key.id, hmac.digest(_bytes(key), purpose, "sha256")) for key in keys)
 
 
 def render_derived(keys: Sequence[Derived]) -> dict[str, str]:
-    """A Secret's `data`."""
+    """The `data` of a namespace's Secret."""
     content: dict[str, Any] = {
         "keys": [{"id": key.id, "key": base64.urlsafe_b64encode(key.key).decode()} for key in keys]
     }

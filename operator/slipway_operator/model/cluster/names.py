@@ -1,4 +1,4 @@
-"""Model names and who owns them: claims, what cluster admins grant, and the text of both."""
+"""Model names and their owners: claims, grants of cluster admins, and the text form of both."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 from slipway_operator.model.wire import format_time, parse_time
 
-ANNOTATION = "slipway.dev/model-names"  # of a Namespace: names that it alone may have, with commas
+ANNOTATION = "slipway.dev/model-names"  # of a Namespace: names reserved for it, separated by commas
 DATA_KEY = "names.json"  # in the ConfigMap of claims
 MAX_NAME = 128  # characters, as in the CRD
 MAX_PATTERNS = 64  # of one namespace
@@ -21,11 +21,11 @@ _PATTERN = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_NAME - 1}}})?\*|" +
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A model name's owner. A claim outlives its owner for a while, and is its namespace's so long."""
+    """A model name's owner. A claim outlives its owner for a while; its namespace keeps the name until then."""
 
     owner: str  # namespace/name of a ModelDeployment
     since: datetime
-    released_at: datetime | None = None  # since when the owner is gone
+    released_at: datetime | None = None  # when the owner was deleted or gave up the name
 
     @property
     def namespace(self) -> str:
@@ -35,7 +35,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A ModelDeployment that is there, and the model name in its spec."""
+    """An existing ModelDeployment, and the model name in its spec."""
 
     owner: str  # namespace/name
     name: str
@@ -49,46 +49,46 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a ModelDeployment has its model name; `reason` is empty when it has."""
+    """Whether a ModelDeployment owns its model name; `reason` is empty when it does."""
 
-    owner: str  # namespace/name of the ModelDeployment itself: by this it is always reached
+    owner: str  # namespace/name of the ModelDeployment itself: requests with this name always reach it
     name: str
     reason: str = ""
     message: str = ""
-    known: bool = True  # False: the owner is not known now
+    known: bool = True  # False: the owner is unknown at present
 
     @property
     def lost(self) -> bool:
-        """Whether requests for the name do not come here."""
+        """Whether requests for the name do not reach it."""
         return bool(self.reason)
 
 
 @dataclass(frozen=True)
 class Grants:
-    """Names and beginnings of names, and the namespaces that alone may have them."""
+    """Names and name prefixes, with the only namespaces that may use them."""
 
     namespaces: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by pattern
 
     @cached_property
     def _lengths(self) -> list[int]:
-        """Of the beginnings, the longest first."""
+        """Lengths of the prefixes, longest first."""
         return sorted({len(pattern) - 1 for pattern in self.namespaces if pattern.endswith("*")}, reverse=True)
 
     def holders(self, name: str) -> frozenset[str] | None:
-        """Namespaces that may have a name; None: all. The most specific pattern counts: the name, then the longest."""
+        """Namespaces that may use a name; None: all. The most specific pattern applies: the name, then the longest."""
         if name in self.namespaces:
             return self.namespaces[name]
         beginnings = (name[:length] + "*" for length in self._lengths if length <= len(name))
         return next((self.namespaces[one] for one in beginnings if one in self.namespaces), None)
 
     def allow(self, name: str, namespace: str) -> bool:
-        """Whether a namespace may have a name."""
+        """Whether a namespace may use a name."""
         holders = self.holders(name)
         return holders is None or namespace in holders
 
 
 def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
-    """Grants from pairs of a namespace and its patterns with commas; and what in them cannot be read."""
+    """Grants from pairs of a namespace and its comma-separated patterns; and messages about invalid patterns."""
     found: dict[str, set[str]] = {}
     problems = []
     for namespace, text in (pair for pairs in written for pair in pairs):
@@ -107,7 +107,7 @@ def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
 
 
 def is_name(name: str) -> bool:
-    """Whether a model can have the name: one with a slash would read as another deployment's namespace/name."""
+    """Whether the name is valid: one with a slash could equal another deployment's namespace/name."""
     return bool(_NAME.fullmatch(name))
 
 
@@ -126,7 +126,7 @@ def decode(text: str) -> dict[str, Claim]:
     """Claims by name.
 
     Raises:
-        ValueError: when the text is not that.
+        ValueError: when the text is invalid.
     """
     try:
         written = _DECODER.decode(text)
@@ -139,13 +139,13 @@ def decode(text: str) -> dict[str, Claim]:
 
 
 def encode(claims: Mapping[str, Claim]) -> str:
-    """A line a claim, sorted by name, so that people can read what changed."""
+    """One line per claim, sorted by name, so that a diff is readable."""
     lines = (f"{_text(name)}: {_line(claim)}" for name, claim in sorted(claims.items()))
     return "{\n" + ",\n".join(lines) + "\n}\n" if claims else "{}\n"
 
 
 def size_bytes(name: str, claim: Claim) -> int:
-    """What a claim takes of the text, whether its owner is there or not."""
+    """Bytes that a claim takes in the text, whether it is released or not."""
     return len(name) + len(claim.owner) + _FRAME_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What the cluster looked like when a reconcile began."""
+"""The state of the cluster when a reconcile began."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,16 +12,16 @@ from slipway_operator.model.cluster.weights import Weights
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.deployment.spec import PodInputs
 
-# Words of PodTrouble.reason that decisions know; the others are whatever Kubernetes says.
+# Values of PodTrouble.reason that decisions use; the others are any reason that Kubernetes reports.
 CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
 WEIGHTS_DIFFER = "WeightsDiffer"
 
 
 @dataclass(frozen=True, slots=True)
 class PodTrouble:
-    """Why a pod is not ready, or could not be made, in Kubernetes' own words."""
+    """Why a pod is not ready, or could not be created, with Kubernetes' own reason and message."""
 
-    pod: str  # its name; of its ReplicaSet where there is no pod
+    pod: str  # its name; that of its ReplicaSet where there is no pod
     reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, FailedCreate, ...
     message: str
     exit_code: int | None = None  # of the container that ended
@@ -36,8 +36,8 @@ class Snapshot:
     inputs: PodInputs
     image: str  # the server image in force when the revision was made; operator upgrades do not change it
     drain_timeout_s: int
-    template_version: int  # which rendering of the pod the revision was made with
-    weights: Weights | None = None  # what its first pod loaded, and every other one must
+    template_version: int  # version of the pod's rendering when the revision was created
+    weights: Weights | None = None  # those that its first pod loaded and every other one must load
     name: str = ""  # of the ControllerRevision
 
 
@@ -50,7 +50,7 @@ class Pod:
     ready: bool
     restarts: int = 0  # of its containers
     address: str = ""  # its IP, once it has one
-    weights: Weights | None = None  # what it says that it loaded
+    weights: Weights | None = None  # those that it reports as loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Workload:
     replicas: int  # pods that exist
     ready: int  # pods that are ready
     troubles: tuple[PodTrouble, ...] = ()
-    unschedulable: int = 0  # pods that no node takes
-    pods: tuple[Pod, ...] = ()  # those that live, oldest first
+    unschedulable: int = 0  # pods without a node
+    pods: tuple[Pod, ...] = ()  # those that are not terminating, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
     name: str = ""  # of the ReplicaSet
     uid: str = ""
@@ -71,7 +71,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An object with the labels of a revision of ours."""
+    """An object with the labels of one of our revisions."""
 
     api_version: str
     kind: str
@@ -82,38 +82,38 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What became of requests for one ModelDeployment at one gateway in the last 10 to 20 seconds."""
+    """Results of requests for one ModelDeployment at one gateway in the last 10 to 20 seconds."""
 
-    answered: int = 0  # a server began an answer below 500
+    answered: int = 0  # a server began a response with a status below 500
     refused: int = 0  # clients got a 5xx
     last: str = ""  # outcome of the last one that was refused
-    unserved_s: float | None = None  # for how long no listed revision has had an endpoint there; None: one has
+    unserved_s: float | None = None  # seconds without an endpoint of any listed revision there; None: there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One gateway pod as it answered `/internal/routes`."""
+    """One gateway pod, from its response to `/internal/routes`."""
 
     name: str
     ready: bool  # its endpoint is ready: new requests may reach it
-    reachable: bool  # it answered
+    reachable: bool  # it responded
     generation: int | None = None  # of this ModelDeployment's route; None when it has none
     inflight: dict[str, int] = field(default_factory=dict)  # requests in progress, by revision
-    incarnation: str = ""  # another one after each start of its process; empty when it does not say
-    cut_off: str = ""  # the revision that this gateway alone sends nothing to, for it fails hard
+    incarnation: str = ""  # changes with each start of its process; empty when not reported
+    cut_off: str = ""  # the revision to which this gateway alone sends no requests, because it fails hard
     bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
     samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
-    gone: bool = False  # its last report, repeated for a while
+    gone: bool = False  # the pod is gone; this is its last report, kept for a while
     held: int = 0  # requests that wait there for an endpoint
-    known_s: float | None = None  # for how long it has known the route; None from a gateway that does not say
-    last_request_s: float | None = None  # since it last had a request in hand; None: never
-    digest: str = ""  # of the table that it routes by; empty without one, and from a gateway that does not say
+    known_s: float | None = None  # seconds since it got the route; None when not reported
+    last_request_s: float | None = None  # since it last had a request in progress; None: never
+    digest: str = ""  # of the table that it routes by; empty without one, or when not reported
     weights: dict[str, int] = field(default_factory=dict)  # by that table, in percent by revision
     service: Service = field(default_factory=Service)
 
     @property
     def idle_s(self) -> float | None:
-        """Seconds for which it surely had no request; None when it does not say."""
+        """Seconds for which it certainly had no request; None when not reported."""
         if self.known_s is None or self.last_request_s is None:
             return self.known_s
         return min(self.known_s, self.last_request_s)
@@ -121,7 +121,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class ScalerCondition:
-    """What the HorizontalPodAutoscaler's controller says of it."""
+    """A condition that the HorizontalPodAutoscaler's controller reports."""
 
     type: str  # AbleToScale | ScalingActive | ScalingLimited
     status: str
@@ -140,27 +140,27 @@ class Autoscaler:
     spec: dict[str, Any] = field(default_factory=dict)
     conditions: tuple[ScalerCondition, ...] = ()
     orphan: bool = False  # it has name and labels of ours, and no controller
-    scaled_object: str = ""  # KEDA's, that it was made for
+    scaled_object: str = ""  # KEDA's, for which it was created
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a plan may look at besides spec and status."""
+    """Everything that a plan may read besides spec and status."""
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
     services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
-    spare: tuple[Child, ...] = ()  # ours, and their revision has another one
+    spare: tuple[Child, ...] = ()  # ours, in addition to another one of the same revision
     foreign: tuple[Child, ...] = ()  # with another controller
     gateways: tuple[Gateway, ...] = ()
-    refusal: str | None = None  # why the API server does not let us create a child: quota, admission, permissions
-    autoscaler_refusal: str = ""  # why it does not let us have our autoscaler
-    hooks: dict[str, HookAnswer] = field(default_factory=dict)  # answers of hooks by idempotency key
-    measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # answers of analyses' providers by their keys
+    refusal: str | None = None  # why the API server refuses to create a child: quota, admission, permissions
+    autoscaler_refusal: str = ""  # why it refuses our autoscaler
+    hooks: dict[str, HookAnswer] = field(default_factory=dict)  # responses of hooks by idempotency key
+    measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # responses of analyses' providers by key
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
-    standing: Standing | None = None  # about its model name; None: not settled yet
-    metrics_providers: dict[str, str] = field(default_factory=dict)  # who serves a metrics API group; "" is we do
+    standing: Standing | None = None  # about its model name; None: not decided yet
+    metrics_providers: dict[str, str] = field(default_factory=dict)  # the server of each metrics API group; "" is ours
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""
@@ -168,12 +168,12 @@ class Observed:
         return workload.ready if workload else 0
 
     def restarts(self, revision: str | None) -> int:
-        """How often containers of a revision's living pods were started again."""
+        """Number of container restarts of a revision's living pods."""
         workload = self.workloads.get(revision or "")
         return sum(pod.restarts for pod in workload.pods) if workload else 0
 
     def inflight(self, revision: str) -> int | None:
-        """Requests in progress at a revision over all gateways; None when a gateway did not answer."""
+        """Requests in progress at a revision over all gateways; None when a gateway did not respond."""
         if not all(gateway.reachable for gateway in self.gateways):
             return None
         return sum(gateway.inflight.get(revision, 0) for gateway in self.gateways)

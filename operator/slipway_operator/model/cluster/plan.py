@@ -1,4 +1,4 @@
-"""What a reconcile is to do: the hands in `kube/writing/apply.py` follow it to the letter."""
+"""The writes of a reconcile; `kube/writing/apply.py` executes exactly these."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from slipway_operator.model.deployment.hooks import HookCall
 class Create:
     """Create or complete an object by server-side apply.
 
-    `uid`: of the one that was there; where it still is, only without our labels or owner, it gets them again.
+    `uid`: of the object that existed; where it still does, without our labels or owner, it gets them again.
     """
 
     manifest: dict[str, Any]
@@ -22,7 +22,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Keep a revision's weights in its record, a ControllerRevision, and give them to its pods in a ConfigMap."""
+    """Record a revision's weights in its ControllerRevision, and give them to its pods in a ConfigMap."""
 
     record: str
     config_map: str
@@ -64,7 +64,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Pins, then actions in order, then one status write, then deletions, evictions, events and questions to hooks."""
+    """Pins, then actions in order, then one status write, then deletions, evictions, events and calls of hooks."""
 
     status: Status
     pins: tuple[Pin, ...] = ()
@@ -74,11 +74,11 @@ class Plan:
     evict: tuple[Evict, ...] = ()
     autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it
     events: tuple[Event, ...] = ()
-    calls: tuple[HookCall, ...] = ()  # every question whose answer is wanted now, whoever put it before
-    questions: tuple[Question, ...] = ()  # measurements that are due, likewise
+    calls: tuple[HookCall, ...] = ()  # every call whose response is needed now, even if it was sent before
+    questions: tuple[Question, ...] = ()  # measurements that are due, even if they were started before
     requeue_after_s: float | None = None
 
     @property
     def takes_away(self) -> bool:
-        """Whether something might be lost by it: pods, or what remembers them."""
+        """Whether it removes anything: pods, or their records."""
         return bool(self.scale or self.delete or self.evict)

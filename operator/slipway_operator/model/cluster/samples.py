@@ -1,4 +1,4 @@
-"""What gateways counted of requests that were split by weight; docs/contracts.md has the wire format."""
+"""Gateways' counters of requests that were split by weight; docs/contracts.md has the wire format."""
 
 from dataclasses import dataclass, field
 
@@ -9,29 +9,28 @@ Buckets = tuple[int, ...]
 class Side:
     """One revision's counters under one generation of the route; they only grow while the gateway lives.
 
-    What is compared with a limit only grows as well, for a limit that is one of the bounds: those in `slow` above it
-    and those in `late` above it together.
+    The count above a limit, of `slow` and `late` together, also only grows, where the limit is one of the bounds.
     """
 
     requests: int = 0  # first attempts that ended
-    units: int = 0  # sessions of which a first attempt ended: what events are a part of
-    events: dict[str, int] = field(default_factory=dict)  # units with a bad one, by kind: errors, empty, truncated, ...
+    units: int = 0  # sessions of which a first attempt ended: the total that `events` is a part of
+    events: dict[str, int] = field(default_factory=dict)  # units with a bad event by kind: errors, empty, truncated...
     # Latencies in seconds, by kind (ttft, itl, e2e) and stratum, of each session's first request that can have one; not
     # cumulated, one count more than the kind has bounds.
     slow: dict[str, dict[str, Buckets]] = field(default_factory=dict)
-    # The same of those that have no value, or not yet: what they took at least.
+    # The same for requests without a value, or without one yet: the least time that they took.
     late: dict[str, dict[str, Buckets]] = field(default_factory=dict)
-    assigned: int = 0  # units that the split gave it
+    assigned: int = 0  # units that the split assigned to it
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Mirrored requests, by whose answer differs more from stable's: canary's, or that of a second stable pod."""
+    """Mirrored requests, by whose response differs more from stable's: canary's or a second stable pod's."""
 
     pairs: int = 0  # that both answered
     canary_only: int = 0
     second_only: int = 0
-    both: int = 0  # as much as one another
+    both: int = 0  # both differ, equally
     no_floor: int = 0  # that only canary answered: stable had one pod
     no_floor_differs: int = 0
 
@@ -43,5 +42,5 @@ class Sample:
     generation: int
     weights: dict[str, int]  # by revision, in percent
     revisions: dict[str, Side] = field(default_factory=dict)
-    # Of the revision that got copies, by what was compared: text, tokens.
+    # By the revision that got the copies, then by what was compared: text, tokens.
     shadow: dict[str, dict[str, Pairs]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a revision's weights are: as a pod reported it, and as the operator keeps it; see docs/contracts.md."""
+"""The identity of a revision's weights, as a pod reported it and the operator records it; see docs/contracts.md."""
 
 import json
 import re
@@ -16,14 +16,14 @@ _COMMIT = re.compile(r"([0-9a-f]{40,64})?")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The bytes of a model."""
+    """The identity of a model's bytes."""
 
     digest: str  # sha256:… over the digests of its files
     commit: str = ""  # of an hf:// repository
 
 
 def reported(message: str) -> Weights | None:
-    """From the last words of a fetcher that succeeded; None where it says nothing of the kind."""
+    """The weights in the termination message of a fetcher that succeeded; None where it has none."""
     try:
         return _read(json.loads(message[:LIMIT])["weights"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -31,7 +31,7 @@ def reported(message: str) -> Weights | None:
 
 
 def parse(text: str | None) -> Weights | None:
-    """From the annotation or the ConfigMap; None where it is not what `render` writes."""
+    """The weights in the annotation or the ConfigMap; None where the text is not one that `render` writes."""
     try:
         return _read(json.loads((text or "")[:LIMIT]))
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -39,12 +39,12 @@ def parse(text: str | None) -> Weights | None:
 
 
 def render(weights: Weights) -> str:
-    """For the annotation and the ConfigMap."""
+    """The text for the annotation and the ConfigMap."""
     return json.dumps({"commit": weights.commit, "digest": weights.digest})
 
 
 def _read(content: dict[str, Any]) -> Weights | None:
-    """Pods may run any image: what is no digest or commit is never passed on."""
+    """The weights, None if invalid. Pods may run any image, so only a valid digest and commit are passed on."""
     found = Weights(str(content["digest"]), str(content.get("commit") or ""))
     valid = _DIGEST.fullmatch(found.digest) and _COMMIT.fullmatch(found.commit)
     return found if valid else None

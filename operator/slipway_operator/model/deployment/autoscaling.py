@@ -1,4 +1,4 @@
-"""`spec.autoscaling` as typed values; what cannot be meant is a ValueError with a sentence."""
+"""`spec.autoscaling` as typed values; an invalid one raises ValueError with a message."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from slipway_operator.model import quantity
 
 
 class MetricType(StrEnum):
-    """What capacity follows."""
+    """The metric that the number of pods follows."""
 
     QUEUE_DEPTH = "QueueDepth"  # requests that wait, in the pods or at gateways for one
     IN_FLIGHT = "InFlight"  # requests that gateways have at the pods, streams included
@@ -41,7 +41,7 @@ OF_REQUESTS = (MetricType.CPU, MetricType.MEMORY)  # whose target may be a share
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric and what a pod is to have of it."""
+    """One metric and its target per pod."""
 
     type: MetricType
     target: str  # a quantity; with a percent sign a share of the pods' requests
@@ -52,7 +52,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerPolicy:
-    """So many pods, or percent of them, in so many seconds at most."""
+    """At most `value` pods, or percent of them, in `period_s` seconds."""
 
     type: str  # Pods | Percent
     value: int
@@ -61,36 +61,36 @@ class AutoscalerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerRules:
-    """How fast one direction goes: a `HPAScalingRules` of autoscaling/v2 with its defaults filled in."""
+    """The speed of one direction: a `HPAScalingRules` of autoscaling/v2 with its defaults filled in."""
 
     window_s: int
     select: str  # Max | Min | Disabled
     policies: tuple[AutoscalerPolicy, ...]
 
 
-# Those of Kubernetes. Written down, so that what the API server holds can be compared with what is wanted.
+# Kubernetes' defaults, explicit so that the object in the API server can be compared with the wanted one.
 SCALE_UP = AutoscalerRules(0, "Max", (AutoscalerPolicy("Pods", 4, 15), AutoscalerPolicy("Percent", 100, 15)))
 SCALE_DOWN = AutoscalerRules(300, "Max", (AutoscalerPolicy("Percent", 100, 15),))
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """Between how many pods, by which metrics, how fast."""
+    """Bounds of the number of pods, the metrics, and the scaling speed."""
 
     max_replicas: int
     metrics: tuple[Metric, ...]
     min_replicas: int = 1
     scale_up: AutoscalerRules = SCALE_UP
     scale_down: AutoscalerRules = SCALE_DOWN
-    idle_s: int | None = None  # without a request, after which it goes without pods; only with min_replicas 0
-    hold_s: int = HOLD_S  # how long a gateway lets a request wait for it to wake; 0: not at all
+    idle_s: int | None = None  # without a request, after which it has no pods; only with min_replicas 0
+    hold_s: int = HOLD_S  # how long a gateway holds a request while it wakes; 0: not at all
 
 
 def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
     """Read `spec.autoscaling`.
 
     Raises:
-        ValueError: when it makes no sense.
+        ValueError: when it is invalid.
     """
     return autoscaling_of(read(api.AutoscalingSpec, encoded(spec), "spec.autoscaling"))
 
@@ -99,7 +99,7 @@ def autoscaling_of(written: api.AutoscalingSpec | None) -> Autoscaling | None:
     """The field in its decided form; None without it.
 
     Raises:
-        ValueError: for bounds that exclude each other and targets that are no positive quantity.
+        ValueError: for bounds that exclude each other, and for targets that are not positive quantities.
     """
     if written is None:
         return None

@@ -6,7 +6,7 @@ from typing import Any
 from slipway_operator.api.v1alpha1 import strategy
 from slipway_operator.api.v1alpha1.hook_state import HookType
 
-# A gate holds until it is answered 2xx; a check is run once, and its failure rejects the revision.
+# A gate holds until its response is 2xx; a check runs once, and its failure rejects the revision.
 GATES = frozenset({HookType.CONFIRM_ROLLOUT, HookType.CONFIRM_TRAFFIC_INCREASE, HookType.CONFIRM_PROMOTION})
 CHECKS = frozenset({HookType.PRE_ROLLOUT, HookType.ROLLOUT})
 

@@ -1,6 +1,6 @@
-"""The manifest that `kubectl apply` keeps in an annotation, with all that the API server has dropped or defaulted.
+"""The manifest that `kubectl apply` keeps in an annotation, before the API server drops or defaults anything.
 
-Any user may write the annotation: what cannot be read counts as none.
+Any user may write the annotation: an unreadable one counts as none.
 """
 
 from typing import Any

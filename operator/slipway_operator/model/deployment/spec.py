@@ -1,4 +1,4 @@
-"""A ModelDeployment's spec as typed, immutable values; what cannot be read becomes `Invalid`, never an exception."""
+"""A ModelDeployment's spec as typed, immutable values; an invalid one becomes `Invalid`, never an exception."""
 
 import json
 import re
@@ -26,7 +26,7 @@ LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A spec that the schema let through but that makes no sense."""
+    """An invalid spec that the schema accepted."""
 
     message: str
 
@@ -77,7 +77,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class PodInputs:
-    """All that a user writes and a pod depends on: the identity of a revision."""
+    """All user input that a pod depends on: the identity of a revision."""
 
     model: Model
     engine: Engine = Engine()
@@ -85,13 +85,13 @@ class PodInputs:
 
     @cached_property
     def canonical(self) -> str:
-        """The one text that says this: each reconcile looks for it among those of the revisions."""
+        """The canonical JSON of the inputs; each reconcile compares it with those of the revisions."""
         return json.dumps(inputs_to_dict(self), sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class Intents:
-    """The user's decisions about a rollout, each naming what it is about."""
+    """The user's commands for a rollout; each names the revision, attempt or step that it applies to."""
 
     promote: str | None = None
     promote_full: str | None = None
@@ -130,7 +130,7 @@ def parse(obj: Json) -> Spec | Invalid:
 
 @lru_cache(KEPT)
 def _parsed(name: str, written: bytes) -> Spec | Invalid:
-    """By what is written: a spec is read in each reconcile, and seldom another one than before."""
+    """The spec, cached by content: each reconcile parses it, and it seldom changes."""
     try:
         return _spec_of(read(ModelDeploymentSpec, written, "spec"), name)
     except ValueError as error:
@@ -164,7 +164,7 @@ class _Hooks(ApiType):
 
 
 class _Hooked(ApiType):
-    """A spec of which nothing but the hooks is read."""
+    """A spec of which only the hooks are read."""
 
     strategy: _Hooks | None = None
 
@@ -182,7 +182,7 @@ def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
 
 
 def _one_device(inputs: PodInputs) -> PodInputs:
-    """Refused in what is written now, never in the record of a revision that is there already."""
+    """The inputs, refused above one device. Only for a present spec, never for the record of a revision."""
     accelerator = inputs.resources.accelerator
     if accelerator and accelerator[1] != 1:
         raise ValueError(
@@ -192,10 +192,10 @@ def _one_device(inputs: PodInputs) -> PodInputs:
 
 
 def parse_inputs(record: Json, default_name: str) -> PodInputs:
-    """Read the pod inputs from the snapshot that `inputs_to_dict` made of some.
+    """Parse the pod inputs in a record that `inputs_to_dict` made.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: when the record is invalid.
     """
     return _recorded(encoded(record), default_name)
 
@@ -263,9 +263,9 @@ def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
 
 
 def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
-    """The canonical form of pod inputs, in the words of the CRD.
+    """The canonical form of pod inputs, with the field names of the CRD.
 
-    Whatever equals its default is left out: a default that the API server fills in, or that a later release adds,
+    Values that equal their default are left out: a default that the API server fills in, or that a later release adds,
     changes no identity.
     """
     model, engine, resources = inputs.model, inputs.engine, inputs.resources
@@ -320,7 +320,7 @@ _TOKENS = {
 
 
 def _intents(written: RolloutIntents) -> Intents:
-    """As the CRD has them; the rules there do not bound the numbers, which the status keeps in 32 bits."""
+    """The commands. The CRD's rules do not bound their numbers, which the status keeps in 32 bits."""
     tokens: dict[str, str | None] = {name: getattr(written, name) for name in _TOKENS}
     for name, pattern in _TOKENS.items():
         token = tokens[name]
@@ -330,7 +330,7 @@ def _intents(written: RolloutIntents) -> Intents:
 
 
 def _quantity(name: str, value: object) -> str | None:
-    """As it is written, once it is known to be one."""
+    """A quantity as written, after a check that it is one."""
     if value is None:
         return None
     try:

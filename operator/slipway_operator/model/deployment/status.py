@@ -1,4 +1,4 @@
-"""A ModelDeployment's status: the complete memory of the operator."""
+"""A ModelDeployment's status: the operator's complete persistent state."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from slipway_operator.model import wire
 
 
 def parse(value: dict[str, Any] | None) -> Status:
-    """Read `.status`; an absent one is that of a new object."""
+    """Read `.status`; an absent one gives that of a new object."""
     return parse_parts(value)[0]
 
 
 def parse_parts(value: dict[str, Any] | None) -> tuple[Status, tuple[str, ...]]:
-    """Read `.status`, and the paths of the parts that make no sense.
+    """Read `.status`, and the paths of its invalid parts.
 
-    These count as lost, and no more than these: others than the operator may write it, and no write may stop us.
+    Only these parts count as lost: others than the operator may write the status, and no write may stop the operator.
     """
     given = value if isinstance(value, dict) else {}
     try:
@@ -26,7 +26,7 @@ def parse_parts(value: dict[str, Any] | None) -> tuple[Status, tuple[str, ...]]:
 
 
 def _rest(given: dict[str, Any]) -> tuple[Status, tuple[str, ...]]:
-    """What is left of one that cannot be read as a whole."""
+    """The readable parts of a status that cannot be read as a whole."""
     try:
         return read_parts(Status, given)
     except UnreadableObject:  # no JSON at all, which no API server sends
@@ -34,6 +34,6 @@ def _rest(given: dict[str, Any]) -> tuple[Status, tuple[str, ...]]:
 
 
 def render(status: Status) -> dict[str, Any]:
-    """`.status` as the API takes it: too long words of others are cut. All of it: it replaces what was there."""
+    """The complete `.status`, which replaces the former one; texts beyond the API's limits are cut."""
     rendered: dict[str, Any] = fitted(Status, wire.to_json(status))
     return rendered

@@ -1,4 +1,4 @@
-"""How a new revision goes out: canary, blue-green and steering by hand, all as one list of steps."""
+"""Rollout strategies: canary, blue-green and manual weight, all as one list of steps."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class SetWeight:
 
 @dataclass(frozen=True, slots=True)
 class SetScale:
-    """Bring the canary to so many pods, or to this share of the replicas, in percent; neither: as its weight needs."""
+    """Scale the canary to so many pods, or to this percentage of the replicas; neither: as its weight needs."""
 
     percent: int | None = None
     replicas: int | None = None
@@ -33,7 +33,7 @@ class SetScale:
 
 @dataclass(frozen=True, slots=True)
 class SetHeaderRoute:
-    """Send requests with all of these headers to the canary, whatever its weight; without any: no more."""
+    """Send requests with all of these headers to the canary, whatever its weight; without headers: end that."""
 
     name: str
     match: tuple[HeaderMatch, ...] = ()
@@ -41,7 +41,7 @@ class SetHeaderRoute:
 
 @dataclass(frozen=True, slots=True)
 class SetMirrorRoute:
-    """Send copies of this share of stable's requests, in percent, to the canary; None: no more.
+    """Send copies of this percentage of stable's requests to the canary; None: end that.
 
     `match`: only of requests with all of these headers.
     """
@@ -53,14 +53,14 @@ class SetMirrorRoute:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; None waits for a promotion."""
+    """Wait for this time; None: wait for a promotion."""
 
     duration_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Wait for the verdict of an AnalysisTemplate: until it is there, or for the whole time; no longer than that."""
+    """Wait for the verdict of an AnalysisTemplate: until it exists, at most `max_duration_s`; or always that long."""
 
     template: str
     until_verdict: bool = True
@@ -81,14 +81,14 @@ class Background:
 class CapacityPolicy(StrEnum):
     """What to do when no node takes the pods of a new revision."""
 
-    PREFER_SURGE = "PreferSurge"  # after a while go on within the pods there are
+    PREFER_SURGE = "PreferSurge"  # after a while continue within the existing pods
     REQUIRE_SURGE = "RequireSurge"  # wait
-    ALLOW_RECREATE = "AllowRecreate"  # as PreferSurge; and the only pod may leave before the new one comes
+    ALLOW_RECREATE = "AllowRecreate"  # as PreferSurge; and the only pod may leave before the new one starts
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Pods that a rollout may add, and what happens when there are none to add."""
+    """Pods that a rollout may add, and the policy where no node takes them."""
 
     policy: CapacityPolicy = CapacityPolicy.PREFER_SURGE
     max_surge: int = 100
@@ -104,19 +104,19 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class ProgressThreshold:
-    """Ready pods that are enough to go on, of those that a step needs (Argo's replicaProgressThreshold)."""
+    """Ready pods that are enough to continue, of those that a step needs (Argo's replicaProgressThreshold)."""
 
     value: int = 100
     in_percent: bool = True
 
     def of(self, needed: int) -> int:
-        """So many of `needed` pods."""
+        """The threshold of `needed` pods."""
         return -(-self.value * needed // 100) if self.in_percent else min(self.value, needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The steps of a rollout. `by_hand`: they come from trafficPercent, which moves both ways."""
+    """The steps of a rollout. `by_hand`: they come from trafficPercent, which may rise and fall."""
 
     steps: tuple[Step, ...] = ()
     by_hand: bool = False
@@ -139,7 +139,7 @@ def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
     """Read `spec.strategy`.
 
     Raises:
-        ValueError: when it makes no sense.
+        ValueError: when it is invalid.
     """
     return strategy_of(read(api.RolloutStrategy, encoded(strategy), "spec.strategy"))
 
@@ -148,7 +148,7 @@ def strategy_of(written: api.RolloutStrategy) -> Strategy:
     """`spec.strategy` in its decided form.
 
     Raises:
-        ValueError: when it makes no sense.
+        ValueError: when it is invalid.
     """
     if written.canary and written.blue_green:
         raise ValueError("spec.strategy takes canary or blueGreen, not both")
@@ -166,7 +166,7 @@ def strategy_of(written: api.RolloutStrategy) -> Strategy:
 
 
 def _common(written: api.RolloutStrategy) -> dict[str, Any]:
-    """Of both ways."""
+    """The fields that both strategies share."""
     chosen = written.blue_green or written.canary or api.Canary()
     threshold = chosen.replica_progress_threshold
     return {
@@ -193,9 +193,9 @@ def parse_duration_s(text: str) -> int:
 
 
 def _blue_green_steps(chosen: api.BlueGreen) -> tuple[Step, ...]:
-    """Preview pods and their route, an analysis of them, the gate, full size, all requests, an analysis of those.
+    """Preview pods and their route, their analysis, the gate, full size, all requests, a second analysis.
 
-    Stable keeps its pods until the last one has passed, so that the way back is a switch.
+    Stable keeps its pods until the last analysis has passed, so that a rollback only switches the weight.
     """
     full, preview = SetScale(percent=100), chosen.preview_replica_count
     first = full if preview is None else SetScale(replicas=preview)
@@ -250,7 +250,7 @@ def _only_template(analysis: steps.RolloutAnalysis) -> str:
 
 
 def _mirror(route: steps.MirrorRouteStep) -> SetMirrorRoute:
-    """Argo Rollouts' step: all requests where only headers are named, and an end where only the name is."""
+    """Argo Rollouts' step: headers without a percentage mirror all requests; a name alone ends the mirror."""
     percentage = 100 if route.percentage is None and route.match else route.percentage
     return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
 

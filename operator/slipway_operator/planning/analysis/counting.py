@@ -1,8 +1,8 @@
-"""From gateways' counters to the counts of an analysis: what each gateway process counted since it was last added.
+"""Adds gateways' counters to the counts of an analysis: what each gateway process counted since the last addition.
 
-Counters are remembered for each process and generation, so one that starts again begins from zero beside what was added
-already, and an operator that starts again adds nothing twice. The weight of a generation says which epoch a count
-belongs to: what is added is what happened to requests that were assigned by that weight, whenever they ended.
+The status keeps counters for each process and generation, so a restarted gateway counts from zero without a loss, and a
+restarted operator adds nothing twice. The weight of a generation gives the epoch of a count: what is added happened to
+requests that were assigned by that weight, whenever they ended.
 """
 
 from bisect import bisect_right
@@ -19,22 +19,22 @@ from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 from slipway_operator.model.labels import baseline_of
 
 MOST_THRESHOLDS = 512
-MOST_EPOCHS = 64  # then those of a weight that was before grow
-MOST_SEEN = 1024  # counters remembered in all: what the status takes
-MOST_GONE = 32  # counters of processes that do not answer any more, kept in case one comes back
+MOST_EPOCHS = 64  # beyond these, the last epoch of the same weight grows
+MOST_SEEN = 1024  # counters kept in total: the limit of the status
+MOST_GONE = 32  # counters of processes that no longer respond, kept in case one returns
 
 Thresholds = tuple[LatencyThreshold, ...]
 Totals = tuple[int, ...]
 Sides = tuple[Side, ...]  # canary's, and that of the revision that it is compared with
 SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
 PER_METRIC = 4
-HALF = 50  # weight of a canary beside a baseline with the same one
-PAIRED = 50  # and of what canary and a second stable pod both answer
+HALF = 50  # canary's percent beside a baseline of the same weight
+PAIRED = 50  # canary's percent of prompts that it and a second stable pod both answer
 
 
 @dataclass(frozen=True, slots=True)
 class CounterColumn:
-    """What four counters count. `floor` False: mirrored prompts that no second stable pod answered."""
+    """The metric of four counters. `floor` False: mirrored prompts that no second stable pod answered."""
 
     name: str
     metric: MetricSpec
@@ -46,13 +46,13 @@ class CounterColumn:
 
 
 def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
-    """Every metric in the order of the template, then again those of mirrored prompts."""
+    """Every metric in the order of the template, then a second column for those of mirrored prompts."""
     metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
     return (*metrics, *(CounterColumn(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
 
 
 def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
-    """The run at its start: `pair` (canary, stable) counts from here on."""
+    """The run at its start: counters of `pair` (canary, stable) count from now on."""
     known = tuple(gateways)
     seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, run.thresholds))
     return replace(run, seen=seen, timed=timed(run, known, pair))
@@ -67,9 +67,9 @@ def add(
     comparable: bool,
     seconds: float,
 ) -> AnalysisRun:
-    """The run with what was counted since it was last written down, `seconds` after its start.
+    """The run with the counts since it was last written, `seconds` after its start.
 
-    Latencies that are not `comparable`, of a canary that is cold or has more to do, are left out.
+    Latencies that are not `comparable`, because the canary is cold or has more load, are left out.
     """
     known = tuple(gateways)
     listed = columns(spec)
@@ -87,7 +87,7 @@ def add(
     for weight, sums in sorted(added.items()):
         if any(sums):
             run = _summed(run, spec, weight, clock_epoch(seconds), sums)
-    # Frozen now, so what they compare is counted from the next reading on.
+    # Frozen now, so latencies count against them from the next reading on.
     thresholds = _thresholds(run, spec, known, pair) if run.warm else run.thresholds
     present = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
     alive = {gateway.incarnation for gateway in known}
@@ -96,7 +96,7 @@ def add(
 
 
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
-    """Whether canary was given any request that was split between the two, or answered one that was mirrored."""
+    """Whether canary was assigned any request that was split between the two, or answered a mirrored one."""
     return any(
         (weight and sides[0].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
         for _, sample, sides, weight in _splits(gateways, pair)
@@ -108,7 +108,7 @@ def _compared(pairs: Pairs) -> int:
 
 
 def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Kinds of latency that any answer of either revision had, now or before: who never streams has no itl."""
+    """Kinds of latency of any response of either revision so far: traffic without streams has no itl."""
     sides = (
         sample.revisions[name]
         for gateway in gateways
@@ -121,9 +121,9 @@ def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) 
 
 
 def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
-    """The template without latencies that this traffic has not: known after enough requests, and never for all metrics.
+    """The template without latencies that the traffic lacks, after enough requests; a deciding metric must remain.
 
-    What stable has and canary has not stays: that is no data, and no data is no pass.
+    A latency that stable has and canary lacks stays: that is no data, and no data is no pass.
     """
     plain = {column.name for column in columns(spec) if not (column.metric.latency or column.drift)}
     requests = max(
@@ -140,10 +140,10 @@ def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
 
 
 def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums: list[int]) -> AnalysisRun:
-    """More counts, `sums` by metric, in the epoch of this weight and hour; a new one comes last, with all metrics.
+    """The run with `sums`, by metric, added to the epoch of this weight and clock; a new epoch comes last.
 
-    The judge bets on each epoch as the beginning of a regression, so their order stays as it is and what begins one is
-    the weight and the clock alone, never how many were bad.
+    The judge bets on each epoch as the start of a regression, so their order is fixed, and only the weight and the
+    clock start one, never the number of bad events.
     """
     names = [column.name for column in columns(spec)]
     epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
@@ -175,8 +175,7 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
 
 
 def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
-    """Generations that split requests between canary and stable, or its baseline where there was one: both sides, and
-    canary's percent of their requests; mirroring generations with 0."""
+    """Generations that split requests between canary and stable or baseline, with canary's percent; 0 if mirroring."""
     canary, stable = pair
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
@@ -201,7 +200,7 @@ def _control(weights: Mapping[str, int], pair: tuple[str, str]) -> tuple[str, in
 def _totals(
     spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str], thresholds: Thresholds
 ) -> Iterator[tuple[tuple[str, int], int, Totals]]:
-    """(incarnation, generation), weight, and the counters as `Seen` has them."""
+    """For each sample: (incarnation, generation), weight, and the counters in the order of `Seen`."""
     listed = columns(spec)
     for gateway, sample, sides, weight in _splits(gateways, pair):
         totals = [side.assigned if weight else 0 for side in sides]
@@ -217,7 +216,7 @@ def _totals(
 
 
 def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
-    """Mirrored prompts twice, as canary and a second stable pod answered them, and where each alone differs."""
+    """Mirrored prompts, the same for canary and a second stable pod, and those where only one of them differs."""
     pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
     if column.floor:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
@@ -227,8 +226,8 @@ def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int
 def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
     """Units that the metric compares, and bad ones among them: sessions, each counted once.
 
-    One that has not ended is bad as soon as it takes longer than its limit, and none of both before: each request
-    counts when it is known on which side of the limit it is.
+    An unfinished request is bad as soon as it takes longer than its limit, and does not count before: each request
+    counts once its side of the limit is known.
     """
     latency = slower(metric.event)
     if latency is None:
@@ -246,7 +245,7 @@ def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Threshold
 def _thresholds(
     run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], pair: tuple[str, str]
 ) -> Thresholds:
-    """What is slow, for each metric and stratum: frozen as soon as stable has enough requests, and then for good."""
+    """The latency thresholds of each metric and stratum, frozen as soon as stable has enough requests."""
     known = {(item.metric, item.stratum) for item in run.thresholds}
     fresh = (
         LatencyThreshold(metric.name, stratum, seconds)
@@ -260,8 +259,8 @@ def _thresholds(
 def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str) -> dict[str, Histogram]:
     """Latencies by stratum of the revision that canary is compared with.
 
-    Those since the two share requests where they are enough to say what is slow, because earlier ones had another load
-    and hour; else all that gateways still have of stable.
+    Those since the two share requests where there are enough for a threshold, because earlier ones had another load and
+    hour; else all that gateways still have of stable.
     """
     split = ((gateway, sides[1]) for gateway, _, sides, weight in _splits(gateways, pair) if weight)
     ever = ((gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples)
@@ -270,7 +269,7 @@ def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str)
 
 
 def _summed_times(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histogram]:
-    """Over gateways and generations, by stratum; only of gateways that share their buckets with the first."""
+    """Sums over gateways and generations, by stratum; only of gateways with the same buckets as the first."""
     bounds: tuple[float, ...] = ()
     sums: dict[str, list[int]] = {}
     for gateway, side in sides:

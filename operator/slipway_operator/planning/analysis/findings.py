@@ -27,7 +27,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
 
 
 def without_split(verdict: Verdict, weight: int) -> Verdict:
-    """The verdict, saying why there is no data where one side has all requests, as around a blue-green switch."""
+    """The verdict, with the reason why there is no data where one side has all requests, as in a blue-green switch."""
     if verdict.reason not in (Reason.NO_DATA, Reason.WARM_UP) or 0 < weight < 100:
         return verdict
     text = f"no request is split between the two while the weight is {weight}; give the metrics a provider"
@@ -35,14 +35,14 @@ def without_split(verdict: Verdict, weight: int) -> Verdict:
 
 
 def odds(log: float) -> str:
-    """e to the power of a logarithm, in three digits; as a power of ten where it is beyond imagination."""
+    """e to the power of a logarithm, in three digits; as a power of ten where it is very large or very small."""
     if abs(log) > 100:
         return f"10^{log / math.log(10):.0f}"
     return f"{math.exp(log):.3g}"
 
 
 def sentence(verdict: RunVerdict | None) -> str:
-    """What is known now, and how long it is expected to take."""
+    """The verdict as a message, with the expected time to a decision."""
     if verdict is None:
         return "counting"
     left = f"; about {_duration(verdict.seconds_left)} left" if verdict.seconds_left is not None else ""

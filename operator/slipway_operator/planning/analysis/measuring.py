@@ -1,7 +1,7 @@
-"""When metrics with a provider are measured, and what is written down of it.
+"""When metrics with a provider are measured, and what the status records of it.
 
-Nothing is written when a question is put: how many measurements stand in the status is the number of the next one, so
-an operator that died puts the same question under the same key, and never one more than the limits allow.
+Nothing is written when a measurement starts: the number of measurements in the status gives the number of the next one.
+So a restarted operator takes the same measurement under the same key, and never one more than the limits allow.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,18 +18,18 @@ from slipway_operator.planning.facts.situation import Course, Situation
 
 
 def with_answers(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> tuple[MetricRun, ...]:
-    """The metrics with a provider, with every answer that came since it was last written down."""
+    """The runs of the metrics with a provider, with every response that the status does not have yet."""
     known = [_of(run, metric) for metric in spec.measured]
     return tuple(_with_answer(at, run, metric, one) for metric, one in zip(spec.measured, known, strict=True))
 
 
 def state(run: AnalysisRun, spec: AnalysisSpec) -> tuple[Measured, ...]:
-    """Each metric with a provider, and what is known of it."""
+    """Each metric with a provider, and its run."""
     return tuple(Measured(metric, _of(run, metric)) for metric in spec.measured)
 
 
 def is_endless(spec: AnalysisSpec | None) -> bool:
-    """Whether something is measured for as long as the analysis lasts."""
+    """Whether a metric that decides is measured for as long as the analysis lasts."""
     return spec is not None and any(metric.endless and not metric.dry_run for metric in spec.measured)
 
 
@@ -38,7 +38,7 @@ def questions(
 ) -> Iterator[Question]:
     """Every measurement that is due now. The runner knows which are in progress already.
 
-    None while scaled to zero: a bad one would be no fault of the revision.
+    None while scaled to zero: a bad one would not be the revision's fault.
     """
     if at.replicas == 0:
         return
@@ -52,7 +52,7 @@ def questions(
 
 
 def moments(run: AnalysisRun, spec: AnalysisSpec) -> Iterator[datetime]:
-    """When something is measured next."""
+    """The time of the next measurement of each metric."""
     for metric in spec.measured:
         one = _of(run, metric)
         if one.phase is AnalysisPhase.RUNNING:
@@ -75,14 +75,14 @@ def _is_due(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) ->
 
 
 def _due_at(run: AnalysisRun, metric: Measure, one: MetricRun) -> datetime:
-    """An interval after the last one; an error without an interval is tried again soon, as in Argo."""
+    """An interval after the last one; without an interval an error is retried soon, as in Argo."""
     if not one.measurements:
         return run.started_at + timedelta(seconds=metric.initial_delay_s)
     return one.measurements[-1].at + timedelta(seconds=metric.interval_s or ERROR_RETRY_S)
 
 
 def _key(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> str:
-    """UID/RUN/START/TEMPLATE/METRIC/NUMBER: a revision may go out again one day, as attempt 1 again."""
+    """UID/RUN/START/TEMPLATE/METRIC/NUMBER, with START because a revision may roll out as attempt 1 again."""
     begun = f"{wire.format_time(run.started_at)}/{run.template_hash}"
     return f"{at.uid}/{run.id}/{begun}/{metric.name}/{one.taken + 1}"
 

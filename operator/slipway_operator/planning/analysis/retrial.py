@@ -1,6 +1,6 @@
-"""Judging an analysis again, from a ModelDeployment as it was saved: by the same judge, at each reading that is known.
+"""Judges an analysis again from a saved ModelDeployment: with the same judge, at each reading that is known.
 
-The command line calls it (`slipway analyze`): the judge is written once, and this is its only door.
+The command line calls it (`slipway analyze`): the judge exists once, and the command line has no other entry to it.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ FIELDS = ("analysis", "background")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the judge says of everything that was counted until so many seconds after the run's start."""
+    """The judge's verdict on everything that was counted until `seconds` after the run's start."""
 
     seconds: int
     verdict: Verdict
@@ -30,11 +30,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Retrial:
-    """A run and the verdict on it over time; `said` is the last one as the status would hold it, with thresholds.
+    """A run and the verdict on it over time; `said` is the last one in the form of the status, with thresholds.
 
-    Looks are the judge's alone; the last one is at the run's last reading.
-    Of earlier readings only the counts are known: they are judged as if pods had been equally busy and no veto shown.
-    `notes`: what makes this another verdict than the one that the status holds.
+    `looks` are the judge's alone; the last one is at the run's last reading. Only the counts of earlier readings are
+    known: they are judged as if pods had equal load and no veto applied. `notes`: why this verdict may differ from the
+    one in the status.
     """
 
     run: AnalysisRun
@@ -45,10 +45,10 @@ class Retrial:
 
 
 def runs(obj: Json) -> dict[str, AnalysisRun]:
-    """The analyses that a ModelDeployment's status holds, by field: of a step, in the background.
+    """The analyses in a ModelDeployment's status, by field: of a step, in the background.
 
     Raises:
-        ValueError: when the status is not one of this release, in words for people.
+        ValueError: when the status is not one of this release; the message is for people.
     """
     rollout = (obj.get("status") or {}).get("rollout") or {}
     try:
@@ -65,12 +65,12 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     """Judge a run of this ModelDeployment again.
 
     Args:
-        obj: as the API server gave it, for its strategy: analyses share the error rate.
+        obj: as the API server returned it, for its strategy: analyses share the error rate.
         run: one of `runs(obj)`.
         template: `spec` of the AnalysisTemplate that the run names; None where there is no object of that name.
 
     Raises:
-        ValueError: when there is no usable template, or the object makes no sense; in words for people.
+        ValueError: when there is no usable template, or the object is invalid; the message is for people.
     """
     chosen = found(run.template, template)
     if chosen.spec is None:

@@ -1,7 +1,7 @@
-"""Analyses of a rollout: which run now, what they counted, and what the judge says of it.
+"""Analyses of a rollout: which ones run now, what they counted, and the judge's verdicts.
 
-A run begins and is read in rows of the rollout's table, so a verdict is written down before anything is done because of
-it. Everything it needs is in the status: the same status and the same counters give the same verdict, in any process.
+Rows of the rollout's table start and read a run, so a verdict is in the status before it has an effect. All input is in
+the status: the same status and the same counters give the same verdict, in any process.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
 
-READ_S = 5  # between two readings; each one with anything new is a write of the status
+READ_S = 5  # between two readings; each one with new data writes the status
 MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
@@ -41,7 +41,7 @@ Away = tuple[datetime | None, datetime | None]  # since when canary, and stable,
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """An analysis that belongs to where the rollout is. `run` is None before it began."""
+    """An analysis that applies at the rollout's present step. `run` is None before it begins."""
 
     field: str  # of Rollout: analysis | background
     id: str
@@ -50,7 +50,7 @@ class Ongoing:
 
 
 def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
-    """That of the present step, and that in the background."""
+    """The analysis of the present step, and the one in the background."""
     rollout = course.rollout
     if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
         return
@@ -85,8 +85,7 @@ def problem(course: Course, at: Situation) -> str | None:
 
 
 def holds(course: Course, at: Situation) -> str | None:
-    """Why the rollout waits for its background analysis: without a template it would go on unwatched, and a metric
-    that ended without a verdict will say no more. None when it does not wait."""
+    """Why the rollout waits for its background analysis, no template or an inconclusive metric; None if it does not."""
     for one in ongoing(course, at):
         if one.field == "background":
             return template(at, one.template).problem or _undecided(at, one, OnInconclusive.PAUSE)
@@ -94,25 +93,25 @@ def holds(course: Course, at: Situation) -> str | None:
 
 
 def is_undecided(course: Course, at: Situation) -> bool:
-    """Whether a metric of the background analysis ended without a verdict, and the rollout pauses for that."""
+    """Whether a metric of the background analysis ended without a verdict, so that the rollout pauses."""
     background = (one for one in ongoing(course, at) if one.field == "background")
     return any(_undecided(at, one, OnInconclusive.PAUSE) for one in background)
 
 
 def _undecided(at: Situation, one: Ongoing, choice: OnInconclusive) -> str | None:
-    """What is inconclusive for good in an analysis whose template makes this choice for that."""
+    """The message of an inconclusive metric that has ended, where the template makes this choice; else None."""
     verdict, spec = one.run.verdict if one.run else None, template(at, one.template).spec
     ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
     return verdict.message if verdict and ended and spec and spec.on_inconclusive is choice else None
 
 
 def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
-    """Analyses with a verdict, as it was written down."""
+    """Analyses with a verdict, as the status records it."""
     return ((one, one.run.verdict) for one in ongoing(course, at) if one.run and one.run.verdict)
 
 
 def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
-    """The analysis that rejects the revision: it failed, or ended undecided in the background and says Abort then."""
+    """The analysis that rejects the revision: a failed one, or an undecided background one with the choice Abort."""
     return next((pair for pair in ruling(course, at) if _rejects(at, *pair)), None)
 
 
@@ -127,7 +126,7 @@ def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
 
 
 def lasts(course: Course, at: Situation, step: Analysis) -> bool:
-    """Whether a step is watched for its whole time, though it may pass before."""
+    """Whether an analysis step lasts for its whole time, even if it could pass before."""
     return not step.until_verdict or measuring.is_endless(template(at, step.template).spec)
 
 
@@ -145,7 +144,7 @@ def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, Anal
 def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
     """The analysis that begins now, with its run at the start.
 
-    Every ready gateway has reported, so each has its counters as they are now.
+    It begins when every ready gateway has reported, so that all counters are current.
     """
     if not at.traffic_synced:
         return None
@@ -164,7 +163,7 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
-    """The analysis that is due and has anything new, with its run as read and judged now."""
+    """The analysis that is due and has new data, with its run as read and judged now."""
     for one in ongoing(course, at):
         found = template(at, one.template)
         if one.run is None or found.spec is None or not _is_of(one.run, found):
@@ -190,7 +189,7 @@ def _judged(
 
 
 def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
-    """What the judge and all that is measured beside it say together; by what the status holds, as below."""
+    """The joint verdict of the judge and the measured metrics; computed from the status, as below."""
     verdict = ruled(run, spec)
     if run.weight is not None and not spec.compares_mirrored:
         verdict = findings.without_split(verdict, run.weight)
@@ -198,14 +197,14 @@ def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
 
 
 def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
-    """What the judge says of a run as it was at its last reading: by what the status holds, and nothing else."""
+    """The judge's verdict on a run at its last reading, computed from the status alone."""
 
     def elapsed_s(since: datetime) -> float:
         return (run.read_at - since).total_seconds()
 
     reading = Reading(
         counts=run.counts,
-        # Without a request there is nothing to warm up: it is no data that the judge is to speak of.
+        # Without a request there is no warm-up: the judge has to report NoData.
         seconds=elapsed_s(run.first_request_at) if run.first_request_at else spec.min_samples.warmup_seconds,
         age_seconds=elapsed_s(run.missing_since or run.read_at),
         canary_load=_load_ratio(run.load),
@@ -217,7 +216,7 @@ def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
 
 
 def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> AnalysisRun:
-    """The run with what is new; equal to `run` where nothing is that could change a verdict."""
+    """The run with new data; equal to `run` where nothing new could change a verdict."""
     pair, gateways = _pair(course), at.observed.gateways
     ready = [gateway for gateway in gateways if gateway.ready]
     complete = bool(ready) and all(gateway.reachable for gateway in ready)
@@ -239,7 +238,7 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
     facts = replace(facts, measured=measuring.with_answers(at, run, spec))
     if not spec.metrics:
         return facts
-    # By the warm-up as it was at the last reading: what was counted since then came after it.
+    # By the warm-up at the last reading: the counts since then came after it.
     comparable = run.warm and not _has_more_to_do(course, at, run, spec)
     return counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
 
@@ -254,9 +253,9 @@ def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
 
 
 def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
-    """Whether no pod is ready for a fault of the revision's own: one was started again, or was up when the run began.
+    """Whether no pod is ready by the revision's own fault: one was restarted, or existed when the run began.
 
-    Pods that wait for a node, and fresh ones in the place of those that a node lost, have done nothing wrong yet.
+    Pods that wait for a node, and new ones that replace those of a lost node, do not count as failed.
     """
     workload = at.workload(revision)
     if workload is None or workload.ready or workload.unschedulable:
@@ -267,7 +266,7 @@ def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
 def _symptoms(
     at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str], away: Away
 ) -> Iterator[Symptom]:
-    """What the operator itself sees of the template's vetoes, where canary shows any of it."""
+    """Symptoms of the template's vetoes that the operator itself observes, where canary shows any."""
     restarts = [max(0, at.observed.restarts(name) - before) for name, before in zip(pair, run.restarts, strict=True)]
     cut = [sum(gateway.cut_off == name for gateway in at.observed.gateways if gateway.ready) for name in pair]
     minutes = [int(at.elapsed_s(since or at.now)) // MINUTE_S for since in away]
@@ -279,7 +278,7 @@ def _symptoms(
 
 
 def _loaded(course: Course, at: Situation, load: Load) -> Load:
-    """One more look at what the pods of both sides are given; none where a side has no ready pod or no weight."""
+    """The load with one more reading of both sides; unchanged where a side has no ready pod or no weight."""
     pair = rollout_of(course).revision, baseline.compared(course, at)
     pods, weights = [at.ready(name) for name in pair], [at.weight(name) for name in pair]
     inflight = at.observed.inflight(pair[1])
@@ -291,7 +290,7 @@ def _loaded(course: Course, at: Situation, load: Load) -> Load:
 
 
 def _load_ratio(load: Load) -> float:
-    """Load of a pod of canary over one of stable; 1 while those of stable have little to do."""
+    """Load of a canary pod divided by that of a stable pod; 1 while stable's pods have little load."""
     return load.canary / load.stable if _is_busy(load) else 1.0
 
 
@@ -300,19 +299,19 @@ def _is_busy(load: Load) -> bool:
 
 
 def _has_more_to_do(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
-    """Whether a pod of canary is given so much more than one of stable that its latencies say nothing."""
+    """Whether a canary pod has so much more load than a stable pod that latencies are not comparable."""
     now = _loaded(course, at, Load())
     differs = now.canary > (1 + spec.max_load_difference) * now.stable
     return differs and _is_busy(_loaded(course, at, run.load))
 
 
 def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
-    """Analyses of one strategy share the error rate of the template: the promise is one per rollout."""
+    """The spec with a part of the error rate: the guarantee is per rollout, so the strategy's analyses share it."""
     return replace(spec, false_rollback_rate=spec.false_rollback_rate / max(1, len(strategy.templates)))
 
 
 def _weights_differ(course: Course, at: Situation) -> bool:
-    """Whether canary computes with other numbers than stable. Where it is unknown, drift has no cause."""
+    """Whether canary and stable have different weights. Unknown weights count as different: drift has no cause."""
     one, other = (at.observed.snapshots.get(name) for name in _pair(course))
     return one is None or other is None or not same_weights(one, other)
 

@@ -1,6 +1,6 @@
-"""How the counts of an analysis came to be: a bounded history in the status, thinned as it grows.
+"""The history of an analysis's counts: bounded, in the status, thinned as it grows.
 
-It decides nothing. With it a verdict can be computed again later, by the judge itself.
+It decides nothing. With it the judge itself can compute a verdict again later.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from dataclasses import replace
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Moment
 
 MOST_READINGS = 32
-# A reading changes the epochs of the generations that gateways still count, of which there are four: no run comes near.
+# A reading changes only the epochs of the four generations that gateways still count: no run comes near the limit.
 MOST_MOMENTS = 256
 
 
 def noted(run: AnalysisRun, before: Sequence[Counts], seconds: int) -> tuple[Moment, ...]:
-    """The trace of the run with what is new since `before`, `seconds` after its start."""
+    """The trace of the run with the changes since `before`, `seconds` after its start."""
     former = _by_epoch(before)
     fresh = (
         Moment(seconds, epoch, totals)
@@ -25,7 +25,7 @@ def noted(run: AnalysisRun, before: Sequence[Counts], seconds: int) -> tuple[Mom
 
 
 def readings(run: AnalysisRun) -> tuple[int, ...]:
-    """Seconds after the start of the run at which its counts are known, the first one first."""
+    """Seconds after the start of the run at which its counts are known, in ascending order."""
     return tuple(sorted({moment.seconds for moment in run.trace}))
 
 
@@ -36,7 +36,7 @@ def counts_at(run: AnalysisRun, seconds: int) -> tuple[Counts, ...]:
 
 
 def _counts(last: Counts, place: int, known: dict[int, tuple[int, ...]]) -> Counts:
-    """The counts of one metric, that comes at this place of the totals, in the epochs that are known."""
+    """The counts of one metric, which has this place in the totals, in the known epochs."""
     epochs = (
         Epoch(epoch.w, *known[number][4 * place : 4 * place + 4])
         for number, epoch in enumerate(last.epochs)
@@ -46,15 +46,15 @@ def _counts(last: Counts, place: int, known: dict[int, tuple[int, ...]]) -> Coun
 
 
 def _by_epoch(counts: Sequence[Counts]) -> list[tuple[int, ...]]:
-    """Four integers for each metric, one after the other, for each epoch."""
+    """For each epoch, four integers of each metric, one metric after the other."""
     columns = zip(*(item.epochs for item in counts), strict=True)
     return [tuple(number for e in column for number in (e.nc, e.ns, e.kc, e.ks)) for column in columns]
 
 
 def _thinned(moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """Every second reading, the last one among them, once there are more than enough.
+    """Every second reading, including the last one, once there are more than MOST_READINGS.
 
-    What a reading that goes had found stands at the next one, where that found nothing newer: sums stay what they were.
+    Totals of a dropped reading move to the next one, where that has no newer totals: sums stay unchanged.
     """
     times = sorted({moment.seconds for moment in moments})
     if len(times) <= MOST_READINGS:

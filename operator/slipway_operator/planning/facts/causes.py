@@ -1,6 +1,6 @@
-"""What is wrong with the pods of a revision: one word, where and what, and what to do. The only list of causes; pure.
+"""Why pods of a revision are not ready: reason, pod, message and remedy. The only list of causes; pure.
 
-`docs/status.yaml` has a meaning for each word and `docs/troubleshooting.md` a section: tests hold them to this table.
+`docs/status.yaml` has a meaning for each reason and `docs/troubleshooting.md` a section: tests compare both with it.
 """
 
 import re
@@ -17,8 +17,8 @@ from slipway_operator.model.cluster.observed import (
 from slipway_operator.model.deployment.spec import Resources
 from slipway_operator.planning.facts import scheduling
 
-PLAIN = "PodsNotReady"  # no cause: pods come up, or nothing says why they do not
-OTHER = "PodFailed"  # a cause that none of the rules knows
+PLAIN = "PodsNotReady"  # no cause: pods are starting, or the cause is unknown
+OTHER = "PodFailed"  # a cause that no rule matches
 CLAIM_NOT_FOUND, CLAIM_NOT_BOUND = "ClaimNotFound", "ClaimNotBound"
 
 # Exit codes of the fetcher and the server; see docs/contracts.md.
@@ -27,24 +27,24 @@ USAGE, DATA_ERROR, NO_INPUT = 2, 65, 66
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a revision lacks pods."""
+    """Why a revision lacks ready pods."""
 
-    reason: str  # one word in CamelCase: the reason of a condition
-    message: str  # which pod, Kubernetes' own word and sentence, and what to do
+    reason: str  # in CamelCase: the reason of a condition
+    message: str  # the pod, Kubernetes' own reason and message, and the remedy
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cause, and how it is known; all that is given must hold."""
+    """A cause and its criteria; all that are given must match."""
 
     reason: str
     advice: str
-    words: frozenset[str] = frozenset()  # Kubernetes' own; empty is any
-    says: str = ""  # found in the message, as a regular expression
+    words: frozenset[str] = frozenset()  # Kubernetes' own reasons; empty matches any
+    says: str = ""  # regular expression to find in the message
     exit_code: int | None = None
 
     def applies(self, word: str, trouble: PodTrouble) -> bool:
-        """Whether the trouble, called by this word, is of this cause."""
+        """Whether the trouble, with the reason `word`, has this cause."""
         called = not self.words or word in self.words
         code = self.exit_code is None or trouble.exit_code == self.exit_code
         return called and code and re.search(self.says, trouble.message) is not None
@@ -66,9 +66,9 @@ _CONFIG = frozenset({"CreateContainerConfigError"})
 _START = frozenset({"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"})
 _CRASH = frozenset({"CrashLoopBackOff", "Error", "Restarted", "ContainerStatusUnknown"})
 
-# The first rule that applies names the cause: exact ones come before those that take the rest.
+# The first rule that applies names the cause: specific ones come before general ones.
 RULES = (
-    # No pod can be made: the ReplicaSet has the API server's words.
+    # No pod can be created: the ReplicaSet has the API server's message.
     Rule(
         "QuotaExceeded",
         "raise that ResourceQuota, or lower spec.resources or spec.replicas",
@@ -112,7 +112,7 @@ RULES = (
         r"failed calling webhook",
     ),
     Rule("CreateFailed", "allow it, or change the spec", _CREATE),
-    # No node takes the pod: `scheduling` has the word for it.
+    # No node takes the pod: `scheduling` returns the reason.
     Rule(
         CLAIM_NOT_FOUND,
         "create that PersistentVolumeClaim, or name another in spec.model.uri",
@@ -142,7 +142,7 @@ RULES = (
     ),
     Rule(scheduling.UNKNOWN, "see `kubectl describe pod`", frozenset({scheduling.UNKNOWN})),
     Rule("SchedulingGated", "see who holds the pod back: `kubectl get pod -o yaml`", frozenset({"SchedulingGated"})),
-    # A node has it, and a container cannot begin.
+    # The pod has a node, and a container cannot start.
     Rule("ImagePullFailed", "name an image in spec.engine.image that the nodes have or may pull", _IMAGE),
     Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG, r"(?i)\bsecret\b"),
     Rule("ConfigMapNotFound", "create that ConfigMap or key in the namespace", _CONFIG, r"(?i)\bconfigmap\b"),
@@ -152,7 +152,7 @@ RULES = (
         "spec.engine.image must have slipway-fetcher and slipway-server, for the processor of the nodes",
         _START,
     ),
-    # A container began and ended.
+    # A container started and ended.
     Rule("OOMKilled", "raise spec.resources.memory, or serve a smaller or quantized model", frozenset({"OOMKilled"})),
     Rule(
         WEIGHTS_DIFFER,
@@ -181,7 +181,7 @@ RULES = (
     Rule(OTHER, "see `kubectl describe pod`"),
 )
 REASONS = tuple(rule.reason for rule in RULES if rule.reason != PLAIN)
-# Those of pods without a node, and among them those that no further or emptier node would help.
+# Causes of pods without a node, and among them those that another or emptier node would not solve.
 UNPLACED = frozenset(
     {
         CLAIM_NOT_FOUND,
@@ -196,7 +196,7 @@ UNBOUND = frozenset({CLAIM_NOT_FOUND, CLAIM_NOT_BOUND})
 
 
 def of_workload(workload: Workload, resources: Resources) -> Cause | None:
-    """The cause that matters most among the troubles of a revision's pods; `resources` are those of each pod."""
+    """The most important cause among the troubles of a revision's pods; `resources` are those of each pod."""
     if not workload.troubles:
         return None
     first = workload.troubles[0]
@@ -208,7 +208,7 @@ def of_workload(workload: Workload, resources: Resources) -> Cause | None:
 
 
 def of_refusal(message: str) -> Cause:
-    """Of a child that the API server did not let us create."""
+    """The cause for a child that the API server refused to create."""
     return _cause(PodTrouble("", CREATE_FAILED, message), message)
 
 

@@ -1,4 +1,4 @@
-"""Conditions in the sense of metav1: kept as they are until their status changes."""
+"""Conditions as in metav1: the transition time stays until the status changes."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -6,22 +6,22 @@ from datetime import datetime
 from slipway_operator.api.v1alpha1.status import Condition
 
 NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD = "NameConflict", "ForeignObjects", "UnknownField"
-# Of all others it is good that they hold.
+# All conditions except these are good when True.
 BAD_NEWS = frozenset({NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD})
 
 
 def is_ill(item: Condition) -> bool:
-    """Whether a condition says that something is wrong."""
+    """Whether a condition reports a problem."""
     return item.status != ("False" if item.type in BAD_NEWS else "True")
 
 
 def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) -> Condition:
-    """A condition as it is now; its transition time is settled by `carry_over`."""
+    """A condition as it is now; `carry_over` corrects its transition time."""
     return Condition(kind, "True" if holds else "False", reason, message, now)
 
 
 def carry_over(fresh: Iterable[Condition], former: Iterable[Condition], generation: int) -> tuple[Condition, ...]:
-    """Keep the transition time where the status is the same."""
+    """The fresh conditions, with the former transition time where the status is the same."""
     known = {item.type: item for item in former}
     return tuple(_carried(item, known.get(item.type), generation) for item in fresh)
 

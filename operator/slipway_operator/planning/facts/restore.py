@@ -1,8 +1,8 @@
 """A status that was lost, restored or edited by hand, made consistent again.
 
-The status is the operator's memory, and others may write it: a backup, `kubectl edit`, a tool. What cannot be true is
-dropped here, before anything is decided, so that a reconcile goes on from it as from any other state. What could be
-true is believed: who may write the status may also write the spec.
+The status is the operator's persistent state, and others may write it: a backup, `kubectl edit`, a tool. Impossible
+values are dropped here, before anything is decided, so that a reconcile continues from it as from any other state.
+Possible values are accepted: a user who may write the status may also write the spec.
 """
 
 import re
@@ -18,18 +18,18 @@ from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
 from slipway_operator.planning.facts.revision import steps_hash
 
-# Of tables: one for each change takes ages to get there, and there is room above for those that follow.
+# Of tables: one per change never reaches it in practice, and the number has room above it for later tables.
 MAX_GENERATION = 1 << 40
 MOST_TOLD = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31
-MAX_COLLISIONS = 9999  # as many digits have room in a name
+MAX_COLLISIONS = 9999  # a name has room for this many digits
 AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
 _ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
 
 def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: datetime) -> Status:
-    """The status without what cannot be true; the same one where all may be."""
+    """The status without impossible values; the same object where there are none."""
     rollout = _rollout(status, spec, observed, wanted, now)
     stable = status.stable_revision if _is_known(status.stable_revision, observed) else None
     if stable is None and (rollout is None or rollout.state is not State.INITIALIZING):
@@ -49,7 +49,7 @@ def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
 
 
 def lost(before: Status, kept: Status) -> tuple[Event, ...]:
-    """That parts of a status were dropped, by name."""
+    """An Event with the names of the dropped parts of a status; none where nothing was dropped."""
     if before is kept:
         return ()
     names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions", "collision_count")
@@ -58,7 +58,7 @@ def lost(before: Status, kept: Status) -> tuple[Event, ...]:
 
 
 def unread(paths: Sequence[str]) -> tuple[Event, ...]:
-    """That parts of a status could not be read, by path."""
+    """An Event with the paths of the unreadable parts of a status; none where all are readable."""
     if not paths:
         return ()
     named = ", ".join(f"status.{path}" for path in paths[:MOST_TOLD])
@@ -71,7 +71,7 @@ def _count(collisions: int | None) -> int | None:
 
 
 def _past(moment: datetime, now: datetime) -> datetime:
-    """A time that is known and not in the future, but for clocks that differ."""
+    """The moment where it is known and, apart from clock skew, not in the future; else now."""
     return moment if NEVER < moment <= now + SKEW else now
 
 
@@ -87,10 +87,10 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
     first = rollout.state is State.INITIALIZING
     if not known or rollout.revision == status.stable_revision or (first and status.stable_revision):
         return None
-    # Of a step list that was edited only the status knows the length.
+    # The length of a step list that was edited since is only in the status.
     edited = rollout.steps_hash != steps_hash(spec.strategy.steps)
     steps = max(rollout.steps, 0) if edited else len(spec.strategy.steps)
-    # A rollout that holds at a step has one; every other may be past the last.
+    # A rollout that holds at a step has a present step; any other may be past the last one.
     last = steps - 1 if rollout.state in AT_A_STEP else steps
     return replace(
         rollout,
@@ -104,10 +104,10 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
 
 
 def _served(observed: Observed, wanted: str) -> str | None:
-    """The stable revision by what gateways route by, where the status has lost it.
+    """The stable revision from the tables that gateways route by, where the status has lost it.
 
-    A rollout that was in flight starts again: the revision under test is not taken for the stable one. None where
-    nothing but the wanted revision serves, or nothing at all: it comes up as a first one does.
+    A rollout that was in flight starts again: the revision under test does not count as stable. None where only the
+    wanted revision serves, or none at all: it then starts as a first revision.
     """
     weights: dict[str, int] = {}
     for gateway in observed.gateways:
@@ -127,7 +127,7 @@ def _is_table(table: Traffic) -> bool:
 
 
 def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:
-    """Nothing waits longer to leave than the spec says that it may."""
+    """The revisions; none of them waits longer for its scale-down than the spec allows."""
     delay_s = max(spec.strategy.scale_down_delay_s, spec.strategy.abort_scale_down_delay_s)
     latest = now + timedelta(seconds=delay_s)
     return tuple(

@@ -10,16 +10,16 @@ from slipway_operator.model.deployment.spec import Model, PodInputs, Spec
 from slipway_operator.model.deployment.strategy import Step
 from slipway_operator.planning.facts import weights
 
-HASH_VERSION = "v1"  # a new algorithm gets a new prefix; what exists is found by its snapshot, so nothing restarts
+HASH_VERSION = "v1"  # a new algorithm gets a new prefix; existing revisions are found by snapshot, so nothing restarts
 TEMPLATE_VERSION = 2  # how new revisions are rendered; see manifests/workload.py
 HASH_LENGTH = 10
 KEPT = 1024  # hashes of step lists
 
 
 def revision_hash(inputs: PodInputs) -> str:
-    """Identity of a revision: what the user wrote and a pod depends on, and nothing else.
+    """Identity of a revision: the user input that a pod depends on, and nothing else.
 
-    Defaults, the operator's version and its rendering stay out, so an operator upgrade restarts no pod.
+    Defaults, the operator's version and its rendering are excluded, so an operator upgrade restarts no pod.
     """
     return _digest(f"{HASH_VERSION}|{inputs.canonical}")
 
@@ -44,7 +44,7 @@ def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> 
 
 
 def same_weights(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two revisions compute with the same numbers, so that only image or arguments can change what they say."""
+    """Whether two revisions have the same weights and dtype, so that only image or arguments can change responses."""
     return _numbers(one.inputs.model) == _numbers(other.inputs.model) and not weights.differ(one, other)
 
 

@@ -1,8 +1,8 @@
-"""Why the scheduler finds no node, out of its own sentence; pure.
+"""Why the scheduler finds no node, from its own message; pure.
 
-Its counts are by node: `1 node(s) had untolerated taint(s)` leaves that node out, `2 Insufficient nvidia.com/gpu` says
-that too little is free on two, and what it adds about preemption separates nodes where that could ever be
-enough from the others. So no node has to be read, and the operator needs no permission for nodes.
+Its counts are by node: `1 node(s) had untolerated taint(s)` excludes that node, `2 Insufficient nvidia.com/gpu` means
+that too little is free on two, and the part about preemption separates nodes where that could ever be enough from the
+others. So the operator reads no nodes and needs no permission for them.
 """
 
 import re
@@ -13,7 +13,7 @@ from slipway_operator.model.deployment.spec import Resources
 _NODES = re.compile(r"\d+/(\d+) nodes")
 _SHORT = re.compile(r"(\d+) (?:Insufficient|Too many) ([\w./-]*\w)")
 _LEFT_OUT = re.compile(r"(\d+) node\(s\) (.+?)(?=, \d+ |\.(?: |$)|$)")
-_PLAIN = re.compile(r"nodes are available: (.+?)\.(?: |$)")  # of what holds for all nodes
+_PLAIN = re.compile(r"nodes are available: (.+?)\.(?: |$)")  # a reason that applies to all nodes
 _HOPELESS = re.compile(r"(\d+) Preemption is not helpful")
 
 TOO_LITTLE_FREE = "InsufficientCapacity"
@@ -24,16 +24,16 @@ UNKNOWN = "Unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the scheduler counted. `hopeless`: nodes that would not take the pod if others left; None: unknown."""
+    """The scheduler's counts. `hopeless`: nodes that would not fit the pod even if others left; None: unknown."""
 
     nodes: int = 0
     short: dict[str, int] = field(default_factory=dict)  # nodes where too little is free, by resource
-    left_out: dict[str, int] = field(default_factory=dict)  # nodes that are no choice, by why
+    left_out: dict[str, int] = field(default_factory=dict)  # excluded nodes, by reason
     hopeless: int | None = None
 
     @property
     def reason(self) -> str:
-        """The word for it."""
+        """The reason, for a condition."""
         if not self.short and not self.left_out:
             return UNKNOWN
         if self.hopeless is None:
@@ -44,7 +44,7 @@ class Placement:
 
 
 def read(message: str) -> Placement:
-    """Read the message of a pod's condition PodScheduled."""
+    """Parse the message of a pod's condition PodScheduled."""
     nodes = _NODES.search(message)
     filters, _, preemption = message.partition("preemption:")
     hopeless = _HOPELESS.search(preemption)
@@ -57,7 +57,7 @@ def read(message: str) -> Placement:
 
 
 def sentence(message: str, pods: int, resources: Resources) -> str:
-    """How much of what is missing on how many nodes, for people."""
+    """A message with the missing amounts and the number of nodes."""
     counted = "1 pod finds no node" if pods == 1 else f"{pods} pods find no node"
     found = read(message)
     left_out = [f"{count} of {found.nodes} nodes {why}" for why, count in found.left_out.items()]

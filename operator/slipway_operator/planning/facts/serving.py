@@ -1,12 +1,12 @@
-"""Whether requests get answers, by what gateways measure: what pods and ReplicaSets say of themselves is not enough."""
+"""Whether requests get responses, as gateways measure it: readiness of pods and ReplicaSets is not sufficient."""
 
 from slipway_operator.api.v1alpha1.status import SleepState
 from slipway_operator.model.cluster.observed import Gateway, Service
 from slipway_operator.planning.facts.situation import Course, Situation
 
-# So many requests got no answer, and they are nearly all of the last 10 to 20 seconds.
+# Requests fail when so many got no response, and this share of those of the last 10 to 20 seconds.
 LEAST, SHARE = 3, 0.9
-# Gateways learn of a pod in about a second; until then they may lack a ready one.
+# Gateways see a ready pod after about a second; until then they may not have its endpoint.
 NO_ENDPOINT_S = 5.0
 POLL_S = 2.0
 NO_GATEWAY, NO_ROUTE = "NoGateway", "NoRoute"
@@ -16,7 +16,7 @@ REASONS = (NO_GATEWAY, NO_ROUTE, REQUESTS_FAILING, NO_ENDPOINTS)
 
 
 def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
-    """Why a deployment that has ready pods does not serve, as reason and sentence; None while nothing says so."""
+    """Why a deployment with ready pods does not serve, as reason and message; None if none is known."""
     if not _is_to_serve(course, at):
         return None
     if not any(item.ready for item in _present(at)):
@@ -32,20 +32,20 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
 
 
 def sentence(course: Course, at: Situation) -> str:
-    """The same at the end of a message; what waits for a gateway says that there is none."""
+    """The same at the end of a message; without a ready gateway another part of the message reports it."""
     found = trouble(course, at)
     return f"; {found[1]}" if found and found[0] != NO_GATEWAY else ""
 
 
 def look_again_s(course: Course, at: Situation) -> float | None:
-    """Seconds until time alone may begin or end a trouble; gateways say at once when requests begin to fail."""
+    """Seconds until time alone may begin or end a trouble; gateways report failing requests at once."""
     unserved = _lacks_route(at) or any(item.service.unserved_s is not None for item in _reporting(at))
     found = trouble(course, at)
     return POLL_S if (unserved and _is_to_serve(course, at)) or (found and found[0] != NO_GATEWAY) else None
 
 
 def _is_to_serve(course: Course, at: Situation) -> bool:
-    """Whether it is to have pods and has ready ones: their lack has a condition of its own, with its cause."""
+    """Whether it should have pods and has ready ones: a lack of pods has its own condition, with the cause."""
     serving = course.stable or course.target
     awake = at.sleep is None or at.sleep.state is SleepState.AWAKE
     return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None
@@ -57,23 +57,23 @@ def _unserved(services: list[Service]) -> bool:
 
 
 def _served_before(at: Situation) -> bool:
-    """Whether pods were ready for a while: gateways count from the route on, which is older than its first pod."""
+    """Whether pods were ready for a while: gateways count from the start of the route, before its first pod."""
     ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
     if ready is None or ready.status != "True":
         return ready is not None and ready.reason in REASONS
-    # It stays True in sleep, and what gateways count then is no trouble.
+    # Ready stays True in sleep, and what gateways count then is no trouble.
     since = max(ready.last_transition_time, at.sleep.since) if at.sleep else ready.last_transition_time
     return ready.reason == SERVING and not 0 <= at.elapsed_s(since) < NO_ENDPOINT_S
 
 
 def _lacks_route(at: Situation) -> bool:
-    """Whether gateways that take requests answer, and none of them knows the route."""
+    """Whether ready gateways respond, and none of them has the route."""
     answering = [item for item in _present(at) if item.ready and item.reachable]
     return bool(answering) and all(item.generation is None for item in answering)
 
 
 def _unsynced_s(at: Situation) -> float:
-    """For how long gateways have not routed by the table, as far as the status says."""
+    """Seconds for which gateways have not routed by the table, by the condition in the status."""
     synced = next((item for item in at.status.conditions if item.type == "TrafficSynced"), None)
     return at.elapsed_s(synced.last_transition_time) if synced and synced.status == "False" else 0.0
 
@@ -83,7 +83,7 @@ def _present(at: Situation) -> list[Gateway]:
 
 
 def _reporting(at: Situation) -> list[Gateway]:
-    """Gateways that take requests and know the route; nothing is known of the others."""
+    """Gateways that take requests and have the route; the others report nothing about it."""
     return [item for item in _present(at) if item.ready and item.reachable and item.generation is not None]
 
 

@@ -15,7 +15,7 @@ from slipway_operator.planning.facts.causes import Cause
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is decided and remembered from one reconcile to the next."""
+    """Decisions that are kept from one reconcile to the next."""
 
     rollout: Rollout | None = None
     stable: str | None = None
@@ -25,7 +25,7 @@ class Course:
 
     @property
     def state(self) -> State | None:
-        """Where the rollout is; None is idle."""
+        """The state of the rollout; None is idle."""
         return self.rollout.state if self.rollout else None
 
     @property
@@ -35,20 +35,20 @@ class Course:
 
 
 def step_now(spec: Spec, rollout: Rollout) -> Step | None:
-    """The step that a rollout is at; None past the last one, and where a status has a number that no step has."""
+    """The present step of a rollout; None past the last one, or where the status has an invalid index."""
     steps = spec.strategy.steps
     return steps[rollout.step_index] if 0 <= rollout.step_index < len(steps) else None
 
 
 def rollout_of(course: Course) -> Rollout:
-    """The rollout, where there must be one."""
+    """The rollout, where one must exist."""
     assert course.rollout is not None, "only the rows and sentences of idle states do without a rollout"
     return course.rollout
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision may look at. What many of them need is derived once."""
+    """Everything that a decision may read. What many of them need is derived once."""
 
     spec: Spec
     wanted: str  # the revision to run
@@ -61,7 +61,7 @@ class Situation:
 
     @cached_property
     def asleep(self) -> bool:
-        """Whether it goes without pods: decided now, and written down before."""
+        """Whether it should have no pods: decided now, and in the status before."""
         written, decided = self.status.sleep, self.sleep
         return bool(written and decided and written.state is decided.state is SleepState.ASLEEP)
 
@@ -79,7 +79,7 @@ class Situation:
     def acknowledged(self) -> tuple[int, int]:
         """(ready gateways that route by the table in the status, ready gateways).
 
-        By its digest: a number says nothing of a table that was lost, restored or edited by hand.
+        By its digest: a generation does not identify a table that was lost, restored or edited by hand.
         """
         digest = self.status.traffic.digest if self.status.traffic else ""
         ready = [gateway for gateway in self.observed.gateways if gateway.ready]
@@ -87,7 +87,7 @@ class Situation:
 
     @cached_property
     def traffic_synced(self) -> bool:
-        """Whether requests are routed by the table in the status, everywhere."""
+        """Whether all ready gateways route by the table in the status."""
         acked, ready = self.acknowledged
         # Without a table there is nothing to wait for, unless gateways still route by one that was lost.
         return ready == acked and (ready > 0 or self.status.traffic is None)
@@ -97,7 +97,7 @@ class Situation:
         return self.status.traffic.weight(revision) if self.status.traffic else 0
 
     def share(self, revision: str | None) -> int:
-        """The same of all pods that run it: with that of its baseline, which it carries when that leaves."""
+        """The weight of all pods that run it: its baseline's included, which it carries when the baseline leaves."""
         return self.weight(revision) + self.weight(labels.baseline_of(revision or ""))
 
     def ready(self, revision: str | None) -> int:
@@ -114,13 +114,13 @@ class Situation:
         return snapshot.inputs.resources if snapshot else Resources()
 
     def cause(self, revision: str | None) -> Cause | None:
-        """Why pods of a revision are not ready; None when nothing says so."""
+        """Why pods of a revision are not ready; None when no cause is known."""
         workload, refusal = self.workload(revision or ""), self.observed.refusal
         found = causes.of_workload(workload, self.resources(workload.revision)) if workload else None
         return found or (causes.of_refusal(refusal) if refusal else None)
 
     def trouble(self, revision: str | None) -> str:
-        """The same as a sentence; empty when nothing says so."""
+        """The same as a message; empty when no cause is known."""
         found = self.cause(revision)
         return found.message if found else ""
 

@@ -1,8 +1,8 @@
 """Every pod of a revision serves the same bytes: those that its first pod reported.
 
-What that pod loaded is kept with the revision's record and given to later pods as a ConfigMap, so their fetchers
-load exactly that commit and refuse other bytes. Only pods that began before it existed can have others: such a pod
-counts as not ready, and makes way for one that reads the ConfigMap.
+The weights of that pod are kept with the revision's record and given to later pods as a ConfigMap, so their fetchers
+load exactly that commit and refuse other bytes. Only pods that started before it existed can have others: such a pod
+counts as not ready, and one that reads the ConfigMap replaces it.
 """
 
 from dataclasses import replace
@@ -12,11 +12,11 @@ from slipway_operator.model.cluster.observed import WEIGHTS_DIFFER, Observed, Po
 from slipway_operator.model.cluster.plan import Evict, Pin
 from slipway_operator.model.cluster.weights import Weights
 
-FIRST_TEMPLATE = 2  # pods of the former one read no ConfigMap
+FIRST_TEMPLATE = 2  # pods of the former version read no ConfigMap
 
 
 def of(snapshot: Snapshot | None, workload: Workload) -> Weights | None:
-    """What pods of a revision are held to: what is kept, else what the oldest pod that says it has loaded."""
+    """The weights that pods of a revision must have: the recorded ones, else those of the oldest reporting pod."""
     if snapshot is None or snapshot.template_version < FIRST_TEMPLATE:
         return None
     if snapshot.weights:
@@ -26,7 +26,7 @@ def of(snapshot: Snapshot | None, workload: Workload) -> Weights | None:
 
 
 def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
-    """The workload without the readiness of pods that loaded other bytes, and with the reason."""
+    """The workload, where pods that loaded other bytes count as not ready, with the reason."""
     wanted = of(snapshot, workload)
     others = _others(workload, wanted)
     if not others or wanted is None:
@@ -37,7 +37,7 @@ def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
 
 
 def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
-    """What is kept with revisions and given to their pods; a baseline has the pin of what it runs."""
+    """The pins of all revisions; a baseline has the pin of the revision that it runs."""
     found: dict[str, Weights] = {}
     for revision, workload in sorted(observed.workloads.items()):
         runs = labels.what_runs(revision)
@@ -51,7 +51,7 @@ def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
 
 
 def evictions(observed: Observed) -> tuple[Evict, ...]:
-    """The next pod with other bytes: one at a time, those that are not ready first, once there is a pin to read."""
+    """The next pod with other bytes: one at a time, those that are not ready first, once the pin exists."""
     others: list[Pod] = []
     for revision, workload in sorted(observed.workloads.items()):
         snapshot = observed.snapshots.get(labels.what_runs(revision))

@@ -1,5 +1,5 @@
-"""What users see of a plan: phase, message, conditions, Events; and when to reconcile again.
+"""What users see of a plan: phase, message, conditions, Events; and the time of the next reconcile.
 
-Everything is derived from decisions that were made below, or from differences between two statuses.
-Nothing here decides.
+Everything is derived from decisions of the packages below, or from differences between two statuses. Nothing here
+decides.
 """

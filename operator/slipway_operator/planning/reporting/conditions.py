@@ -1,4 +1,4 @@
-"""The conditions of the status: derived from decisions, never one itself."""
+"""The conditions of the status: derived from decisions, never an input of one."""
 
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, SleepState, State
@@ -47,7 +47,7 @@ def _progress_reason(course: Course, at: Situation, sizes: Sizes) -> tuple[str, 
 
 
 def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
-    """A later table that is still on its way takes nothing from readiness: the former one routes to the same pods."""
+    """Readiness. A newer table without acknowledgement changes nothing: the former one routes to the same pods."""
     if at.asleep:
         return True, "Asleep", "the next request waits until it is awake"
     if at.sleep and at.sleep.state is SleepState.WAKING and not sleep.is_late(at):
@@ -77,7 +77,7 @@ def _availability(revision: str | None, at: Situation) -> tuple[bool, str, str]:
 
 
 def _canary_health(course: Course, at: Situation, sizes: Sizes) -> tuple[bool, str, str]:
-    """What ails the revision under test, and that the former one serves on, where it does."""
+    """The problem of the revision under test; and that the former one still serves, where it does."""
     cause = at.cause(course.target) if at.ready(course.target) < sizes.needed else None
     if cause is None or cause.reason == causes.PLAIN:
         return True, "AsExpected", f"no pod of revision {course.target} is in trouble"

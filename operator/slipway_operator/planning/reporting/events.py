@@ -1,6 +1,6 @@
-"""Events beside those of the rollout's rows: pods and weights that move, drains, a stable revision in trouble.
+"""Events besides those of the rollout's rows: changes of pods and weights, drains, a stable revision without pods.
 
-Each comes from the difference between the former status and what is decided now, so once per change. They are no
+Each comes from the difference between the former status and the present decisions, so once per change. They are no
 decisions: a crash between the status and the Event may lose one, and its content is in the status.
 """
 
@@ -18,7 +18,7 @@ from slipway_operator.planning.facts.situation import Course, Situation
 def movements(
     decided: Decided, at: Situation, revisions: tuple[RevisionStatus, ...], evicted: tuple[Evict, ...]
 ) -> tuple[Event, ...]:
-    """Pods and weights that move, in the order in which they do. `revisions` are those of the status to be written."""
+    """Changes of pods and weights, in their order. `revisions` are those of the status to be written."""
     return (
         *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted),
         *_scaled_and_shifted(at, decided.desired, decided.traffic),
@@ -29,7 +29,7 @@ def movements(
 
 
 def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """What keeps pods from being ready, or ready pods from serving, when the cause is another one than before."""
+    """Why pods are not ready, or ready pods do not serve, when the cause differs from the former one."""
     former = {item.type: item.reason for item in before}
     changed = [item for item in now if former.get(item.type) != item.reason]
     unserved = [item for item in changed if item.type == "Ready" and item.reason in serving.REASONS]
@@ -53,7 +53,7 @@ def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traf
 
 
 def _drains(at: Situation, desired: Mapping[str, int], revisions: tuple[RevisionStatus, ...]) -> tuple[Event, ...]:
-    """From the last new request of a retired revision to its last pod."""
+    """Events about retired revisions, from the last new request to the last pod."""
     events = []
     for item in revisions:
         name, workload = item.revision, at.observed.workloads.get(item.revision)
@@ -73,7 +73,7 @@ def _drained(name: str, inflight: int | None) -> Event:
 
 
 def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
-    """The last ready pod of stable is gone while requests are meant for it."""
+    """An Event when stable loses its last ready pod while it has weight."""
     stable, sleep = course.stable, at.sleep
     if sleep and sleep.state in (SleepState.ASLEEP, SleepState.WAKING):
         return ()
@@ -85,7 +85,7 @@ def _stable_lost(course: Course, at: Situation) -> tuple[Event, ...]:
 
 
 def _abort_blocked(course: Course, at: Situation) -> tuple[Event, ...]:
-    """A rejected revision keeps its weight while stable has no pod to take it: an answer is better than none."""
+    """An Event when a rejected revision keeps its weight, because stable has no pod to take it."""
     rollout, known = course.rollout, _was_blocked(at.status.rollout, at)
     if rollout is None or rollout.state is not State.ABORTING or known:
         return ()
@@ -103,7 +103,7 @@ def _was_blocked(before: Rollout | None, at: Situation) -> bool:
 
 
 def ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
-    """Of a new spec: an intent that names nothing in flight is a no-op, and one Event says so."""
+    """Events of a new spec, for intents that name nothing in flight and have no effect."""
     rollout, intents = course.rollout, at.spec.intents
     names = {rollout.attempt_token, rollout.step_token, rollout.revision} if rollout else set()
     given = {"promote": intents.promote, "promoteFull": intents.promote_full}
@@ -115,7 +115,7 @@ def ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
 
 
 def _already_served(at: Situation, rollout: Rollout | None, token: str) -> bool:
-    """A promotion that did its work stays in the spec and is no mistake."""
+    """Whether a promotion has had its effect: it stays in the spec and is no mistake."""
     name, _, rest = token.partition("/")
     if name in (at.status.stable_revision, at.status.previous_revision):
         return True

@@ -13,7 +13,7 @@ _SHOWN = 3
 
 
 def condition(found: Sequence[Child], now: datetime) -> list[Condition]:
-    """Present only while there are such objects. They are left alone; the operator creates its own in their place."""
+    """The condition, while there are such objects. The operator leaves them unchanged and creates its own instead."""
     if not found:
         return []
     named = "; ".join(f"{one.kind} {one.name} is controlled by {one.controller}" for one in found[:_SHOWN])

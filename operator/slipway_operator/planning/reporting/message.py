@@ -19,7 +19,7 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 
 def message(course: Course, at: Situation, sizes: Sizes) -> str:
-    """What is happening, what is waited for, and why."""
+    """The present activity, what the rollout waits for, and why."""
     parts = (
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
         sentence(course, at, sizes),
@@ -116,7 +116,7 @@ def _analyzing(course: Course, at: Situation, sizes: Sizes) -> str:
 
 
 def _without(course: Course, at: Situation, sizes: Sizes) -> str:
-    """What the revision under test lacks where its step needs pods; empty when it has what it needs."""
+    """The pods that the revision under test lacks for its step; empty when it lacks none."""
     if at.replicas == 0:
         return "; scaled to zero: the rollout goes on when spec.replicas is raised"
     target, needed = rollout_of(course).revision, sizes.needed
@@ -124,7 +124,7 @@ def _without(course: Course, at: Situation, sizes: Sizes) -> str:
 
 
 def _cut_off(at: Situation, revision: str) -> str:
-    """Gateways that send the revision nothing: as long as they do, nothing counts there."""
+    """The gateways that send the revision no requests: meanwhile nothing counts there."""
     cut = sum(gateway.cut_off == revision for gateway in at.observed.gateways if gateway.ready)
     return f"; {cut} of {at.acknowledged[1]} gateways send it nothing, for it fails hard" if cut else ""
 
@@ -165,7 +165,7 @@ _SENTENCES: dict[State | None, Callable[[Course, Situation, Sizes], str]] = {
 
 
 def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
-    """What is waited for explains the state better than the state itself."""
+    """The message of the state, or what the rollout waits for, because that is more specific."""
     held = runs.holds(course, at)
     unwatched = f"waits for its background analysis: {held}" if held and course.state is not State.ANALYZING else None
     if unwatched and runs.is_undecided(course, at):

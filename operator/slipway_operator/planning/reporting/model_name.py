@@ -11,7 +11,7 @@ from slipway_operator.planning.facts.situation import Situation
 
 
 def condition(standing: Standing | None, before: Iterable[Condition], now: datetime) -> list[Condition]:
-    """NameConflict where there is one. Not known yet: the former condition."""
+    """NameConflict where there is one. Where that is unknown: the former condition."""
     if standing is None:
         return [item for item in before if item.type == NAME_CONFLICT]
     if not standing.lost:
@@ -20,7 +20,7 @@ def condition(standing: Standing | None, before: Iterable[Condition], now: datet
 
 
 def model(at: Situation) -> str:
-    """What clients send as "model" to come here: the name itself, or namespace/name while it is another's."""
+    """The "model" of requests that reach it: the name itself, or namespace/name while another one owns the name."""
     standing = at.observed.standing
     if standing is None:
         return at.status.model or at.spec.inputs.model.name
@@ -28,12 +28,12 @@ def model(at: Situation) -> str:
 
 
 def is_elsewhere(at: Situation) -> bool:
-    """Whether requests for its model name surely do not come here."""
+    """Whether it is certain that requests for its model name do not reach it."""
     return any(item.status == "True" for item in _told(at))
 
 
 def sentence(at: Situation) -> str:
-    """Why it is not reached by its own name, or may not be; empty when it is."""
+    """Why requests for its model name do not, or may not, reach it; empty when they do."""
     return "".join(f"; {item.message}" for item in _told(at))
 
 
@@ -42,7 +42,7 @@ def _told(at: Situation) -> list[Condition]:
 
 
 def news(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
-    """A conflict that begins, has another reason or another winner, or ends."""
+    """An Event when a conflict begins, changes its reason or winner, or ends."""
     former = next((item for item in before if item.type == NAME_CONFLICT), None)
     present = next((item for item in now if item.type == NAME_CONFLICT), None)
     if present and (former is None or former.message != present.message):

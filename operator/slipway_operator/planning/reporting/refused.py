@@ -1,4 +1,4 @@
-"""The plan for an invalid spec: no pod comes or goes, what serves keeps its route, and the status says if it does."""
+"""The plan for an invalid spec: pods and routes stay, and the status reports whether requests are served."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from slipway_operator.planning.reporting.status import generation_of
 from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
 
-KEPT = ("Ready", "Available", "TrafficSynced")  # conditions that are about what serves, whatever the spec says
+KEPT = ("Ready", "Available", "TrafficSynced")  # conditions about the serving revision, independent of the spec
 
 
 def refused(obj: Json, status: Status, observed: Observed, message: str, now: datetime) -> Plan:
-    """Keep everything as it is, and say why nothing else happens."""
+    """A plan that keeps everything unchanged, and reports why."""
     generation = generation_of(obj)
     served = _served(obj, status, observed, now)
     traffic, kept, look_again_s = _looked_after(*served) if served else (status.traffic, (), None)
@@ -43,7 +43,7 @@ def refused(obj: Json, status: Status, observed: Observed, message: str, now: da
 
 
 def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tuple[Course, Situation] | None:
-    """The revision that serves, by its record in place of the spec; None where there is no record of it."""
+    """The serving revision, by its record instead of the spec; None where it has no record."""
     first = status.rollout.revision if status.rollout else None
     revision = status.stable_revision if status.stable_revision in observed.snapshots else first
     snapshot, workload = observed.snapshots.get(revision or ""), observed.workloads.get(revision or "")
@@ -59,7 +59,7 @@ def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tup
 
 
 def _looked_after(course: Course, at: Situation) -> tuple[Traffic | None, tuple[Condition, ...], float | None]:
-    """Its table, the conditions about it, and in how many seconds to look again."""
+    """Its table, the conditions about it, and the seconds until the next reconcile."""
     sizes = sizes_of(course, at)
     traffic = _table(course, at, sizes)
     shown = conditions_of(course, at, sizes, traffic)
@@ -67,7 +67,7 @@ def _looked_after(course: Course, at: Situation) -> tuple[Traffic | None, tuple[
 
 
 def _table(course: Course, at: Situation, sizes: Sizes) -> Traffic | None:
-    """The table as it is; one to what serves where it was lost, or names a revision that has no pods."""
+    """The present table; a new one to the serving revision where it was lost, or names a revision without pods."""
     table = at.status.traffic
     names = [item.revision for item in table.backends if item.weight] if table else []
     if table and all(name in at.observed.workloads for name in names):
@@ -82,6 +82,6 @@ def _with_others(fresh: Sequence[Condition], status: Status) -> list[Condition]:
 
 
 def _look_again_s(course: Course, at: Situation, traffic: Traffic | None) -> float | None:
-    """Gateways do not report when they have a new table."""
+    """Seconds until the next reconcile: gateways send no event when they have a new table."""
     waits = traffic != at.status.traffic or not at.traffic_synced
     return serving.POLL_S if waits else serving.look_again_s(course, at)

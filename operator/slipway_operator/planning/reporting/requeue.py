@@ -1,4 +1,4 @@
-"""When a ModelDeployment is to be looked at again without an event: time passes, and gateways do not call us."""
+"""When a ModelDeployment is reconciled again without an event: time passes, and gateways are polled."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -18,13 +18,13 @@ from slipway_operator.planning.sizing.replicas import leaves_at_latest, retired
 from slipway_operator.planning.sizing.sizes import Sizes
 
 GATEWAY_POLL_S = 0.5
-NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for one then, and it comes up in its own time
+NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for a gateway then, so they poll less often
 DRAIN_POLL_S = 2.0
-RESTART_POLL_S = 5.0  # a disruption budget gives no sign when it opens
+RESTART_POLL_S = 5.0  # no event reports that a disruption budget allows an eviction again
 
 
 def after_s(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None) -> float | None:
-    """Seconds until the next look; None when only an event can change anything."""
+    """Seconds until the next reconcile; None when only an event can change anything."""
     ahead = (moment for moment in _moments(course, at, sizes) if moment > at.now)
     delays = [*_polls(course, at, sizes, traffic), *((moment - at.now).total_seconds() for moment in ahead)]
     return min(delays, default=None)
@@ -48,7 +48,7 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
 
 
 def _moments(course: Course, at: Situation, sizes: Sizes) -> Iterator[datetime]:
-    """Ends of pauses, deadlines and delays; those that are past had their effect in this plan."""
+    """Ends of pauses, deadlines and delays; past ones had their effect in this plan."""
     rollout = course.rollout
     if at.spec.restart_at:
         yield at.spec.restart_at

@@ -1,4 +1,4 @@
-"""The status that a plan writes: all of it, for it replaces the former one."""
+"""The complete status that a plan writes; it replaces the former one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,12 +20,12 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 
 def generation_of(obj: Json) -> int:
-    """Number of the spec: it grows with each change."""
+    """metadata.generation: it grows with each change of the spec."""
     return int(obj["metadata"].get("generation", 0))
 
 
 def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: Json, settings: PlanSettings) -> Status:
-    """The whole status. `found` are conditions that only the object or other controllers explain."""
+    """The complete status. `found` are conditions that come from the object or from other controllers."""
     course, sizes, desired = decided.course, decided.sizes, decided.desired
     generation = generation_of(obj)
     shown = _conditions(decided, at, found, generation)
@@ -39,7 +39,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         ready=summary.ready_of_wanted(at, {name: desired[name] for name in live}),
         model=model_name.model(at),
         endpoint=settings.endpoint,
-        # What a rollout adds for its time is no capacity: an autoscaler that counted it would keep it.
+        # Pods that a rollout adds for a time are no capacity: an autoscaler that counted them would keep them.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
         selector=labels.live_selector(obj["metadata"]["name"], live),
         current_revision=at.current,
@@ -75,7 +75,7 @@ def _shown(course: Course, sizes: Sizes) -> Rollout | None:
 
 
 def _shown_weight(course: Course, at: Situation) -> int | None:
-    """The canary's weight as acknowledged: what was shown before stays until the gateways follow."""
+    """The canary's weight as acknowledged; until the gateways follow, the former value."""
     if course.target is None or course.stable is None:
         return None
     return at.weight(course.target) if at.traffic_synced else at.status.weight or 0
@@ -95,7 +95,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         ready=at.ready(name),
         weight=weight,
         version=_version(at, name),
-        # Only of those that leave: of the others it changes with every request, and each change would be a write.
+        # Only for retired ones: for the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
         replica_set_uid=_uid(at, name),
         scale_down_at=scale_down_at(course, at, sizes, name, weight) if role == "old" else None,
@@ -105,7 +105,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
 
 
 def _listed(decided: Decided, at: Situation) -> list[str]:
-    """The revisions that a status has room for: those that leave wait for their turn to be listed."""
+    """The revisions that a status has room for: lasting ones first, then those that leave."""
     course, desired = decided.course, decided.desired
     beside = (name for name in desired if baseline.is_one(course, at, decided.sizes, name))
     lasting = {course.stable, course.target, *beside}
@@ -118,7 +118,7 @@ def _uid(at: Situation, name: str) -> str | None:
 
 
 def _version(at: Situation, name: str) -> str | None:
-    """The version for people; of a revision just begun the spec knows it before its snapshot exists."""
+    """The version for people; for a new revision it is read from the spec until its snapshot exists."""
     snapshot = at.observed.snapshots.get(labels.what_runs(name))
     inputs = snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None
     return inputs.model.version if inputs else None

@@ -15,7 +15,7 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 
 def phase(course: Course, at: Situation, sizes: Sizes) -> Phase:
-    """One word for `kubectl get`."""
+    """The phase, for `kubectl get`."""
     if course.state in (State.ABORTING, State.ABORTED):
         return Phase.DEGRADED
     if course.rollout is None:
@@ -29,19 +29,19 @@ def phase(course: Course, at: Situation, sizes: Sizes) -> Phase:
 
 
 def step(rollout: Rollout | None) -> str | None:
-    """Step of how many, counted from 1, for `kubectl get`."""
+    """Number of the step, counted from 1, and of all steps, for `kubectl get`."""
     if rollout is None or rollout.steps == 0 or rollout.state is State.INITIALIZING:
         return None
     return f"{min(rollout.step_index + 1, rollout.steps)}/{rollout.steps}"
 
 
 def reason(shown: Sequence[Condition], rollout: Rollout | None) -> str | None:
-    """One word for `kubectl get`: of the first condition that says what is wrong, else where a rollout is."""
+    """The reason, for `kubectl get`: of the first condition with a problem, else the state of a rollout."""
     ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
     return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
 
 
-# Conditions by how much they explain, and reasons that only say that something is on its way.
+# Conditions, the most specific first, and reasons that only mean that something is in progress.
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
 _TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", FOREIGN_OBJECTS, UNKNOWN_FIELD)
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})

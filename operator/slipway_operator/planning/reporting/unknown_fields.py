@@ -1,6 +1,6 @@
-"""Fields of an applied manifest that the API server dropped, because the schema does not know them.
+"""Fields of an applied manifest that the API server dropped, because the schema does not have them.
 
-`kubectl apply` refuses them by itself; with --validate=false, and with clients of former years, the API server prunes.
+`kubectl apply` refuses them; with --validate=false, and with older clients, the API server prunes them.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from slipway_operator.planning.facts.conditions import UNKNOWN_FIELD, condition
 MOST = 5  # fields that are named
 LONGEST = 64  # characters of a name that are shown and compared
 
-# Names below each path; what is not here is a value, or a map whose keys are free.
+# Names below each path; a path that is not here is a value, or a map with arbitrary keys.
 _BELOW: defaultdict[str, set[str]] = defaultdict(set)
 for _path in FIELDS:
     _parent, _, _name = _path.rpartition(".")
@@ -29,7 +29,7 @@ for _path in FIELDS:
 
 
 def conditions(obj: Json, now: datetime) -> list[Condition]:
-    """UnknownField where the manifest that was applied last has one, and nothing where it has none."""
+    """UnknownField where the last applied manifest has such a field; else nothing."""
     found = list(islice(_unknown(last_applied.manifest(obj), obj, "", ""), MOST + 1))
     if not found:
         return []
@@ -42,14 +42,14 @@ def conditions(obj: Json, now: datetime) -> list[Condition]:
 
 
 def news(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
-    """Each new message once."""
+    """One Event for each new message."""
     former = {item.message for item in before if item.type == UNKNOWN_FIELD}
     fresh = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]
     return tuple(Event("Warning", "UnknownField", item.message) for item in fresh)
 
 
 def _unknown(applied: Any, stored: Any, path: str, shown: str) -> Iterator[str]:
-    """Each in words, below a path of the schema; `shown` has the places in lists, too."""
+    """A message for each unknown field below a path of the schema; `shown` also has the indexes in lists."""
     if isinstance(applied, list) and f"{path}[]" in _BELOW:
         for place, item in enumerate(applied):
             kept = stored[place] if isinstance(stored, list) and place < len(stored) else None
@@ -70,7 +70,7 @@ def _in_words(path: str, shown: str, name: str) -> str:
 
 
 def _nearest(path: str, shown: str, name: str) -> str | None:
-    """A field beside it that is written much alike; or the only field of the same name elsewhere."""
+    """A sibling field with a similar name; or the only field of the same name elsewhere."""
     if near := difflib.get_close_matches(name, sorted(_BELOW[path]), n=1):
         return _joined(shown, near[0])
     same = [field for field in FIELDS if field.rpartition(".")[2] == name]

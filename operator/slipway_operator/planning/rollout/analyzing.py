@@ -1,4 +1,4 @@
-"""Rows of analyses: a run begins, is read, and ends its step. A verdict that rejects is in `rejecting.py`."""
+"""Rows about analyses: a run begins, is read, and ends its step. A verdict that rejects is in `rejecting.py`."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
     ANALYZING,
 )
 def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """The time is over and nothing was counted, or too little; or a metric ended without a verdict."""
+    """Applies when the time is over with too few counts, or when a metric ended without a verdict."""
     rollout, verdict = rollout_of(course), runs.verdict_of_step(course, at)
     undecided = verdict is None or verdict.outcome is Verdict.INCONCLUSIVE
     ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
@@ -125,7 +125,7 @@ def _mismatch(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
 
 
 def _undecided(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
-    """An Event when a metric in the background ended without a verdict; a step has one when it ends."""
+    """An Event when a background metric ended without a verdict; an analysis step has its Event at its end."""
     before, now = one.run and one.run.verdict, run.verdict
     if one.field != "background" or now is None or now.reason is not Reason.METRIC_INCONCLUSIVE:
         return ()

@@ -1,7 +1,7 @@
-"""Argo Rollouts' status patches as our intents, for hands that know them by heart.
+"""Argo Rollouts' status patches as our intents, for users of Argo's commands.
 
-They are read from the status as it is and acted on in the same plan. The status that it writes carries them no more, so
-each has its effect once; only the user writes the spec.
+The same plan reads them from the status and applies them. The status that it writes no longer has them, so each takes
+effect once; only the user writes the spec.
 """
 
 from dataclasses import replace
@@ -19,9 +19,9 @@ Translation = tuple[Spec, tuple[Event, ...]]
 
 
 def translate(spec: Spec, raw: Json, status: Status) -> Translation:
-    """The spec with the intents that patches of the status stand for, and Events about them.
+    """The spec with the intents from patches of the status, and Events about them.
 
-    `raw` is `.status` as the API server gave it, `status` the same as parsed.
+    `raw` is `.status` as the API server returned it, `status` the parsed form.
     """
     found = [word for word in (_abort(raw, status), _promote_full(raw, status), _released(spec, status)) if word]
     for intent, _ in found:
@@ -30,7 +30,7 @@ def translate(spec: Spec, raw: Json, status: Status) -> Translation:
 
 
 def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseCondition, ...]:
-    """What is there to be removed while a pause step holds; once removed it stays away until the step is left."""
+    """The conditions that a user may remove while a pause step holds; once removed, absent until the step ends."""
     rollout = course.rollout
     if rollout is None or rollout.state is not State.PAUSED or _is_released(status, rollout):
         return ()
@@ -39,7 +39,7 @@ def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseC
 
 
 def controller_pause(course: Course) -> bool | None:
-    """Argo's mark beside the conditions: their absence is a user's act only where they have been."""
+    """Argo's controllerPause: missing conditions are a user's act only where they existed before."""
     return True if course.state is State.PAUSED else None
 
 
@@ -70,7 +70,7 @@ def _promote_full(raw: Json, status: Status) -> _Translated:
 
 
 def _released(spec: Spec, status: Status) -> _Translated:
-    """A pause whose conditions are gone ends as soon as it may."""
+    """A promotion for a pause whose conditions were removed, as soon as the spec allows it."""
     rollout = status.rollout
     if rollout is None or not _is_released(status, rollout) or spec.paused or spec.replicas == 0:
         return None
@@ -78,7 +78,7 @@ def _released(spec: Spec, status: Status) -> _Translated:
 
 
 def _is_released(status: Status, rollout: Rollout) -> bool:
-    """Whether a user removed the conditions of the very pause that holds this rollout."""
+    """Whether a user removed the conditions of the pause that holds this rollout now."""
     former = status.rollout
     if former is None or former.state is not State.PAUSED or not status.controller_pause or status.pause_conditions:
         return False

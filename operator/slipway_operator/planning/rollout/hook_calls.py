@@ -1,4 +1,4 @@
-"""Calls to webhooks: which are wanted now, what they carry, when they are repeated, and the end of a rollout."""
+"""Calls to webhooks: which are due, their payload, when they are repeated, and the end of a rollout."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.sizing import gates
 from slipway_operator.planning.sizing.sizes import Sizes
 
-GATE_FIRST_S, GATE_LIMIT_S = 5, 60  # a gate that holds is called again after as long as it has held, within these
+GATE_FIRST_S, GATE_LIMIT_S = 5, 60  # a gate that holds is called again after the time that it has held, within these
 
 
 # --- the end of a rollout ---------------------------------------------------------------------------------------------
 
 
 def follow_end(before: Course, course: Course, at: Situation) -> tuple[Ended | None, tuple[Event, ...]]:
-    """The rollout that ended last, with the responses of its post-rollout hooks."""
+    """The rollout that ended last, with the responses of its post-rollout hooks; and Events of failed ones."""
     ended = at.status.ended
     if _just_ended(before, course):
         return _ended(before, course, at), ()
@@ -41,7 +41,7 @@ def follow_end(before: Course, course: Course, at: Situation) -> tuple[Ended | N
 
 
 def _just_ended(before: Course, course: Course) -> bool:
-    """Promoted or fully rejected; a first revision had no rollout."""
+    """Whether a rollout was promoted or fully rejected now; a first revision has no rollout."""
     ran = before.stable is not None and before.state not in (None, State.ABORTED)
     return ran and course.state in (None, State.ABORTED)
 
@@ -73,11 +73,11 @@ def _noted_end(state: HookState, at: Situation) -> HookState:
     return replace(state, outcome=outcome, at=at.now, message=answer.message)
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 
 def calls(owner: Owner, course: Course, ended: Ended | None, at: Situation, sizes: Sizes) -> tuple[HookCall, ...]:
-    """Every question whose answer is wanted now. The one who puts them knows which are on their way already."""
+    """Every call whose response is needed now. The runner knows which are in progress already."""
     return (*_calls_of_rollout(owner, course, at, sizes), *_calls_of_end(owner, course, ended, at))
 
 
@@ -124,7 +124,7 @@ def _calls_of_end(owner: Owner, course: Course, ended: Ended | None, at: Situati
 
 
 def _called_again_at(state: HookState) -> datetime:
-    """After as long as the gate has held, at least 5 and at most 60 seconds."""
+    """When a gate is called again: after the time that it has held, from 5 to 60 seconds."""
     answered = state.at or state.since
     held_s = (answered - state.since).total_seconds()
     return answered + timedelta(seconds=min(GATE_LIMIT_S, max(GATE_FIRST_S, held_s)))
@@ -134,7 +134,7 @@ _PHASES = {HookType.CONFIRM_ROLLOUT: "Waiting", HookType.CONFIRM_PROMOTION: "Wai
 
 
 def _payload(owner: Owner, course: Course, at: Situation, mode: Mode, hook: Hook) -> dict[str, object]:
-    """The body of a call; who sends it adds key and time."""
+    """The body of a call; the sender adds key and time."""
     rollout = rollout_of(course)
     return {
         **_subject(owner.name, owner.namespace, hook, rollout.revision),
@@ -164,7 +164,7 @@ def _subject(name: str, namespace: str, hook: Hook, revision: str | None) -> dic
 
 
 def notices(obj: Json, status: Status, events: Iterable[Event], now: datetime) -> tuple[HookCall, ...]:
-    """Every Event for every event hook. They are sent once and no decision waits for them."""
+    """A call for every Event and event hook. Calls are sent once, and no decision waits for them."""
     listeners = [hook for hook in parse_hooks_of(obj) if hook.type is HookType.EVENT]
     return tuple(_notice(Owner.of(obj), status, hook, event, now) for event in events for hook in listeners)
 
@@ -190,7 +190,7 @@ def _notice(owner: Owner, status: Status, hook: Hook, event: Event, now: datetim
 
 
 def _event_phase(status: Status) -> str:
-    """In Flagger's words."""
+    """The phase, by Flagger's names."""
     state = status.rollout.state if status.rollout else None
     if state in (State.ABORTING, State.ABORTED):
         return "Failed"

@@ -1,4 +1,4 @@
-"""The hook that a rollout waits for, rows that write down calls and responses, and what a response means."""
+"""The hook that a rollout waits for, rows that record calls and responses, and the effect of a response."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from slipway_operator.planning.sizing import gates
 from slipway_operator.planning.sizing.sizes import Sizes
 
 ROLLBACK_POLL_S = 10
-ROLLBACK_SLACK_S = 5  # so that an answer that takes its whole time comes before the next question
+ROLLBACK_SLACK_S = 5  # so that a response that takes the whole timeout arrives before the next call
 
 # --- the rollout waits ------------------------------------------------------------------------------------------------
 
@@ -26,14 +26,14 @@ def holding(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | N
 
 
 def _held_by(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:
-    """The same, pause of the spec or not."""
+    """The same, even if spec.paused is set."""
     listens = at.replicas > 0 and gates.listens(course) is not None
     return gates.missing(course, at, _matters(course, at, sizes)) if listens else None
 
 
 def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matter]:
-    """What calls may be about where the rollout is: pods once they are ready, then weight."""
-    # Where revisions take turns, further pods come only as the weight moves: its calls come from the first pod on.
+    """The matters of possible calls at the rollout's present state: pods once they are ready, then weight."""
+    # Where revisions take turns, pods are added only as the weight moves: its calls start with the first pod.
     turns = sizes.tight
     ready = at.ready(course.target) >= (1 if turns else max(1, sizes.enough))
     if not ready or course.state in (State.PAUSED, State.ANALYZING):
@@ -50,7 +50,7 @@ def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matt
 
 
 def is_waiting(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether the gate that holds the rollout was called and does not open."""
+    """Whether the gate that holds the rollout was called and did not open."""
     held, rollout = holding(course, at, sizes), course.rollout
     state = _state(rollout, *held) if held and rollout else None
     return state is not None and state.outcome is HookOutcome.WAITING
@@ -124,12 +124,12 @@ def rollback_answer(course: Course, at: Situation) -> tuple[Hook, HookAnswer] | 
 
 
 def is_open(state: HookState, at: Situation) -> bool:
-    """Whether a response came that the status does not have yet."""
+    """Whether there is a response that the status does not have yet."""
     return state.outcome in (HookOutcome.ASKED, HookOutcome.WAITING) and state.key in at.observed.hooks
 
 
 def _noted(state: HookState, at: Situation) -> HookState:
-    """A gate that does not open gets the key of its next call."""
+    """The state with the response, if any; a gate that does not open gets the key of its next call."""
     if not is_open(state, at):
         return state
     answer = at.observed.hooks[state.key]
@@ -143,7 +143,7 @@ def _noted(state: HookState, at: Situation) -> HookState:
 
 
 def _events(before: HookState, after: HookState, rollout: Rollout) -> Iterator[Event]:
-    """Once per transition, however often a gate is called."""
+    """The Event of a transition: one each, however often a gate is called."""
     if before.outcome is after.outcome:
         return
     what = f"{after.name} ({after.type}, {after.about})"
@@ -161,7 +161,7 @@ def _state(rollout: Rollout, hook: Hook, about: str) -> HookState | None:
 
 
 def rollback_polls(course: Course, at: Situation) -> Iterator[tuple[Hook, str, datetime]]:
-    """(hook, key of the present question, moment of the next one). Nothing is written for a no: time is the count."""
+    """(hook, key of the present call, time of the next one). The time gives the number, so a failure writes nothing."""
     rollout = gates.listens(course)
     for hook in at.spec.hooks if rollout else ():
         if rollout and hook.type is HookType.ROLLBACK:
@@ -172,6 +172,6 @@ def rollback_polls(course: Course, at: Situation) -> Iterator[tuple[Hook, str, d
 
 
 def key(at: Situation, rollout: Rollout, hook: Hook, number: int, step: str = "") -> str:
-    """UID/REVISION/ATTEMPT/STEP/HOOK/START-NUMBER. A revision may go out again one day, as attempt 1 again."""
+    """UID/REVISION/ATTEMPT/STEP/HOOK/START-NUMBER, with START because a revision may roll out as attempt 1 again."""
     start = int(rollout.started_at.timestamp())
     return f"{at.uid}/{rollout.attempt_token}/{step or rollout.step_index}/{hook.name}/{start}-{number}"

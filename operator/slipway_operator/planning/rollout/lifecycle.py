@@ -1,4 +1,4 @@
-"""Rows that begin a rollout, end it with a promotion, and leave a rejection behind."""
+"""Rows that begin a rollout, promote its revision, and end a rejection."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ def changed_after_abort(course: Course, at: Situation, sizes: Sizes) -> Outcome 
 
 
 def _fully_shifted(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """All pods ready, all requests there, on every gateway."""
+    """Whether enough pods are ready and all gateways send all requests to them."""
     target = rollout_of(course).revision
     enough = at.ready(target) >= max(sizes.enough, 1)
     return enough and at.weight(target) == 100 and at.traffic_synced and not at.spec.paused
@@ -135,7 +135,7 @@ def _started(course: Course, at: Situation) -> Rollout:
 
 
 def _goes_back(course: Course, at: Situation) -> bool:
-    """Whether the revision was good before, so that its steps would teach nothing."""
+    """Whether the revision served before, so that steps would give no new information."""
     served = not any(token.startswith(f"{at.wanted}/") for token in course.aborted)
     window = in_window(at.observed.snapshots, course.stable, at.wanted, at.spec.rollback_window)
     still_up = at.wanted == course.previous and at.ready(at.wanted) >= at.replicas
@@ -157,7 +157,7 @@ def _new_rollout(course: Course, at: Situation, state: State) -> Rollout:
 
 
 def _next_attempt(course: Course, at: Situation) -> int:
-    """One more than the last rejected attempt, so that a standing abort token does not hit the new one."""
+    """One more than the last rejected attempt, so that an abort token in the spec does not match the new one."""
     former = (token.split("/") for token in course.aborted)
     last = max((int(attempt) for revision, attempt in former if revision == at.wanted), default=0)
     revision, attempt, *_ = (at.spec.intents.retry or "/0").split("/")

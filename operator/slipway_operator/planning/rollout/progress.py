@@ -1,4 +1,4 @@
-"""How a rollout enters a step, what lets it continue, and its progress clock."""
+"""How a rollout enters a step, when it may continue, and its progress clock."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,18 +15,18 @@ from slipway_operator.planning.sizing.replicas import room_for_target
 from slipway_operator.planning.sizing.sizes import Sizes
 
 HELD = "held"  # the progress of a rollout that waits for others
-LOST = "lost"  # and of an analysis without a ready pod to judge
+LOST = "lost"  # the progress of an analysis without a ready pod to judge
 _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 
 
 def may_step(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether the rollout may enter its next step, as far as anything but the step itself is concerned."""
+    """Whether the rollout may enter its next step, apart from conditions of the step itself."""
     free = not at.spec.paused and at.replicas > 0 and sizes.stable_carries
     return free and runs.holds(course, at) is None
 
 
 def next_step(course: Course, at: Situation) -> Outcome:
-    """The present step is done: enter the next one."""
+    """The rollout in its next step, with the Events: the present step is done."""
     rollout = rollout_of(course)
     text = f"step {rollout.step_index + 1} of {rollout.steps} of revision {rollout.revision} is done"
     entered = entering(rollout, at, rollout.step_index + 1)
@@ -40,14 +40,14 @@ def entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
         index, state = len(steps), State.PROMOTING
     else:
         state = _HOLDING.get(type(steps[index]), State.PROVISIONING)
-    # A run of the same step that is entered again, because the steps were edited, is no part of it.
+    # A step that is entered again, because the steps were edited, does not continue its former run.
     kept = None if state is State.ANALYZING else rollout.analysis
     moved = replace(rollout, state=state, step_index=index, analysis=kept)
     return replace(moved, step_started_at=at.now, progress_at=at.now, progress="")
 
 
 def pausing(entered: Rollout) -> tuple[Event, ...]:
-    """One Event per pause, whichever way it was reached: the text names it, and equal texts are one Event."""
+    """One Event per pause, however it was reached: the message names it, and equal messages are one Event."""
     if entered.state is not State.PAUSED:
         return ()
     return (Event("Normal", "RolloutPaused", f"revision {entered.revision} pauses at {place(entered)}"),)
@@ -71,7 +71,7 @@ def has_none(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def note_progress(course: Course, at: Situation, sizes: Sizes) -> Course:
-    """The progress clock restarts with every further ready pod, when a hold ends, and when an analysis loses all."""
+    """The course with its progress. The clock restarts with more ready pods, after a hold, and when all are lost."""
     rollout = course.rollout
     if rollout is None or rollout.state not in IN_FLIGHT | FIRST:
         return course
@@ -85,7 +85,7 @@ def note_progress(course: Course, at: Situation, sizes: Sizes) -> Course:
 
 
 def _held(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether the target lacks pods, or does not continue, for no fault of its own."""
+    """Whether the target lacks pods, or does not continue, without a fault of its own."""
     queued = capacity.waits_for_node(at, course.target)
     short_of_room = room_for_target(course, at, sizes) < sizes.needed
     return at.spec.paused or queued or short_of_room or hooks.holding(course, at, sizes) is not None

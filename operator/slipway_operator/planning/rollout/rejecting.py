@@ -18,7 +18,7 @@ MAX_ABORTED = 20
 
 
 def rejected(course: Course, at: Situation, reason: str, message: str) -> Outcome:
-    """The attempt ends, and an Event says why."""
+    """The course with the attempt rejected, and an Event with the reason."""
     aborting, text = _aborting(course, at, reason, message)
     return aborting, (Event("Warning", "RolloutAborted", text),)
 
@@ -152,10 +152,10 @@ def analysis_failed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
         return None
     (one, verdict), target = found, rollout_of(course).revision
     vetoed = verdict.reason is Reason.VETOED
-    # The reason that a pod gives for its end is worth more than that it was counted.
+    # The reason that a pod gives for its end is more useful than its count.
     why = at.trouble(target) if vetoed else ""
     message = f"analysis {one.template}: {verdict.message}" + (f"; {why}" if why else "")
-    if verdict.outcome is not Verdict.FAIL:  # its Event came when it ended so
+    if verdict.outcome is not Verdict.FAIL:  # its Event was sent when the metric ended
         return rejected(course, at, "AnalysisInconclusive", message)
     text = f"revision {target}: {message}"
     failed: tuple[Event, ...] = (Event("Warning", "AnalysisRunFailed", text),)
@@ -171,7 +171,7 @@ def analysis_failed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
     ABORTING,
 )
 def weight_returned(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """A revert ends in peace; any other rejection is remembered until the spec changes."""
+    """A revert leaves no rejection; any other rejection is kept until the spec changes."""
     rollout = rollout_of(course)
     if at.weight(rollout.revision) != 0 or not at.traffic_synced:
         return None

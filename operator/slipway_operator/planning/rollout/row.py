@@ -40,5 +40,5 @@ class Row:
 
 
 def row(name: str, says: str, states: frozenset[State] | frozenset[None]) -> Callable[[Decide], Row]:
-    """Make a function a row of the table."""
+    """A decorator that makes a function a row of the table."""
     return lambda decide: Row(name, says, frozenset(states), decide)

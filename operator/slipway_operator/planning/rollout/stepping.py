@@ -20,7 +20,7 @@ from slipway_operator.planning.sizing.traffic import step_weight
     IN_FLIGHT,
 )
 def promote_full(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """While steps are left, or gates that hold the promotion: they are skipped with the steps."""
+    """Applies while steps remain, or gates that hold the promotion: these are skipped with the steps."""
     rollout = rollout_of(course)
     left = rollout.state is not State.PROMOTING or gates.holds_weight(course, at, sizes.mode)
     if at.spec.intents.promote_full != rollout.revision or rollout.skip_steps or not left:
@@ -36,7 +36,7 @@ def promote_full(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     IN_FLIGHT,
 )
 def steps_changed(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """A weight that is set by hand may also go down."""
+    """A weight from trafficPercent may also decrease."""
     rollout, strategy = rollout_of(course), at.spec.strategy
     if rollout.steps_hash == steps_hash(strategy.steps):
         return None

@@ -1,8 +1,8 @@
-"""The rollout's state machine: one table of rows, of which one reconcile takes at most one.
+"""The rollout's state machine: one table of rows, of which one reconcile applies at most one.
 
-A row is one function beside its name and its sentence: it returns what changes, or None where it does not apply.
-Each transition is written to the status before the next is considered, so an operator that dies between any two calls
-continues from where it was.
+A row is one function with a name and a description: it returns what changes, or None where it does not apply. Each
+transition is written to the status before the next is considered, so an operator that crashes between any two calls
+continues from there.
 """
 
 from dataclasses import replace
@@ -15,11 +15,11 @@ from slipway_operator.planning.rollout.progress import note_progress
 from slipway_operator.planning.rollout.row import Outcome, Row
 from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
 
-MAX_REJECTIONS = 5  # of MAX_DECISIONS, that stay while others are dropped
-MAX_DECISIONS = 20  # ten and more transitions: some have two Events
+MAX_REJECTIONS = 5  # of MAX_DECISIONS, kept while others are dropped
+MAX_DECISIONS = 20  # ten transitions or more: some have two Events
 MESSAGE_LIMIT = 1024  # the API server's, of an Event
 
-# Order matters: what ends an attempt comes before what carries it on.
+# Order matters: rows that end an attempt come before rows that continue it.
 TABLE: tuple[Row, ...] = (
     lifecycle.first_revision,
     lifecycle.first_serves_and_changes,
@@ -62,7 +62,7 @@ TABLE: tuple[Row, ...] = (
 
 
 def advance(course: Course, at: Situation) -> Outcome:
-    """Take the first row that applies; else only note progress."""
+    """The outcome of the first row that applies; without one, the course with its progress."""
     sizes = sizes_of(course, at)
     found = next_row(course, at, sizes)
     if found is None:
@@ -80,7 +80,7 @@ def next_row(course: Course, at: Situation, sizes: Sizes) -> tuple[Row, Outcome]
 def _remembered(
     course: Course, at: Situation, row: Row, changed: Course, events: tuple[Event, ...]
 ) -> tuple[Decision, ...]:
-    """The last decisions with the new one; events say best what was decided."""
+    """The last decisions with the new one, described by its Events where it has any."""
     if not events and changed.state is course.state:  # a call of a hook, or the same response again
         return course.decisions
     shown = (Decision(at.now, row.name, item.message[:MESSAGE_LIMIT], item.reason, item.type) for item in events)
@@ -89,7 +89,7 @@ def _remembered(
 
 
 def _trimmed(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Without the oldest ones, except for the last rejections: people look for their reasons long after."""
+    """The decisions without the oldest ones, except for the last rejections, which users look up much later."""
     rejections = [index for index, item in enumerate(decisions) if _is_rejection(item)][-MAX_REJECTIONS:]
     others = [index for index in range(len(decisions)) if index not in rejections]
     dropped = set(others[: max(0, len(decisions) - MAX_DECISIONS)])

@@ -1,4 +1,4 @@
-"""Rows about room for pods: waiting for nodes, falling back on the pods that exist, and a baseline that makes way."""
+"""Rows about room for pods: waiting for nodes, falling back to the existing pods, and giving up a baseline."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from slipway_operator.planning.sizing.sizes import Sizes
     STEPPING,
 )
 def baseline_yields(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """A rollout that waits for a node restarts its wait, for the baseline's nodes."""
+    """A rollout that waits for a node starts its wait again, because the baseline's nodes become free."""
     whose = baseline.stands_in_the_way(course, at, sizes)
     if whose is None:
         return None
@@ -92,7 +92,7 @@ def capacity_fallback(course: Course, at: Situation, sizes: Sizes) -> Outcome | 
 
 def _lacks_capacity(course: Course, at: Situation, sizes: Sizes) -> bool:
     target = rollout_of(course).revision
-    if gates.holds_pods(course, at, sizes.mode):  # the rollout waits for a gate, and no deadline of capacity runs
+    if gates.holds_pods(course, at, sizes.mode):  # the rollout waits for a gate, so no capacity deadline applies
         return False
     unplaced = capacity.lacks_node(at, target) or capacity.may_add_none(at, sizes.mode)
     return at.ready(target) < sizes.needed and unplaced

@@ -1,5 +1,5 @@
-"""Replica counts that change beside the rollout.
+"""Replica counts that change independently of a rollout.
 
-`sleep.py` is the way to zero pods and back, `autoscale.py` the HorizontalPodAutoscaler of `spec.autoscaling`.
+`sleep.py` scales to zero and back, `autoscale.py` decides about the HorizontalPodAutoscaler of `spec.autoscaling`.
 Autoscalers write `spec.replicas`, the operator never does.
 """

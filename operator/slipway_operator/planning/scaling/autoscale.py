@@ -1,4 +1,4 @@
-"""Who scales a ModelDeployment: our HorizontalPodAutoscaler, a user's, or two that would fight; and if it works."""
+"""The autoscaler of a ModelDeployment: our HorizontalPodAutoscaler, a user's, or two in conflict; and its health."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from slipway_operator.planning.facts.conditions import condition
 from slipway_operator.planning.facts.situation import Situation
 
 CONDITION = "Autoscaling"
-# The controller looks at a new HorizontalPodAutoscaler within its period, 15 s by default.
+# The controller handles a new HorizontalPodAutoscaler within its period, 15 s by default.
 INERT_S = 60
-REFUSED_AGAIN_S = 60  # no event tells that a quota has room again, or that a policy is gone
+REFUSED_AGAIN_S = 60  # no event reports that a quota has room again, or that a policy was removed
 
 Finding = tuple[bool, str, str]  # whether it works, reason, message
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is to be done about autoscalers, and what there is to say."""
+    """The writes about autoscalers, and the condition to report."""
 
     create: Create | None = None
     delete: tuple[Delete, ...] = ()
@@ -46,7 +46,7 @@ class Scaling:
 
 
 def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
-    """Ours exists exactly when the spec has one and no other scales. `spec.replicas` is never written."""
+    """The writes that keep ours exactly when the spec has one and no other scales; never of `spec.replicas`."""
     ours = _ours(at)
     others = [item for item in at.observed.autoscalers if item is not ours]
     rivals = [item for item in others if item.aims_here]
@@ -64,7 +64,7 @@ def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
 
 
 def moments(at: Situation) -> tuple[datetime, ...]:
-    """When an autoscaler without status counts as inert, and a refused one is tried again: there is no event of it."""
+    """When an autoscaler without status counts as inert, and a refused one is tried again: neither has an event."""
     inert = (
         item.created_at + timedelta(seconds=INERT_S)
         for item in at.observed.autoscalers
@@ -74,7 +74,7 @@ def moments(at: Situation) -> tuple[datetime, ...]:
 
 
 def _ours(at: Situation) -> Autoscaler | None:
-    """An orphan is adopted where one is wanted."""
+    """Our autoscaler; an orphan is adopted where one is wanted."""
     wanted = at.spec.autoscaling is not None
     return next((item for item in at.observed.autoscalers if item.ours or (wanted and item.orphan)), None)
 
@@ -123,12 +123,12 @@ def _own_health(owner: Owner, at: Situation, ours: Autoscaler | None) -> Finding
     worked = _health(at, ours)
     if worked[0] or not (foreign := _foreign_providers(at)):
         return worked
-    # Why is ours to say; the controller only says that the metric is not there.
+    # The controller reports only that the metric is missing; the operator adds why.
     return False, "MetricsApiTaken", f"{foreign}; {worked[2]}"
 
 
 def _foreign_providers(at: Situation) -> str:
-    """Who serves the metrics API in our place; empty when we do, or when the spec uses no metric of ours."""
+    """Other servers of the metrics API; empty when it is ours, or when the spec uses no metric of ours."""
     providers = at.observed.metrics_providers
     used = at.spec.autoscaling is not None and any(metric.type in OWN_NAMES for metric in at.spec.autoscaling.metrics)
     if not used or not (providers.get(CUSTOM) and providers.get(EXTERNAL)):
@@ -138,8 +138,8 @@ def _foreign_providers(at: Situation) -> str:
 
 
 def _health(at: Situation, item: Autoscaler) -> Finding:
-    """By the controller's own conditions: that the object exists says nothing."""
-    if at.asleep:  # without pods there is little that it could read
+    """Health by the controller's own conditions: the existence of the object is not sufficient."""
+    if at.asleep:  # without pods it can read few metrics
         text = f"{_called(item)} has no pods to scale until somebody asks; it shows what it reads divided by them, 0/0"
         return True, "Asleep", text
     for kind in ("AbleToScale", "ScalingActive"):
@@ -166,7 +166,7 @@ def _condition_of(item: Autoscaler, kind: str) -> ScalerCondition | None:
 
 
 def _also_applied(obj: Json) -> str:
-    """Who else has spec.replicas in a manifest: each apply would undo what the autoscaler chose."""
+    """Other managers that apply spec.replicas, as a message: each apply would undo the autoscaler's value."""
     managers = [item["manager"] for item in obj["metadata"].get("managedFields") or () if _applies_replicas(item)]
     if not managers and _last_applied_has_replicas(obj):
         managers = ["kubectl apply"]

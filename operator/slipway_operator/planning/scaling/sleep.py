@@ -1,7 +1,7 @@
 """Scale to zero: when a deployment without requests loses its pods, and when it gets them again.
 
-Gateways hold new requests first. When each reports that, and no request in flight, the status says that the
-deployment sleeps; only then do its pods leave. `spec.replicas` is not touched.
+Gateways hold new requests first. When each reports that, and no request in flight, the status records that the
+deployment is asleep; only then do its pods leave. `spec.replicas` is not changed.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from slipway_operator.planning.sizing import restart
 from slipway_operator.planning.sizing.sizes import sizes_of
 
 GATEWAY_POLL_S = 0.5
-LATER_S = 10.0  # when something else than requests keeps it awake
+LATER_S = 10.0  # when something other than requests keeps it awake
 # Gateways report a waiting request at once; this is for reports that were lost.
 ASLEEP_POLL_S = 60.0
-# Of moments that are cut to whole seconds, and of an answer that is a little older than the decision.
+# For times that are cut to whole seconds, and for a report that is slightly older than the decision.
 SLACK_S = 2.0
 
 
 def next_sleep(course: Course, at: Situation) -> Sleep | None:
-    """At most one state further; None for a deployment that has no first revision or that people scaled to zero."""
+    """At most one state further; None for a deployment without a stable revision or with spec.replicas 0."""
     former = at.status.sleep
     if course.stable is None or at.spec.replicas == 0:
         return None
@@ -34,7 +34,7 @@ def next_sleep(course: Course, at: Situation) -> Sleep | None:
 
 
 def idle_s(at: Situation) -> float | None:
-    """Seconds for which surely no gateway had a request; None when one of them does not say, or none is ready."""
+    """Seconds for which certainly no gateway had a request; None when one does not report it, or none is ready."""
     present = [gateway for gateway in at.observed.gateways if not gateway.gone]
     known = all(item.reachable and (item.idle_s is not None or not item.ready) for item in present)
     if not known or not any(gateway.ready for gateway in present):
@@ -61,7 +61,7 @@ def look_again_s(course: Course, at: Situation) -> float | None:
 
 
 def moments(at: Situation) -> tuple[datetime, ...]:
-    """When a wake has taken too long to be called one."""
+    """When a wake that is in progress becomes late."""
     waking = at.sleep is not None and at.sleep.state is SleepState.WAKING
     return (at.sleep.since + timedelta(seconds=at.spec.progress_deadline_s),) if at.sleep and waking else ()
 
@@ -78,14 +78,14 @@ def _awake(sleep: Sleep, course: Course, at: Situation) -> Sleep | None:
 
 
 def _falling_asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
-    """The pods that still exist answer requests in these moments."""
+    """The next state. Meanwhile the pods that still exist serve requests."""
     if not _is_idle(course, at):
         return sleep.to(SleepState.AWAKE, at.now)
     return sleep.to(SleepState.ASLEEP, at.now) if _all_hold(at) else sleep
 
 
 def _asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
-    """A rollout has to show that its revision gets ready, so a new spec wakes it too."""
+    """The next state. A new spec wakes it too: a rollout has to see that its revision becomes ready."""
     stays = _limit_s(at) is not None and _is_settled(course, at) and not _is_called(sleep, at)
     return sleep if stays else sleep.to(SleepState.WAKING, at.now)
 
@@ -112,12 +112,12 @@ def _limit_s(at: Situation) -> int | None:
 
 
 def _is_settled(course: Course, at: Situation) -> bool:
-    """No rollout is in flight or about to begin."""
+    """Whether no rollout is in flight or about to begin."""
     return course.state in (None, State.ABORTED) and next_row(course, at, sizes_of(course, at)) is None
 
 
 def _settled_s(sleep: Sleep, course: Course, at: Situation) -> float:
-    """For how long it has been awake without a rollout: pods that just came up are worth a while."""
+    """Seconds awake without a rollout: pods that just started are kept for a while."""
     return at.elapsed_s(max([sleep.since, *(item.at for item in course.decisions[-1:])]))
 
 
@@ -128,7 +128,7 @@ def _is_idle(course: Course, at: Situation) -> bool:
 
 
 def _all_hold(at: Situation) -> bool:
-    """Whether every gateway, also one that is leaving, routes by the table that holds all requests."""
+    """Whether every gateway, also a terminating one, routes by the table that holds all requests."""
     traffic = at.status.traffic
     if traffic is None or not traffic.asleep or not at.traffic_synced:
         return False
@@ -137,7 +137,7 @@ def _all_hold(at: Situation) -> bool:
 
 
 def _is_called(sleep: Sleep, at: Situation) -> bool:
-    """Whether a request waits, or was refused since. A new gateway had none yet."""
+    """Whether a request waits, or came since sleep began. A new gateway has had none yet."""
     asleep_s = at.elapsed_s(sleep.since) + SLACK_S
     reporting = [item for item in at.observed.gateways if item.reachable]
     return any(item.held or (item.last_request_s is not None and item.last_request_s < asleep_s) for item in reporting)
@@ -147,13 +147,13 @@ def _is_called(sleep: Sleep, at: Situation) -> bool:
 
 
 def is_late(at: Situation) -> bool:
-    """Whether a wake takes longer than pods may take to come up."""
+    """Whether a wake takes longer than spec.progressDeadlineSeconds."""
     waking = at.sleep is not None and at.sleep.state is SleepState.WAKING
     return waking and at.sleep is not None and at.elapsed_s(at.sleep.since) >= at.spec.progress_deadline_s
 
 
 def sentence(course: Course, at: Situation) -> str:
-    """What there is to say of a deployment that is not awake; else nothing."""
+    """The message about a deployment that is not awake; else empty."""
     if at.sleep is None or at.sleep.state is SleepState.AWAKE:
         return ""
     since, expected = wire.format_time(at.sleep.since), at.sleep.expected_s
@@ -167,7 +167,7 @@ def sentence(course: Course, at: Situation) -> str:
 
 
 def news(course: Course, at: Situation) -> tuple[Event, ...]:
-    """Each change once."""
+    """One Event for each change."""
     before, now = at.status.sleep, at.sleep
     if before is None or now is None or before.state is now.state:
         return ()

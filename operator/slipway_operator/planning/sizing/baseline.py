@@ -1,7 +1,7 @@
-"""The baseline: fresh pods of stable beside the canary, as many as it has and with as much weight.
+"""The baseline: new pods of stable beside the canary, with the same number and the same weight.
 
-A canary is compared with them where they are: pods as young, as cold and as busy as its own. They are there to be
-compared with and carry nothing: stable keeps the pods for their share too, and where room is short they leave first.
+Where they exist, a canary is compared with them: pods as young, as cold and as busy as its own. They are only for the
+comparison, and stable does not depend on them: it keeps pods for their share, and they leave first when room is short.
 """
 
 from datetime import datetime, timedelta
@@ -19,32 +19,32 @@ from slipway_operator.planning.sizing import canary, capacity
 from slipway_operator.planning.sizing.sizes import Sizes
 
 _STEPPING = (State.PROVISIONING, State.CAPACITY_WAIT, State.SHIFTING, State.PAUSED, State.ANALYZING)
-HALF = 50  # percent: a canary with so much has no second such share beside it
+HALF = 50  # percent: from this weight on there is no second share of the same size
 
 
 def name(course: Course) -> str:
-    """What stands for the revision of its pods: its key in the table, in counts and in the status."""
+    """The revision label of its pods: its key in the table, in counts and in the status."""
     return labels.baseline_of(course.stable or "")
 
 
 def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Pods that it is to have; 0 where there is to be none."""
+    """Pods that it should have; 0 where there should be no baseline."""
     tested = _tested(course, at)
     if tested is None or not _is_due(course, at, sizes) or _is_left_over(course, at):
         return 0
     present = _present(course, at)
-    # A node that both could have is the canary's.
+    # A node that both could use is for the canary.
     placed = tested.replicas >= tested.desired and not tested.unschedulable
     return min(tested.desired, max(present, min(tested.desired, _room(course, at, sizes)) if placed else present))
 
 
 def is_one(course: Course, at: Situation, sizes: Sizes, revision: str) -> bool:
-    """Whether this is the baseline that is to be."""
+    """Whether this is the baseline, and one should exist."""
     return revision == name(course) and replicas(course, at, sizes) > 0
 
 
 def weight(course: Course, at: Situation, sizes: Sizes, tested: int) -> int:
-    """Percent of new requests, beside so many for the canary: as many, or none while its pods do not carry them."""
+    """Percent of new requests: `tested`, as the canary has, or 0 while its pods cannot carry that."""
     carried = canary.replicas_for(tested, sizes.carriers)
     there = replicas(course, at, sizes) > 0 and at.ready(name(course)) >= max(1, carried)
     return tested if there and tested < HALF else 0
@@ -56,7 +56,7 @@ def compared(course: Course, at: Situation) -> str:
 
 
 def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether its pods are yet to come up, for the weight of the step is given to both at once."""
+    """Whether its pods are not ready yet: both get the weight of the step at the same time."""
     tested = _tested(course, at)
     if tested is None or not _is_due(course, at, sizes):
         return False
@@ -65,12 +65,12 @@ def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def given_up_at(rollout: Rollout, at: Situation) -> datetime:
-    """When the canary, whose pods are ready, waits for it no longer."""
+    """When the canary, whose pods are ready, stops waiting for it."""
     return rollout.progress_at + timedelta(seconds=at.spec.strategy.capacity.surge_timeout_s)
 
 
 def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None:
-    """Whose pods lack the node that pods of the baseline have; None where none do, or it has no pods."""
+    """The revision whose pods need the nodes of baseline pods; None without such a revision or such pods."""
     if not _is_due(course, at, sizes) or not _present(course, at):
         return None
     if course.stable and capacity.lacks_node(at, course.stable):
@@ -82,7 +82,7 @@ def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None
 
 
 def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
-    """Its part of the message; empty where the spec has none, or there is none to compare with."""
+    """Its part of the message; empty where the spec has none, or there is nothing to compare."""
     rollout, tested = course.rollout, _tested(course, at)
     if rollout is None or tested is None or not _may_be(course, at):
         return ""
@@ -97,7 +97,7 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
 
 
 def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list[dict[str, Any]]:
-    """What is missing of it. It runs stable as that was recorded, under its own label."""
+    """The missing objects of it. It runs the recorded stable revision, under its own label."""
     pods, revision = replicas(course, at, sizes), name(course)
     if not pods or course.stable is None:
         return []
@@ -107,13 +107,13 @@ def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list
 
 
 def _is_due(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether there is to be one where the rollout is."""
+    """Whether there should be one at the present step of the rollout."""
     given_up = course.rollout is None or course.rollout.without_baseline is not None
     return not given_up and _may_be(course, at) and _has_room(course, at, sizes)
 
 
 def _may_be(course: Course, at: Situation) -> bool:
-    """Whether the spec has one while an analysis is ahead, on a share that can be had twice."""
+    """Whether the spec has one, an analysis is ahead, and the weight leaves room for a second share of that size."""
     rollout, strategy = course.rollout, at.spec.strategy
     if not strategy.baseline_pod or rollout is None or rollout.state not in _STEPPING or rollout.skip_steps:
         return False
@@ -123,7 +123,7 @@ def _may_be(course: Course, at: Situation) -> bool:
 
 
 def _has_room(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether the pods that may be added are enough for the canary twice, with all of stable's beside them."""
+    """Whether the surge is enough for the canary twice, beside all pods of stable."""
     tested = _tested(course, at)
     return tested is not None and 2 * tested.desired <= sizes.surge
 
@@ -139,7 +139,7 @@ def _room(course: Course, at: Situation, sizes: Sizes) -> int:
 
 
 def _tested(course: Course, at: Situation) -> Workload | None:
-    """The canary's pods; None while it is to have none."""
+    """The canary's pods; None while it should have none."""
     workload = at.workload(course.target or "")
     return workload if workload and workload.desired else None
 
@@ -150,6 +150,6 @@ def _present(course: Course, at: Situation) -> int:
 
 
 def _is_left_over(course: Course, at: Situation) -> bool:
-    """Whether pods of a former attempt are still there: they are not as young as the canary's."""
+    """Whether pods of a former attempt still exist: they are older than the canary's."""
     workload, rollout = at.workload(name(course)), course.rollout
     return workload is not None and any(rollout and pod.created_at < rollout.started_at for pod in workload.pods)

@@ -13,7 +13,7 @@ def replicas_for(percent: int, carriers: int) -> int:
 def weight_carried(ready: int, carriers: int) -> int:
     """Largest weight in percent that this many ready pods carry (invariant I1), rounded up.
 
-    Rounded down, one pod of three would carry 33 % and two of three 66 %: the last percent would fit nowhere.
+    Rounded down, one pod of three would carry 33 % and two of three 66 %: no pod would carry the last percent.
     """
     return 100 if carriers == 0 else min(100, -(-100 * ready // carriers))
 
@@ -26,7 +26,7 @@ def weight_at(steps: Sequence[Step], index: int) -> int:
 def replicas_at(steps: Sequence[Step], index: int, replicas: int, carriers: int, surge: int) -> int:
     """Pods that the steps up to and with `index` set: those of setCanaryScale, but enough for the weight.
 
-    Where `surge` leaves no room for that beside what stable needs, setCanaryScale gets what there is.
+    Where `surge` leaves no room for that beside what stable needs, setCanaryScale gets the room that is left.
     """
     weight = weight_at(steps, index)
     room = replicas + surge - max(1, replicas_for(100 - weight, carriers))
@@ -51,5 +51,5 @@ def mirrors_at(steps: Sequence[Step], index: int) -> tuple[SetMirrorRoute, ...]:
 
 
 def step_reaching(steps: Sequence[Step], weight: int) -> int:
-    """First step whose weight is at least `weight`: where a rollout goes on when its steps were edited."""
+    """First step whose weight is at least `weight`: where a rollout continues after its steps were edited."""
     return next((index for index in range(len(steps)) if weight_at(steps, index) >= weight), len(steps))

@@ -1,4 +1,4 @@
-"""Hooks that must pass before a rollout continues. A hook has passed when the status, as read, says so."""
+"""Hooks that must pass before a rollout continues. A hook has passed when the status, as read, records it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -17,7 +17,7 @@ PROMOTION: Matter = (HookType.CONFIRM_PROMOTION, "promotion")
 
 
 def listens(course: Course) -> Rollout | None:
-    """The rollout that calls are about: in flight, with a stable revision to go back to."""
+    """The rollout that calls are about: in flight, with a stable revision to roll back to."""
     rollout = course.rollout
     first = rollout is None or rollout.state is State.INITIALIZING or course.stable is None
     return rollout if rollout and rollout.in_flight and not first else None
@@ -63,7 +63,7 @@ def holds_weight(course: Course, at: Situation, mode: Mode) -> bool:
 
 
 def before_pods(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
-    """Calls before pods are made. Where the only pod is replaced, the new one has all requests at once."""
+    """Calls before pods are created. Where the only pod is replaced, the new one gets all requests at once."""
     if not _new(course, at):
         return
     if mode is not Mode.RECREATE:
@@ -113,12 +113,12 @@ def missing(course: Course, at: Situation, matters: Iterable[Matter]) -> tuple[H
 
 
 def _new(course: Course, at: Situation) -> bool:
-    """No request goes to the new revision."""
+    """Whether no request goes to the new revision."""
     return at.weight(course.target) == 0
 
 
 def _remembered(rollout: Rollout, at: Situation) -> tuple[HookState, ...]:
-    """From the status as read: a response that is not written down yet opens nothing."""
+    """The hooks in the status as read: a response that is not written yet has no effect."""
     written = at.status.rollout
     return written.hooks if written and written.attempt_token == rollout.attempt_token else ()
 

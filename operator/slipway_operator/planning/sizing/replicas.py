@@ -55,7 +55,7 @@ def leaves_at_latest(at: Situation, settled: datetime) -> datetime:
 
 
 def _stable_replicas(course: Course, at: Situation, sizes: Sizes) -> int:
-    """All of them where there is room; else what the target leaves, but enough for the weight that it still has."""
+    """Pods of stable: all where there is room; else what the target leaves, but enough for its weight."""
     workload = at.workload(course.stable or "")
     present = workload.desired if workload else 0
     if course.rollout is None and (extra := restart.extra_pods(course, at, course.stable or "")):
@@ -80,7 +80,7 @@ def _least_stable(course: Course, at: Situation, sizes: Sizes, present: int) -> 
 
 
 def _claim(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Pods that the target is to have, as far as stable is concerned."""
+    """Pods that stable leaves to the target."""
     if course.target is None:
         return 0
     if course.state is State.ABORTING:
@@ -103,7 +103,7 @@ def _target_replicas(course: Course, at: Situation, sizes: Sizes, target: str) -
 
 
 def _returning_replicas(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
-    """Of a rejected revision that still has weight: where room is scarce, its pods make way as the weight leaves."""
+    """Pods of a rejected revision with weight: where room is short, they decrease as the weight does."""
     if not sizes.tight or not at.traffic_synced:
         return present
     return min(present, max(1, canary.replicas_for(at.weight(course.target), sizes.carriers)))
@@ -116,7 +116,7 @@ def _stable_needs_room(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
-    """Only what the status already says may leave does: a decision is written down before it destroys."""
+    """Pods of a retired revision: 0 only once the status, as read, permits it: decisions are written first."""
     present = at.observed.workloads[revision].desired
     settled = at.status.scale_down_at(revision)
     if settled is None or at.now < settled or at.weight(revision) > 0 or not at.traffic_synced:

@@ -1,4 +1,4 @@
-"""spec.restartAt: every pod made before that moment makes way for a new one that is ready first.
+"""spec.restartAt: every pod created before that time is replaced, by a new one that is ready first.
 
 One pod more than usual is desired, so the service never has fewer; then old pods leave one at a time.
 """

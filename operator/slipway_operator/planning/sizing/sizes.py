@@ -1,4 +1,4 @@
-"""Pod counts of a rollout where it is: computed once per course, and named by every decision that depends on them."""
+"""Pod counts of a rollout at its present step: computed once per course, for all decisions that depend on them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from slipway_operator.planning.sizing import canary, capacity, gates
 class Sizes:
     """Pod counts that follow from the mode and the step."""
 
-    mode: Mode  # within how many pods the rollout continues
+    mode: Mode  # capacity mode: within how many pods the rollout continues
     surge: int  # pods above the replicas that all revisions together may have
     carriers: int  # ready pods that together carry all traffic
     tight: bool  # no room for a whole second revision: the two take turns
@@ -54,7 +54,7 @@ def _needed(course: Course, at: Situation, mode: Mode) -> int:
 
 
 def _would_end_service(course: Course, at: Situation, mode: Mode) -> bool:
-    """Whether the target could only start in the place of the sole stable pod, before any step gives it weight."""
+    """Whether the target could only start in place of the only stable pod, before any step gives it weight."""
     rollout = course.rollout
     early = rollout is not None and canary.weight_at(at.spec.strategy.steps, rollout.step_index) == 0
     return early and at.ready(course.target) == 0 and mode is Mode.RECREATE

@@ -33,11 +33,11 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
 
 
 def _highest_generation(at: Situation) -> int:
-    """Of the table in the status and of all that gateways route by or count for; 0 without any.
+    """The highest in the status and of all that gateways route by or count for; 0 without any.
 
-    Gateways count requests by generation. Where a status was lost or an old one restored, its number is one that they
-    had before, and counts of two tables would be added up. A number that no table of ours can have is no measure:
-    gateways that took over a forged table report it, and they know tables by digest.
+    Gateways count requests by generation. Where a status was lost or an old one restored, its number would be used
+    twice, and counts of two tables would be added up. Numbers from MAX_GENERATION on are ignored: gateways report them
+    after they accepted a forged table, and they identify tables by digest.
     """
     routed = [gateway.generation or 0 for gateway in at.observed.gateways]
     counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
@@ -46,7 +46,7 @@ def _highest_generation(at: Situation) -> int:
 
 
 def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...]:
-    """The revision under test first, so that raising its weight only ever moves users towards it."""
+    """The backends, the revision under test first, so that a higher weight only moves users towards it."""
     if course.stable is None:
         target = course.target
         serves = target is not None and (at.ready(target) > 0 or at.weight(target) > 0)
@@ -56,7 +56,7 @@ def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...
         return (_backend(at, course.stable, 100),)
     beside = baseline.weight(course, at, sizes, weight)
     tested, stable = _backend(at, course.target, weight), _backend(at, course.stable, 100 - weight - beside)
-    # Last, so that a raised weight moves no user from one to the other.
+    # The baseline is last, so that a higher weight moves no user between it and the canary.
     return (tested, stable, *((_backend(at, baseline.name(course), beside),) if beside else ()))
 
 
@@ -69,7 +69,7 @@ def target_weight(course: Course, at: Situation, sizes: Sizes) -> int:
     returning = _returning(course, at, sizes, present)
     if rollout.state is State.ABORTING:
         return returning
-    # More replicas make the pods of both sides too few: nothing moves then until some are ready that it can move to.
+    # A higher spec.replicas makes the pods of both sides too few: no weight moves until pods are ready to carry it.
     return max(_wanted_weight(course, at, sizes, present), returning)
 
 
@@ -83,14 +83,14 @@ def _wanted_weight(course: Course, at: Situation, sizes: Sizes, present: int) ->
 
 
 def _carried(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
-    """Percent that the ready pods of the target carry; those that the spec calls enough count as all of them."""
+    """Percent that the ready pods of the target carry; as many as the spec defines as enough count as all."""
     carriers, ready = sizes.carriers, at.ready(course.target)
     counted = max(ready, sizes.needed) if ready >= sizes.enough else ready
     return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
 
 
 def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Percent that the step sets; all of it where the only pod is the target's."""
+    """Percent that the step sets; 100 where the only pod is the target's."""
     rollout = course.rollout
     if rollout is None:
         return 0
@@ -100,19 +100,19 @@ def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
 
 
 def _goes_by_pods(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether weight moves pod by pod: the target gets its next one when stable, relieved, lets one go."""
+    """Whether weight moves pod by pod: the target gets its next one when stable, with less weight, removes one."""
     return sizes.tight and not at.spec.paused and sizes.stable_carries
 
 
 def _returning(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
-    """Down only, and no faster than stable pods are ready for it, unless the other side has none (I5)."""
+    """The weight that decreases only, as fast as stable pods are ready for it; 0 if the target has none (I5)."""
     if at.ready(course.target) == 0 or at.replicas == 0 or sizes.mode is Mode.RECREATE:
         return 0
     return min(present, 100 - canary.weight_carried(at.ready(course.stable), sizes.carriers))
 
 
 def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
-    """Of the steps so far."""
+    """The header routes of the steps so far."""
     rollout = _served_by_steps(course, at)
     if rollout is None:
         return ()
@@ -121,7 +121,7 @@ def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
 
 
 def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
-    """As header routes, and none once the steps are done: what a promotion shifts needs its pods for itself."""
+    """As header routes, and none once the steps are done: a promotion needs the pods for its own requests."""
     rollout = _served_by_steps(course, at)
     if rollout is None or rollout.state is State.PROMOTING:
         return ()
@@ -130,7 +130,7 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:
-    """The rollout whose steps route requests: none without a ready pod, and none from the moment of a rejection on."""
+    """The rollout whose steps route requests; None without a ready pod, and from a rejection on."""
     rollout = course.rollout
     if rollout is None or course.stable is None or not rollout.in_flight or at.ready(rollout.revision) == 0:
         return None
@@ -149,7 +149,7 @@ def _hold_s(at: Situation) -> int | None:
 
 
 def _slept(table: Traffic, at: Situation) -> Traffic:
-    """The table of a deployment that is not awake: gateways hold requests, how long, and send none before pods."""
+    """The table of a deployment that is not awake: gateways hold requests until pods exist, for a limited time."""
     sleep, scaled = at.sleep, at.spec.autoscaling
     if sleep is None or sleep.state is SleepState.AWAKE:
         return table

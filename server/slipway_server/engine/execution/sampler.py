@@ -136,7 +136,7 @@ def _bounded(number: float) -> float:
 
 
 def _draw(row: torch.Tensor, p: SamplingParams, noise: torch.Tensor) -> torch.Tensor:
-    """Exponential race: argmax of probability / noise draws from the probabilities. A number, where the row is."""
+    """Draw a token id by the exponential race, argmax of probability / noise: a 0-dim tensor on the row's device."""
     noise = noise.to(row.device, non_blocking=True)
     if not (p.top_k or p.top_p < 1.0 or p.min_p):
         return (torch.softmax(row / _temperature(p), dim=-1) / noise).argmax()
