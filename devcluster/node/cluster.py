@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import ssl
 import time
 import urllib.request
@@ -30,7 +29,7 @@ from devcluster.node.config import GATEWAY_NODE_PORT as GATEWAY_NODE_PORT
 from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config
 from devcluster.node.network import own_networks
 from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
-from devcluster.ports import reserve_port
+from devcluster.ports import LOOPBACK, free_port_near, is_free, reserve_port
 from devcluster.processes import run, succeeds
 from devcluster.steps.progress import run_steps, say
 from devcluster.steps.schedule import Step
@@ -124,7 +123,7 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
     record = Record(
         engine=engine.name,
         node_image=pins.KIND_NODE_IMAGE if pulled else nodeimage.reference(places),
-        gateway_port=port or free_port_near(GATEWAY_PORT),
+        gateway_port=_gateway_port(port),
         mounts_torch=torch_mount,
         settings_key=_settings_key(),
         had_network=engine.has_network(engine.network),
@@ -133,6 +132,12 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
     steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
     run_steps([*steps, *(beside(places, engine, record) if beside else ())], console)
     return record
+
+
+def _gateway_port(wanted: int | None) -> int:
+    if wanted and not is_free(wanted, LOOPBACK):
+        raise DevclusterError(f"--port {wanted}: a program or a firewall rule has this port of {LOOPBACK} already.")
+    return wanted or free_port_near(GATEWAY_PORT)
 
 
 def _image_steps(places: Places, engine: Engine, facts: Facts, *, pulled: bool) -> list[Step]:
@@ -275,19 +280,6 @@ def _refuse_foreign(places: Places, engine: Engine) -> None:
             f"There is a kind cluster called {places.cluster} that devcluster did not make ({', '.join(found)}). "
             "It is left alone: set SLIPWAY_CLUSTER to another name and try again."
         )
-
-
-def free_port_near(wanted: int) -> int:
-    """The wanted port of the loopback address, or the next free one."""
-    for port in range(wanted, wanted + 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise DevclusterError(f"No free port between {wanted} and {wanted + 99} on 127.0.0.1 for the gateway.")
 
 
 def _settings_key() -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import DevclusterError
-from devcluster.node.cluster import free_port_near
 from devcluster.places import Places, appears_whole, demand_space, exclusive, places, write_whole
 
 
@@ -68,11 +66,3 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
 def test_too_little_space_is_said_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(DevclusterError, match="XDG_CACHE_HOME"):
         demand_space(tmp_path / "not/yet", 1e9, "Building")
-
-
-def test_a_taken_port_is_passed_over() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert free_port_near(port) > port
