@@ -18,6 +18,7 @@ from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Reso
 from slipway_operator.model import labels
 
 Add = Callable[[ObjectKey], None]
+CHUNK = 5  # objects in one page of a list by kopf
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +181,10 @@ def settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = 25
+    # kopf reads whole pages, and keeps each object for as long as its worker waits for the next event: a list of large
+    # objects would need more memory than the operator has.
+    settings.watching.chunk_size = CHUNK
+    settings.queueing.idle_timeout = 0.1
     for kind in CHILDREN:
         settings.watching.label_selectors[*kind.group_version, kind.plural] = labels.MODEL_DEPLOYMENT
     _claim_prefixes(settings)

@@ -70,6 +70,10 @@ class ForkedProgram:
         if self.runs():
             await self.kill()
 
+    @property
+    def pid(self) -> int:
+        return self._started().pid or 0
+
     def runs(self) -> bool:
         return self._process is not None and self._process.is_alive()
 

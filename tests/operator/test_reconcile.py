@@ -44,7 +44,7 @@ class FailingClient:
     async def list(self, resource, namespace, selector="", cached=False):
         return self._call("list", [])
 
-    async def pages(self, resource, namespace, selector, *, cached):
+    async def pages(self, resource, namespace, selector="", *, cached=False):
         yield {"metadata": {"resourceVersion": "10"}, "items": self._call("list", [])}
 
     async def apply(self, resource, manifest):
@@ -220,7 +220,7 @@ class Making(Remembering):
         self.made[resource] = {**manifest, "metadata": metadata}
         return self._call("apply", self.made[resource])
 
-    async def pages(self, resource, namespace, selector, *, cached):
+    async def pages(self, resource, namespace, selector="", *, cached=False):
         self.listed.add(resource)
         items = self._call("list", [self.there[resource]] if resource in self.there else [])
         yield {"metadata": {"resourceVersion": "10"}, "items": items}

@@ -79,6 +79,8 @@ def test_kopf_is_an_event_source_and_nothing_else():
     assert settings.process.ultimate_exiting_timeout == 25
     assert set(settings.watching.label_selectors.values()) == {"slipway.dev/modeldeployment"}
     assert sum(settings.networking.error_backoffs) > 400
+    assert settings.watching.chunk_size == 5
+    assert settings.queueing.idle_timeout < 1
     registry = watch.registry(None, listeners([], []), asyncio.Event())
     assert isinstance(registry, kopf.OperatorRegistry)
     assert len(registry._watching.get_all_handlers()) == 6

@@ -15,6 +15,8 @@ from kubernetes.aio import client
 from kubernetes.aio import config as _config
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from slipway_process import pages
+
 log = logging.getLogger(__name__)
 # The client's configuration half has no annotations.
 config: Any = _config
@@ -28,7 +30,6 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
-_PAGE = "500"  # objects in one response to a list
 # Of one event. etcd takes objects of up to 1.5 MiB, and in JSON a byte of them is up to six: "<" is \u003c.
 _MAX_EVENT_BYTES = 32 << 20
 
@@ -37,7 +38,7 @@ _EXPIRED = 410
 _BUSY = frozenset({401, 429, 503, 504})
 # Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
 _TROUBLES = (
-    *(aiohttp.ClientError, HttpProcessingError, config.ConfigException),
+    *(aiohttp.ClientError, HttpProcessingError, config.ConfigException, pages.PageTooLarge),
     *(OSError, TimeoutError, ValueError, LookupError, TypeError),
 )
 
@@ -60,8 +61,8 @@ class KubernetesClient:
         self._client: Any = None
 
     async def get(self, path: str, query: dict[str, str]) -> KubernetesObject:
-        response = await self._call(path, query, _REQUEST)
-        return dict(json.loads(await response.read()))
+        response: aiohttp.ClientResponse = (await self._call(path, query, _REQUEST)).response
+        return dict(json.loads(await pages.read_page(response)))
 
     async def watch(self, path: str, query: dict[str, str]) -> aiohttp.ClientResponse:
         """The open stream: one JSON event a line. The caller closes it."""
@@ -181,16 +182,12 @@ class Reflector:
     async def _list(self) -> None:
         """In pages: thousands of pods are many megabytes, of which little is kept."""
         now: set[str] = set()
-        page: dict[str, str] = {"limit": _PAGE}
-        while True:
-            response = await self._api.get(self._path, self._query | page)
-            for item in response.get("items") or ():
+        version = ""
+        async for page in pages.pages(lambda query: self._api.get(self._path, query), self._query):
+            for item in page.get("items") or ():
                 now.add(key_of(item))
                 self._owner.seen(item)
-            version, more = response["metadata"]["resourceVersion"], response["metadata"].get("continue")
-            if not more:
-                break
-            page = {"limit": _PAGE, "continue": more}
+            version = page["metadata"]["resourceVersion"]
         # Objects that were deleted while no watch was open.
         for key in self._keys - now:
             self._owner.gone(key)

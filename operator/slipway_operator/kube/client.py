@@ -12,10 +12,21 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube import auth
-from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import (
+    ApiError,
+    Exists,
+    Fenced,
+    Leaving,
+    ListTooLarge,
+    NotFound,
+    Refused,
+    Stale,
+    Unavailable,
+)
 from slipway_operator.kube.resources import ACCESS_REVIEWS, PODS, Resource
 from slipway_operator.model import labels
 from slipway_operator.model.text import printable
+from slipway_process import pages
 
 Objects = list[Object]
 Query = list[tuple[str, str]]
@@ -26,7 +37,6 @@ OnAnswer = Callable[[Resource, Object], None]
 
 TIMEOUT_S = 10.0
 CONCURRENCY = 16
-PAGE = 500  # objects per page of a list
 ATTEMPTS = 4  # the first and three retries
 RETRY_WITHIN_S = 0.4  # the first retry; each further one within twice as much
 RETRY_LIMIT_S = 10.0
@@ -87,25 +97,29 @@ class Client:
     async def list(
         self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False
     ) -> Objects:
-        """Return the objects of a namespace, or of all. `cached` spares etcd and may be slightly stale."""
-        query = [("labelSelector", selector)] if selector else []
-        query += [("resourceVersion", "0")] if cached else []
-        answer = await self._read("list", resource, resource.path(namespace), query)
-        return answer.get("items") or []
+        """Return the objects of a namespace, or of all; `cached` as in `pages`. All of them are in memory at once."""
+        found = self.pages(resource, namespace, selector, cached=cached)
+        return [item async for page in found for item in page.get("items") or ()]
 
-    async def pages(
-        self, resource: Resource, namespace: str | None, selector: str = "", *, cached: bool = False
+    def pages(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        selector: str = "",
+        *,
+        cached: bool = False,
+        accept: str = _JSON,
     ) -> AsyncIterator[Object]:
-        """Yield the pages of one consistent list of a namespace, or of all; `cached` as in `list`."""
-        query, more = [("labelSelector", selector), ("limit", str(PAGE))], ""
-        query += [("resourceVersion", "0")] if cached else []
-        while True:
-            asked = [*query, ("continue", more)] if more else query
-            page = await self._read("list", resource, resource.path(namespace), asked)
-            yield page
-            more = page["metadata"].get("continue") or ""
-            if not more:
-                return
+        """Yield the pages of one consistent list of a namespace, or of all, each of bounded size.
+
+        `cached` spares etcd and may be slightly stale.
+        """
+
+        async def page(query: pages.Query) -> Object:
+            return await self._read("list", resource, resource.path(namespace), list(query.items()), accept=accept)
+
+        query = {"labelSelector": selector} if selector else {}
+        return pages.pages(page, query | ({"resourceVersion": "0"} if cached else {}))
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
         """Return namespace and name of every object; reads no bodies."""
@@ -114,9 +128,8 @@ class Client:
 
     async def metadata(self, resource: Resource, namespace: str | None) -> Objects:
         """Return the metadata of every object; spares etcd and may be slightly stale."""
-        path, query = resource.path(namespace), [("resourceVersion", "0")]
-        answer = await self._read("list", resource, path, query, accept=_NAMES_ONLY)
-        return answer.get("items") or []
+        found = self.pages(resource, namespace, cached=True, accept=_NAMES_ONLY)
+        return [item async for page in found for item in page.get("items") or ()]
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Create an object; raises Exists when there is one of this name."""
@@ -253,7 +266,10 @@ class Client:
         # One timeout for the whole exchange: the library's own does not reliably cover the body or a hanging connect.
         async with asyncio.timeout(self._timeout_s):
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=self._timeout_s))
-            text = await response.read()
+            try:
+                text = await pages.read_page(response.response)
+            except pages.PageTooLarge as error:
+                raise ListTooLarge(f"{method} {path}: {error}") from error
         return response.status, response.headers.get("Retry-After"), _parse(text)
 
 

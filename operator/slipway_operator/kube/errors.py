@@ -1,5 +1,7 @@
 """Errors of calls to the API server; no exception of the client library leaves this package."""
 
+from slipway_process.pages import PageTooLarge
+
 
 class ApiError(Exception):
     """A call failed."""
@@ -27,6 +29,10 @@ class Refused(ApiError):
 
 class Leaving(Refused):
     """The namespace is being deleted: nothing can be created in it any more."""
+
+
+class ListTooLarge(ApiError, PageTooLarge):
+    """The response has more bytes than any object: a list that has to be read in smaller pages."""
 
 
 class Fenced(ApiError):

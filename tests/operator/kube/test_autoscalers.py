@@ -28,13 +28,14 @@ class Namespace:
     def __init__(self, *items: dict[str, Any], failure: Exception | None = None) -> None:
         self.items, self.failure, self.lists = list(items), failure, 0
 
-    async def list(self, resource: Any, namespace: str, selector: str = "", cached: bool = False) -> Any:
-        assert (resource.plural, namespace, selector) == ("horizontalpodautoscalers", "default", "")
+    async def pages(self, resource: Any, namespace: str, *, cached: bool) -> Any:
+        assert (resource.plural, namespace, cached) == ("horizontalpodautoscalers", "default", True)
         self.lists += 1
         await asyncio.sleep(0)
         if self.failure:
             raise self.failure
-        return list(self.items)
+        yield {"items": self.items[:1]}
+        yield {"items": self.items[1:]}
 
 
 def of(name: str = "chat") -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Autoscalers:
         metadata = obj["metadata"]
         name, uid = metadata["name"], metadata["uid"]
         items = (await self._found(metadata["namespace"])).get(name, [])
-        return tuple(_read(item, name, uid) for item in items[:_MOST])
+        return tuple(_read(item, name, uid) for item in items)
 
     def forget(self, namespace: str) -> None:
         """Invalidate the list of a namespace where something changed, also one in progress."""
@@ -60,16 +60,23 @@ class Autoscalers:
             return shelf.found
 
     async def _list(self, namespace: str) -> dict[str, list[Object]]:
+        found: dict[str, list[Object]] = {}
         try:
-            items = await self._client.list(AUTOSCALERS, namespace, cached=True)
+            async for page in self._client.pages(AUTOSCALERS, namespace, cached=True):
+                for item in page.get("items") or ():
+                    _add(found, item)
         except Refused:  # the operator was upgraded before its permissions
             return {}
-        found: dict[str, list[Object]] = {}
-        for item in items:
-            if not item["metadata"].get("deletionTimestamp"):
-                for name in about(item):
-                    found.setdefault(name, []).append(item)
         return found
+
+
+def _add(found: dict[str, list[Object]], item: Object) -> None:
+    if item["metadata"].get("deletionTimestamp"):
+        return
+    for name in about(item):
+        same = found.setdefault(name, [])
+        if len(same) < _MOST:
+            same.append(item)
 
 
 def about(item: Object) -> set[str]:
