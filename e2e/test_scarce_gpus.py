@@ -60,7 +60,8 @@ class Floor:
 
 def modes(status: Json) -> list[str]:
     """Rows of the decisions about capacity."""
-    return [item["row"] for item in status["decisions"] if item["row"].startswith("capacity")]
+    rows = (line.split(" ", 2)[1].rstrip(":") for line in status["decisions"])
+    return [row for row in rows if row.startswith("capacity")]
 
 
 def deployed(deploy: Callable[..., Deployment], policy: str, **capacity: Any) -> Deployment:

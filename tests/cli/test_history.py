@@ -47,7 +47,7 @@ def test_roles() -> None:
 
 
 REJECTED = "the judge found it worse"
-DECISION = {"at": "2026-01-01T11:00:00Z", "message": f"revision {CANARY}, attempt 2, is rejected: {REJECTED}"}
+DECISION = f"2026-01-01T11:00:00Z abort: revision {CANARY}, attempt 2, is rejected: {REJECTED} (Warning RolloutAborted)"
 
 
 @pytest.mark.finding("S11")

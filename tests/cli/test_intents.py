@@ -93,7 +93,7 @@ def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
 
 @pytest.mark.finding("S11")
 def test_undo_to_a_rejected_revision_warns_with_the_reason() -> None:
-    told = {"message": f"revision {CANARY}, attempt 1, is rejected: it was too slow"}
+    told = f"2026-01-01T11:00:00Z abort: revision {CANARY}, attempt 1, is rejected: it was too slow"
     decided = intents.undo(read_deployment(idle(abortedRevisions=[f"{CANARY}/1"], decisions=[told])), RECORDS, CANARY)
     assert isinstance(decided, Change) and decided.warning
     assert decided.warning == f"revision {CANARY} was rejected, attempt 1: it was too slow"

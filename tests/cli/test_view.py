@@ -117,7 +117,10 @@ def test_only_the_last_events_are_shown_oldest_first() -> None:
 
 
 def test_without_events_the_last_decisions_are_shown() -> None:
-    decisions = [{"at": "2026-01-01T11:59:00Z", "row": "step-done", "message": "step 1 of 4 is done"}]
+    decisions = [
+        *(1, "forged", "99:00 step-done: a"),
+        "2026-01-01T11:59:00Z step-done: step 1 of 4 is done (Normal RolloutStepCompleted)",
+    ]
     assert drawn(look(idle(decisions=decisions)))[-1] == "    └── 1m ago  step-done  step 1 of 4 is done"
 
 
@@ -144,7 +147,7 @@ def test_as_data_is_camel_case_without_what_is_not_known() -> None:
 @pytest.mark.finding("S11")
 def test_a_rollback_that_holds_names_both_revisions_the_rejection_and_the_way_out() -> None:
     text = f"revision {CANARY}, attempt 1, is rejected: it was too slow"
-    decision = {"at": "2026-01-01T11:00:00Z", "row": "abort", "message": text}
+    decision = f"2026-01-01T11:00:00Z abort: {text} (Warning RolloutAborted)"
     obj = idle(currentRevision=CANARY, abortedRevisions=[f"{CANARY}/1"], decisions=[decision])
     obj["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
     line = (

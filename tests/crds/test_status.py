@@ -32,13 +32,13 @@ def test_everything_of_an_analysis_is_kept() -> None:
     world.bad = {BAD: 0.1}
     world.run_until("Aborted", 400)
     rollout = world.status["rollout"]
-    assert rollout["analysis"]["trace"] and rollout["background"]["trace"]
+    assert rollout["analysis"]["counters"] and rollout["background"]["counters"]
     assert list(dropped(world.status, STATUS, "status")) == []
 
 
 def test_what_the_schema_does_not_name_is_found() -> None:
-    wrong = {"rollout": {"analysis": {"invented": 1, "trace": [{"seconds": 1, "epoch": 0, "sums": []}]}}}
+    wrong = {"rollout": {"analysis": {"invented": 1, "verdict": {"metrics": [{"name": "a", "sums": []}]}}}}
     assert list(dropped(wrong, STATUS, "status")) == [
         "status.rollout.analysis.invented",
-        "status.rollout.analysis.trace[].sums",
+        "status.rollout.analysis.verdict.metrics[].sums",
     ]

@@ -8,7 +8,8 @@ from datetime import datetime
 from slipway_cli.api import Json
 from slipway_cli.objects.times import parse_time
 
-# The operator's message of a decision that rejects an attempt.
+# A line of the operator's decisions: time, row and message; and the message of one that rejects an attempt.
+_DECISION = re.compile(r"(\S+) (\S+): (.*?)(?: \((?:Normal|Warning) \w+\))?", re.DOTALL)
 _REJECTED = re.compile(r"revision (\S+), attempt (\d+), is rejected: (.*)", re.DOTALL)
 
 FIRST, CAPACITY_WAIT, PAUSED = "Initializing", "CapacityWait", "Paused"
@@ -52,6 +53,15 @@ class RolloutStatus:
     def step_of_steps(self) -> str:
         """`step 2 of 5`, counted from 1."""
         return f"step {min(self.step_index + 1, self.steps)} of {self.steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """A transition of the rollout: the row of the operator's table that was taken, and what it said."""
+
+    at: datetime | None
+    row: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +137,22 @@ class Deployment:
         """The revisions that have pods."""
         return tuple(self.status.get("revisions") or ())
 
+    @property
+    def decisions(self) -> tuple[DecisionLine, ...]:
+        """What the operator decided last, oldest first; lines that are none are left out: anyone may write there."""
+        return tuple(found for line in self.status.get("decisions") or () if (found := _decision(line)))
+
     def condition(self, kind: str) -> Json:
         """A condition; empty when it is not there."""
         return next((item for item in self.status.get("conditions") or () if item.get("type") == kind), {})
+
+
+def _decision(line: object) -> DecisionLine | None:
+    match = _DECISION.fullmatch(line) if isinstance(line, str) else None
+    try:
+        return DecisionLine(parse_time(match[1]), match[2], match[3]) if match else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def read_deployment(obj: Json) -> Deployment:
@@ -156,9 +179,9 @@ def read_deployment(obj: Json) -> Deployment:
 def _read_rejections(of: Deployment) -> Iterator[Rejection]:
     """Attempts from `abortedRevisions`, their reasons from the decisions and the rejected rollout."""
     reasons: dict[str, tuple[datetime | None, str]] = {}
-    for decision in of.status.get("decisions") or ():
-        if match := _REJECTED.match(decision.get("message", "")):
-            reasons[f"{match[1]}/{match[2]}"] = parse_time(decision.get("at")), match[3]
+    for decision in of.decisions:
+        if match := _REJECTED.match(decision.message):
+            reasons[f"{match[1]}/{match[2]}"] = decision.at, match[3]
     if of.rollout and of.rollout.why_rejected:
         at = parse_time((of.status["rollout"].get("abort") or {}).get("at"))
         reasons[of.rollout.attempt_token] = at, of.rollout.why_rejected

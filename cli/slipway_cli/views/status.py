@@ -108,7 +108,7 @@ def build_view(
         steps=steps.list_steps(of),
         conditions=tuple(_conditions(status)),
         # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
-        events=tuple(_events(event_items) or _decisions(status)),
+        events=tuple(_events(event_items) or _decisions(of)),
         analyses=tuple(analysis.read_analyses(status.get("rollout") or {}, now, kept=outdated is None)),
         notes=tuple(notes),
         rollback=_describe_rollback(of),
@@ -216,10 +216,10 @@ def _events(items: Sequence[Json]) -> list[EventView]:
     return sorted(found, key=lambda event: str(event.at))[-MAX_EVENTS:]
 
 
-def _decisions(status: Json) -> list[EventView]:
+def _decisions(of: Deployment) -> list[EventView]:
     return [
-        EventView(at=parse_time(item.get("at")), type="Normal", reason=item["row"], message=item["message"], count=1)
-        for item in (status.get("decisions") or ())[-MAX_EVENTS:]
+        EventView(at=item.at, type="Normal", reason=item.row, message=item.message, count=1)
+        for item in of.decisions[-MAX_EVENTS:]
     ]
 
 

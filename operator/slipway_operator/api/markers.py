@@ -1,8 +1,10 @@
 """What a field or a type says for the CRD alone, as controller-gen's markers do for Go types."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
+
+from slipway_operator.api.writing import camel
 
 T = TypeVar("T", bound=type)
 
@@ -10,6 +12,7 @@ _RULES = "__kubernetes_rules__"
 _DEFINITION = "__kubernetes_definition__"
 _OPEN = "__kubernetes_preserve_unknown_fields__"
 _REQUIRED = "__kubernetes_required__"
+_PACKED = "__kubernetes_packed__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,25 @@ class AtMost:
     """Items or characters that the API server takes. The operator reads more: nobody else may stop it."""
 
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A value that is written as one line, of at most so many characters."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFields:
+    """Fields of a type that are written as one text, by their names in the API: see `api/packing.py`."""
+
+    field: str  # the text's
+    description: str
+    names: tuple[str, ...]
+
+
+_NOTHING_PACKED = PackedFields("", "", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +161,23 @@ def required(*names: str) -> Callable[[T], T]:
 def required_of(kind: type) -> tuple[str, ...]:
     """The fields that `required` names."""
     found: tuple[str, ...] = vars(kind).get(_REQUIRED, ())
+    return found
+
+
+def packed(field: str, description: str, *, plain: tuple[str, ...]) -> Callable[[T], T]:
+    """Have all fields of a part of the status written as one text, except for the `plain` ones."""
+
+    def mark(kind: T) -> T:
+        names = tuple(camel(one.name) for one in fields(kind) if one.name not in plain)
+        setattr(kind, _PACKED, PackedFields(field, description, names))
+        return kind
+
+    return mark
+
+
+def packed_of(kind: type) -> PackedFields:
+    """What `packed` says of a type; by default no field is packed."""
+    found: PackedFields = vars(kind).get(_PACKED, _NOTHING_PACKED)
     return found
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slipway_operator.api import documentation, markers
+from slipway_operator.api.packing import MAX_PACKED
 from slipway_operator.api.writing import camel
 
 Node = dict[str, Any]
@@ -40,7 +41,7 @@ def structural(kind: type) -> Node:
     Raises:
         TypeError: when a field has a type that no structural schema can say.
     """
-    members = list(_members(kind))
+    members = list(_written(kind))
     node: Node = {"type": "object", "description": documentation.of_type(kind)}
     if needed := [member.name for member in members if member.required]:
         node["required"] = needed
@@ -49,6 +50,14 @@ def structural(kind: type) -> Node:
     _add_rules(node, markers.rules_of(kind))
     node["properties"] = {member.name: _property(member) for member in members}
     return node
+
+
+def _written(kind: type) -> Iterator[Member]:
+    """The fields of a type as they are written."""
+    packed = markers.packed_of(kind)
+    yield from (member for member in _members(kind) if member.name not in packed.names)
+    if packed.field:
+        yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
 
 
 def _members(kind: type) -> Iterator[Member]:
@@ -86,10 +95,18 @@ def _property(member: Member) -> Node:
 def _typed(annotation: Any) -> Node:
     """The schema of an annotation with its constraints."""
     core, metadata = _unwrapped(annotation)
-    node = next((structural(one.type) for one in metadata if isinstance(one, markers.SchemaOf)), None) or _core(core)
+    node = next((_instead(one) for one in metadata if isinstance(one, markers.SchemaOf | markers.LogLine)), None)
+    node = node or _core(core)
     for one in metadata:
         _constrain(node, one)
     return node
+
+
+def _instead(marker: markers.SchemaOf | markers.LogLine) -> Node:
+    """The schema of what is written in place of a value."""
+    if isinstance(marker, markers.LogLine):
+        return {"type": "string", "maxLength": marker.limit}
+    return structural(marker.type)
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:

@@ -1,13 +1,16 @@
 """The status survives the way through the API server's JSON."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.status import Phase, Status
+from slipway_operator.api.v1alpha1.status import Decision, Phase, Status
 from slipway_operator.model.deployment import status as status_room
 from tests.support.model_cluster import healthy, model
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_round_trip_of_every_status_of_a_rollout() -> None:
@@ -64,6 +67,7 @@ ASKED = {"name": "x", "about": "a", "key": "k", "outcome": "Asked", "since": "20
         ({"startedAt": "1969-01-01T00:00:00Z"}, ("rollout.startedAt",)),
         ({"hooks": [{**ASKED, "type": "invented"}]}, ("rollout.hooks[0].type", "rollout.hooks[0]")),
         ({"analysis": {"seen": "abc"}}, None),
+        ({"analysis": {"counters": "abc"}}, None),
         ({"capacityMode": "Nonsense", "steps": "3"}, ("rollout.steps", "rollout.capacityMode")),
     ],
 )
@@ -75,11 +79,33 @@ def test_of_a_rollout_only_what_makes_no_sense_is_lost(broken: dict[str, Any], d
 
 
 def test_of_a_list_only_items_that_make_no_sense_are_lost() -> None:
-    item = {"at": "2026-01-01T00:00:00Z", "row": "a", "message": "b"}
-    status, said = status_room.parse_parts({"decisions": [item, {**item, "at": "soon"}, item, 1, item | {"row": 2}]})
+    good = "2026-01-01T00:00:00Z a: b"
+    forged = ["soon a: b", 1, "b", "2026-01-01T00:00:00Z", {"at": "2026-01-01T00:00:00Z"}, ""]
+    status, said = status_room.parse_parts({"decisions": [good, *forged, good]})
     assert len(status.decisions) == 2
-    many, _ = status_room.parse_parts(
-        {"decisions": [item | {"row": None if number in (2, 10) else str(number)} for number in range(12)]}
-    )
-    assert [one.row for one in many.decisions] == [str(number) for number in range(12) if number not in (2, 10)]
     assert said and all(path.startswith("decisions[") for path in said)
+    many, _ = status_room.parse_parts({"decisions": ["no" if n in (2, 10) else good + str(n) for n in range(12)]})
+    assert [one.message for one in many.decisions] == [f"b{n}" for n in range(12) if n not in (2, 10)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "line"),
+    [
+        (Decision(NOW, "pods-ready", "Provisioning -> Shifting"), "pods-ready: Provisioning -> Shifting"),
+        (
+            Decision(NOW, "step-done", "it: is (not) done", "Done", "Normal"),
+            "step-done: it: is (not) done (Normal Done)",
+        ),
+        (Decision(NOW, "x", "ends (Normal)\nline", "A", "Warning"), "x: ends (Normal)\nline (Warning A)"),
+        (Decision(NOW, "x", "", "A", "Warning"), "x:  (Warning A)"),
+    ],
+)
+def test_a_decision_is_one_line(decision: Decision, line: str) -> None:
+    rendered = status_room.render(Status(decisions=(decision,)))
+    assert rendered["decisions"] == [f"2026-01-01T00:00:00Z {line}"]
+    assert status_room.parse(rendered).decisions == (decision,)
+
+
+def test_decisions_of_an_earlier_release_are_read() -> None:
+    item = {"at": "2026-01-01T00:00:00Z", "row": "a", "message": "b"}
+    assert status_room.parse({"decisions": [item]}).decisions == (Decision(NOW, "a", "b"),)

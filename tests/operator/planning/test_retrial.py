@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import Outcome
+from slipway_operator.api.markers import packed_of
+from slipway_operator.api.packing import with_packed, with_unpacked
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Outcome
 from slipway_operator.model.analysis.verdict import Finding
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing, run_of, step
@@ -106,6 +108,16 @@ def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> Non
 # --- what cannot be had again -----------------------------------------------------------------------------------------
 
 
+def with_run(obj: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The object with changed fields of its analysis, as the operator would have written them."""
+    made = json.loads(json.dumps(obj))
+    rollout = made["status"]["rollout"]
+    fields = packed_of(AnalysisRun)
+    run = with_unpacked(rollout["analysis"], fields) | changes
+    rollout["analysis"] = run if "counters" in changes else with_packed(run, fields)
+    return made
+
+
 def test_a_template_that_changed_since_is_named(rejected: dict[str, Any]) -> None:
     again = judged_again(rejected, {**QUICK, "falseRollbackRate": 0.001})
     assert again.notes == ("AnalysisTemplate quick has changed since: this is what the present one says",)
@@ -113,8 +125,7 @@ def test_a_template_that_changed_since_is_named(rejected: dict[str, Any]) -> Non
 
 
 def test_a_status_of_an_operator_that_kept_no_history_shows_its_end(rejected: dict[str, Any]) -> None:
-    obj = json.loads(json.dumps(rejected))
-    del obj["status"]["rollout"]["analysis"]["trace"]
+    obj = with_run(rejected, trace=[])
     again = judged_again(obj)
     assert [look.verdict.outcome for look in again.looks] == [Outcome.FAIL]
     assert again.notes == ("the status holds no history of the counts: only the end is shown",)
@@ -133,11 +144,11 @@ def test_a_status_that_says_something_else_than_its_counts_is_told(rejected: dic
         ({"counts": [{"metric": "errors", "epochs": [{"w": 25, "nc": 1, "kc": 2}]}]}, "cannot be read"),
         ({"startedAt": "yesterday"}, "cannot be read"),
         ({"seen": 3}, "cannot be read"),
+        ({"counters": "abc"}, "cannot be unpacked"),
     ],
 )
 def test_nonsense_is_refused_in_words(rejected: dict[str, Any], change: dict[str, Any], sentence: str) -> None:
-    obj = json.loads(json.dumps(rejected))
-    obj["status"]["rollout"]["analysis"] |= change
+    obj = with_run(rejected, **change)
     with pytest.raises(ValueError, match=sentence):
         retrial.again(obj, retrial.runs(obj)["analysis"], None)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AnyText, AtMost, SchemaOf
+from slipway_operator.api.markers import AnyText, AtMost, SchemaOf, packed
 from slipway_operator.api.types import Int32, Int64, Time, strict
 
 
@@ -328,6 +328,11 @@ class VerdictChange:
     """One sentence with the numbers."""
 
 
+@packed(
+    "counters",
+    "What was counted, packed: base64 of zlib of JSON. The verdict rests on it, and `slipway analyze` shows it.",
+    plain=("id", "template", "started_at", "read_at", "measured", "verdict"),
+)
 @strict
 @dataclass(frozen=True, slots=True)
 class AnalysisRun:

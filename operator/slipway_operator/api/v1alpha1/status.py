@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AtMost, ListMap, OneOf, required
+from slipway_operator.api.markers import AtMost, ListMap, LogLine, OneOf, required
 from slipway_operator.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookState
@@ -225,9 +225,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision.
-
-    A transition of the rollout: which row of its table was taken, and what it said.
+    """A transition of the rollout: which row of its table was taken, and what it said.
 
     With a reason it is an Event too: one that was not told before the operator died is told by the next one.
     """
@@ -306,7 +304,10 @@ class Status:
     """The revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="One attempt.")], ...], AtMost(20)] = ()
     """Attempts that were rejected, as REVISION/ATTEMPT, newest last."""
-    decisions: Annotated[tuple[Decision, ...], AtMost(20)] = ()
+    decisions: Annotated[
+        tuple[Annotated[Decision, LogLine(2048), Field(description="TIME ROW: MESSAGE (TYPE REASON).")], ...],
+        AtMost(20),
+    ] = ()
     """The last decisions about rollouts, newest last."""
     collision_count: Int32 | None = None
     """How often another controller had the name of a child. Names of later children contain it."""
