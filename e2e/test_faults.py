@@ -14,6 +14,7 @@ import pytest
 from e2e import faults, weights
 from e2e.faults import FAULTS, Fault, Row
 from slipway_cli.views import evidence
+from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Ended, Flow, Shape
@@ -116,7 +117,7 @@ def is_rejected(status: Json, stable: str) -> bool:
 
 def metric(rejected: Json, name: str) -> Json:
     """What the verdict says of one metric; empty where none was given."""
-    verdict = (rejected["rollout"].get("analysis") or {}).get("verdict") or {}
+    verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
     return next((dict(item) for item in verdict.get("metrics", ()) if item["name"] == name), {})
 
 
@@ -157,7 +158,7 @@ def serves_on(running: Flow, stable: str) -> list[Ended]:
 def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> Row:
     """What it took to find it, by the clock of the clients, by the gateways' counts."""
     bad = [item for item in seen if item.revision == rejected["rollout"]["revision"] and item.at <= rejected_at]
-    verdict = (rejected["rollout"].get("analysis") or {}).get("verdict") or {}
+    verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
     return Row(
         fault=fault.name,
         released=fault.released,

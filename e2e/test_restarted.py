@@ -8,7 +8,7 @@ import pytest
 
 from e2e import faults
 from e2e.test_healthy_twenty import QUICK
-from slipway_operator.model.deployment.status import unpacked
+from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Flow, Shape
@@ -80,7 +80,7 @@ def is_decided(status: Json, stable: str) -> bool:
 
 
 def run_of(status: Json) -> Json:
-    return dict((unpacked(status)[0].get("rollout") or {}).get("analysis") or {})
+    return dict((expanded(status)[0].get("rollout") or {}).get("analysis") or {})
 
 
 def counted(status: Json) -> int:

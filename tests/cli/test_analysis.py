@@ -11,19 +11,7 @@ from slipway_cli.views.steps import describe_steps
 from tests.cli.objects import in_flight
 from tests.cli.test_view import NOW, drawn, look
 
-ROW = {
-    "name": "ttft",
-    "finding": "Undecided",
-    "canarySamples": 412,
-    "stableSamples": 1236,
-    "canaryBad": 20,
-    "stableBad": 62,
-    "canaryRate": "4.85%",
-    "stableRate": "5.02%",
-    "evidence": "0.06",
-    "threshold": "100",
-    "needed": 600,
-}
+ROW = "ttft Undecided: 20 of 412 bad (4.85%), stable 62 of 1236 (5.02%); evidence 0.06 of 100; needs 600"
 VERDICT = {
     "outcome": "Inconclusive",
     "reason": "Undecided",
@@ -31,7 +19,7 @@ VERDICT = {
     "evidence": "0.19",
     "threshold": "100",
     "secondsLeft": 188,
-    "metrics": [ROW, {"name": "itl", "finding": "NoData", "evidence": "1", "threshold": "100"}],
+    "metrics": [1, "forged", ROW, "itl NoData: 0 of 0 bad, stable 0 of 0; evidence 1 of 100"],
 }
 
 

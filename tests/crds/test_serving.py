@@ -11,8 +11,9 @@ from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRu
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
 from slipway_operator.model.analysis.measure import MOST_KEPT
+from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.deployment.status import parse as parse_status
-from slipway_operator.model.deployment.status import render, unpacked
+from slipway_operator.model.deployment.status import render
 from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment, path
@@ -95,7 +96,7 @@ def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: st
     world.gateways[0].reachable = False
     world.run(20)
     rendered = json.loads(json.dumps(world.status))
-    runs = unpacked(rendered)[0]["rollout"]
+    runs = expanded(rendered)[0]["rollout"]
     filled = {field for run in ("analysis", "background") for field in runs[run]}
     assert filled >= {
         "thresholds",

@@ -1,12 +1,14 @@
 """The status survives the way through the API server's JSON."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.status import Decision, Phase, Status
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRow, Outcome, Reason, RunVerdict
+from slipway_operator.api.v1alpha1.status import Decision, Phase, Rollout, State, Status
 from slipway_operator.model.deployment import status as status_room
 from tests.support.model_cluster import healthy, model
 
@@ -104,6 +106,29 @@ def test_a_decision_is_one_line(decision: Decision, line: str) -> None:
     rendered = status_room.render(Status(decisions=(decision,)))
     assert rendered["decisions"] == [f"2026-01-01T00:00:00Z {line}"]
     assert status_room.parse(rendered).decisions == (decision,)
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (
+            MetricRow("errors", "Undecided", 85, 235, 2, 1, "0.745", "100", "2.35%", "0.43%", 98),
+            "errors Undecided: 2 of 85 bad (2.35%), stable 1 of 235 (0.43%); evidence 0.745 of 100; needs 98",
+        ),
+        (
+            MetricRow("a b: 1 of 2 bad, c", "NoData", 0, 0, 0, 0, "10^-44", "1e+03"),
+            "a b: 1 of 2 bad, c NoData: 0 of 0 bad, stable 0 of 0; evidence 10^-44 of 1e+03",
+        ),
+    ],
+)
+def test_a_metric_of_a_verdict_is_one_line(row: MetricRow, line: str) -> None:
+    verdict = RunVerdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "m", NOW, "1", "100", metrics=(row,))
+    rollout = Rollout(State.ANALYZING, "r", 1, NOW, NOW, NOW)
+    run = AnalysisRun("r/1/1", "t", "h", NOW, NOW, verdict=verdict)
+    status = Status(rollout=replace(rollout, analysis=run, background=run))
+    rendered = status_room.render(status)
+    assert rendered["rollout"]["analysis"]["verdict"]["metrics"] == [line]
+    assert status_room.parse(rendered) == status
 
 
 def test_decisions_of_an_earlier_release_are_read() -> None:

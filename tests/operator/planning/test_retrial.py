@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.markers import packed_of
-from slipway_operator.api.packing import with_packed, with_unpacked
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Outcome
+from slipway_operator.api.v1alpha1.analysis_run import Outcome
 from slipway_operator.model.analysis.verdict import Finding
+from slipway_operator.model.deployment.compact import compact, expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing, run_of, step
 from tests.operator.planning.test_blue_green import analysed
@@ -37,7 +36,7 @@ def judged_again(obj: dict[str, Any], template: dict[str, Any] | None = None) ->
 def test_the_verdict_is_the_operators_own(rejected: dict[str, Any]) -> None:
     again = judged_again(rejected)
     assert again.notes == ()
-    assert again.said == rejected["status"]["rollout"]["analysis"]["verdict"]
+    assert again.said == verdict_of(rejected)
     assert again.looks[-1].verdict.outcome is Outcome.FAIL
 
 
@@ -59,7 +58,7 @@ def test_at_every_moment_of_a_run_the_verdict_can_be_had_again() -> None:
         if world.state() != "Analyzing" or not run_of(world).verdict:
             continue
         again = judged_again(saved(world))
-        assert (again.said, again.notes) == (saved(world)["status"]["rollout"]["analysis"]["verdict"], ())
+        assert (again.said, again.notes) == (verdict_of(saved(world)), ())
         seen.add(again.said["reason"])
     assert len(seen) > 1, "one kind of verdict proves little"
 
@@ -76,7 +75,7 @@ def test_thresholds_and_a_switch_without_a_split_are_part_of_it(field: str, valu
     world.run_until("Analyzing")
     for _ in range(20):
         world.run(4)
-        status = saved(world)["status"]["rollout"]
+        status = expanded(saved(world)["status"])[0]["rollout"]
         if not status.get("analysis", {}).get("verdict"):
             continue
         again = judged_again(saved(world), world.templates[name])
@@ -101,7 +100,7 @@ def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> Non
     world.run(40)
     obj = saved(world)
     again = judged_again(obj)
-    assert (again.said, again.notes) == (obj["status"]["rollout"]["analysis"]["verdict"], ())
+    assert (again.said, again.notes) == (verdict_of(obj), ())
     assert again.looks[0].verdict.metrics[-1].finding is Finding.NO_DATA
 
 
@@ -112,10 +111,15 @@ def with_run(obj: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The object with changed fields of its analysis, as the operator would have written them."""
     made = json.loads(json.dumps(obj))
     rollout = made["status"]["rollout"]
-    fields = packed_of(AnalysisRun)
-    run = with_unpacked(rollout["analysis"], fields) | changes
-    rollout["analysis"] = run if "counters" in changes else with_packed(run, fields)
+    run = expanded(made["status"])[0]["rollout"]["analysis"] | changes
+    packed = compact({"rollout": {"analysis": run}})["rollout"]["analysis"]
+    rollout["analysis"] = packed | {name: text for name, text in changes.items() if name == "counters"}
     return made
+
+
+def verdict_of(obj: dict[str, Any]) -> dict[str, Any]:
+    """What the status says of its analysis."""
+    return dict(expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"])
 
 
 def test_a_template_that_changed_since_is_named(rejected: dict[str, Any]) -> None:

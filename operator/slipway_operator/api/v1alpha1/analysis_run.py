@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AnyText, AtMost, SchemaOf, packed
+from slipway_operator.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
 from slipway_operator.api.types import Int32, Int64, Time, strict
 
 
@@ -250,10 +250,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric.
-
-    One metric for people; the numbers that decide are the counts.
-    """
+    """One metric for people; the numbers that decide are the counts."""
 
     name: str
     """Its name."""
@@ -277,6 +274,9 @@ class MetricRow:
     """Rate of bad ones of stable."""
     needed: Int64 | None = None
     """Requests to the new revision with which it is expected to be decided."""
+
+
+MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad ones of each side, evidence.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +307,8 @@ class RunVerdict:
     """With how many a verdict is expected."""
     seconds_left: Int64 | None = None
     """How long that is expected to take."""
-    metrics: Annotated[tuple[MetricRow, ...], AtMost(32)] = ()
-    """The metrics one by one."""
+    metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
+    """The metrics one by one: NAME FINDING, the bad ones of each side, the evidence."""
 
 
 @dataclass(frozen=True, slots=True)

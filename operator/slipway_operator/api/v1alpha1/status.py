@@ -308,7 +308,7 @@ class Status:
         tuple[Annotated[Decision, LogLine(2048), Field(description="TIME ROW: MESSAGE (TYPE REASON).")], ...],
         AtMost(20),
     ] = ()
-    """The last decisions about rollouts, newest last."""
+    """The last decisions about rollouts, newest last: TIME ROW: MESSAGE (TYPE REASON)."""
     collision_count: Int32 | None = None
     """How often another controller had the name of a child. Names of later children contain it."""
     pause_conditions: Annotated[tuple[PauseCondition, ...], AtMost(4)] = ()

@@ -6,16 +6,14 @@ The command line calls it (`slipway analyze`): the judge exists once, and the co
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from slipway_operator.api.markers import packed_of
 from slipway_operator.api.objects import Json
-from slipway_operator.api.packing import with_unpacked
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.analysis.verdict import Verdict
-from slipway_operator.model.deployment.status import ANALYSES
+from slipway_operator.model.deployment.compact import ANALYSES, expanded
 from slipway_operator.model.deployment.strategy import Strategy, parse_strategy
 from slipway_operator.planning.analysis import findings, trace
 from slipway_operator.planning.analysis.runs import concluded, its_part, ruled
@@ -51,14 +49,13 @@ def runs(obj: Json) -> dict[str, AnalysisRun]:
     Raises:
         ValueError: when the status is not one of this release; the message is for people.
     """
-    rollout = (obj.get("status") or {}).get("rollout") or {}
     try:
+        status, lost = expanded(obj.get("status") or {})
+        rollout = status.get("rollout") or {}
+        if lost:
+            raise ValueError(f"{lost[0]} cannot be unpacked")
         return {
-            field: read(
-                AnalysisRun,
-                encoded(with_unpacked(rollout[field], packed_of(AnalysisRun))),
-                f"status.rollout.{field}",
-            )
+            field: read(AnalysisRun, encoded(rollout[field]), f"status.rollout.{field}")
             for field in ANALYSES
             if rollout.get(field)
         }
