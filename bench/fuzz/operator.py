@@ -11,12 +11,17 @@ import yaml
 from hypothesis import strategies as st
 
 from slipway_gateway.routing.table import Route, parse_route
+from slipway_operator.api.markers import packed_of
+from slipway_operator.api.packing import with_packed
+from slipway_operator.api.schema import packed_properties
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import spec, status
+from slipway_operator.model.deployment.compact import ANALYSES, expanded
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain, plan
 
@@ -66,8 +71,14 @@ TEMPLATES: tuple[Json, ...] = (
 
 @cache
 def crd(plural: str) -> Crd:
-    """Of `modeldeployments` or `analysistemplates`."""
-    return Crd(yaml.load((CRDS / f"{plural}.yaml").read_text(), yaml.CSafeLoader))
+    """Of `modeldeployments` or `analysistemplates`; with the fields that a status packs into one text."""
+    document = yaml.load((CRDS / f"{plural}.yaml").read_text(), yaml.CSafeLoader)
+    if plural == "modeldeployments":
+        schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        for name in ANALYSES:
+            run = schema["status"]["properties"]["rollout"]["properties"][name]
+            run["properties"] |= packed_properties(AnalysisRun)
+    return Crd(document)
 
 
 def deployment(spec_drawn: Json, status_drawn: Json | None = None, generation: int = 1) -> Json:
@@ -93,10 +104,24 @@ def check_spec(drawn: Drawn, tally: Tally) -> None:
 def check_status(drawn: Drawn, tally: Tally) -> None:
     """A status that somebody else wrote, over a deployment that is new and over one in a rollout."""
     tally.fields.update(drawn.fields)
+    written = _packed(drawn.value)
     for observed in (Observed(), history()[-1][0]):
-        after = _planned(deployment(CHANGED, drawn.value, generation=2), observed)
+        after = _planned(deployment(CHANGED, written, generation=2), observed)
         tally.ended(after.status.phase)
         _planned(deployment(CHANGED, status.render(after.status), generation=2), observed)
+
+
+def _packed(drawn: Json) -> Json:
+    """The status with its analyses packed, as the operator writes it; a text that was drawn in its place stays."""
+    rollout = drawn.get("rollout")
+    if not isinstance(rollout, dict):
+        return drawn
+    runs = {name: run for name in ANALYSES if isinstance(run := rollout.get(name), dict) and "counters" not in run}
+    try:
+        packed = {name: with_packed(run, packed_of(AnalysisRun)) for name, run in runs.items()}
+    except UnicodeEncodeError:  # a lone surrogate: neither JSON nor a packed text has one
+        return drawn
+    return drawn | {"rollout": rollout | packed}
 
 
 def check_template(drawn: Drawn, tally: Tally) -> None:
@@ -152,7 +177,8 @@ def specs() -> st.SearchStrategy[Drawn]:
 
 @cache
 def statuses() -> st.SearchStrategy[Drawn]:
-    return crd("modeldeployments").drawn("status", ({}, *(written for _, written in history())), words())
+    bases = (expanded(written)[0] for _, written in history())
+    return crd("modeldeployments").drawn("status", ({}, *bases), words())
 
 
 @cache
@@ -167,6 +193,8 @@ def _planned(obj: Json, observed: Observed) -> Plan:
     written = json.loads(json.dumps(status.render(made.status)))
     back = status.parse(written)
     lost = [name for name in made.status.__dataclass_fields__ if getattr(back, name) != getattr(made.status, name)]
+    # A message that somebody made too long is cut when it is written; after that nothing changes.
+    lost = [name for name in lost if name != "decisions" or status.render(back)[name] != written[name]]
     route = parse_route({**obj, "status": written})
     assert isinstance(route, Route), f"gateways do not read it: {route.text}"
     assert not lost, f"not what is read back: {[(name, getattr(made.status, name)) for name in lost]}"

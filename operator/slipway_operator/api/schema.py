@@ -60,6 +60,12 @@ def _written(kind: type) -> Iterator[Member]:
         yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
 
 
+def packed_properties(kind: type) -> dict[str, Node]:
+    """The schemas of the fields that are written as one text."""
+    names = markers.packed_of(kind).names
+    return {member.name: _property(member) for member in _members(kind) if member.name in names}
+
+
 def _members(kind: type) -> Iterator[Member]:
     hints, texts = typing.get_type_hints(kind, include_extras=True), documentation.of_fields(kind)
     if issubclass(kind, BaseModel):

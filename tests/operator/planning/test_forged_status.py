@@ -164,14 +164,22 @@ def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
 
 
 @pytest.mark.finding(26)
-def test_a_header_route_for_all_requests_is_no_table() -> None:
-    """Safety 26: without a match it was written back as one that no gateway reads."""
+@pytest.mark.parametrize(
+    "route",
+    [
+        {"headerRoutes": [{"name": "x", "revision": "y", "match": []}]},
+        {"mirrorRoutes": [{"name": "x", "revision": "y", "percentage": 101}]},
+        {"mirrorRoutes": [{"name": "x", "revision": "y", "percentage": -1}]},
+    ],
+)
+def test_a_table_that_no_gateway_reads_is_not_kept(route: dict[str, Any]) -> None:
+    """Safety 26: a header route without a match, and a share above 100 %, were written back as they were read."""
     world = cluster()
     world.__class__ = Forged
     world.broken = {"file:///models/v1"}
     world.run(3)
     table = {"generation": 1, "model": "chat", "salt": "s", "backends": [{"revision": "z", "weight": 100}]}
-    world.patch_status(traffic=table | {"headerRoutes": [{"name": "x", "revision": "y", "match": []}]})
+    world.patch_status(traffic=table | route)
     world.reconcile()
     assert "traffic" not in world.status, "while no pod is ready, a table stays as it is read"
 

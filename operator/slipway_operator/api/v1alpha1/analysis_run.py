@@ -193,7 +193,7 @@ class Seen:
     """The gateway process."""
     generation: Int64
     """Generation of the route."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="One counter.")], ...], AtMost(258)]
+    totals: Annotated[tuple[Annotated[Int64, Field(description="One counter.")], ...], AtMost(258)] = ()
     """Requests assigned to both; then four for each metric of the template, in its order: requests of both, bad
     ones of both. Then those of mirrored prompts that no second stable pod answered."""
 
@@ -224,7 +224,7 @@ class Moment:
     """Since the run began."""
     epoch: Int32
     """Its place among the epochs of counts, from 0."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="One count.")], ...], AtMost(256)]
+    totals: Annotated[tuple[Annotated[Int64, Field(description="One count.")], ...], AtMost(256)] = ()
     """Four for each metric, in the order of counts: nc, ns, kc, ks."""
 
 

@@ -120,10 +120,11 @@ def _served(observed: Observed, wanted: str) -> str | None:
 
 def _is_table(table: Traffic) -> bool:
     names = [item.revision for item in table.backends]
-    sound = len(set(names)) == len(names) and all(0 <= item.weight <= 100 for item in table.backends)
-    total = sum(item.weight for item in table.backends)
+    weights = [item.weight for item in table.backends]
+    percentages = [item.percentage for item in table.mirror_routes]
+    sound = len(set(names)) == len(names) and all(0 <= percent <= 100 for percent in (*weights, *percentages))
     sound = sound and all(route.match for route in table.header_routes)
-    return sound and total == 100 and 1 <= table.generation < MAX_GENERATION
+    return sound and sum(weights) == 100 and 1 <= table.generation < MAX_GENERATION
 
 
 def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:
