@@ -106,7 +106,7 @@ class MeasurementRunner:
             answer = await self._in_turn(key[0], question)
         except Exception:
             log.exception("a bug: measurement %s raised", question.key)
-            answer = ProviderAnswer(problem="the operator failed to ask; see its log")
+            answer = ProviderAnswer(problem="the operator failed to measure; see its log")
         self._observe(provider, "error" if answer.problem else "ok", time.monotonic() - started)
         if question.key in self._wanted.get(key, {}):
             self._answers[key][question.key] = answer

@@ -117,7 +117,7 @@ async def test_a_job_outlives_the_operator(stage):
 async def test_a_bug_is_an_error_and_no_silence(stage, caplog):
     stage.asker.failure = KeyError("x")
     answer = await stage.answer(ask())
-    assert answer.problem == "the operator failed to ask; see its log"
+    assert answer.problem == "the operator failed to measure; see its log"
     assert "a bug: measurement a raised" in caplog.text
     assert stage.measured == [("web", "error")]
 

@@ -25,7 +25,7 @@ class TemplateMinSamples(ApiType):
 
 @rule(
     "has(self.event) != has(self.provider)",
-    "a metric either counts an event or asks a provider: write one of event and provider",
+    "a metric either counts an event or queries a provider: write one of event and provider",
 )
 @rule(
     "!has(self.kind) || (self.kind == 'Threshold') == has(self.provider)",
@@ -102,7 +102,7 @@ class TemplateMetric(ApiType):
             Field(max_length=63),
             CelRule(
                 "self in ['BadEvent', 'Threshold', 'PairedDrift']",
-                "kind is BadEvent, Threshold or PairedDrift: leave it out, for event and provider say which",
+                "kind is BadEvent, Threshold or PairedDrift: leave it out, because it follows from event and provider",
             ),
         ]
         | None
