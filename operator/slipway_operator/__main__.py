@@ -36,7 +36,7 @@ from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.providers.ask import Providers
+from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import CallRunners, Readers, Reconciler, ScalingSources

@@ -243,7 +243,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             )
         ],
     ),
-    "each veto stands in spec.vetoes once": (
+    "the names of spec.vetoes must differ": (
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "PodCrashLoop", "limit": 2}])],
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "CanaryCutOff"}])],
     ),

@@ -260,7 +260,7 @@ class AnalysisTemplateSpec(ApiType):
         Field(max_length=8),
         CelRule(
             "self.all(v, self.exists_one(o, o.name == v.name))",
-            "each veto stands in spec.vetoes once: remove the others of its name",
+            "the names of spec.vetoes must differ: remove the duplicates",
         ),
     ] = ()
     """Symptoms that reject the new revision at once when it shows them and stable does not."""

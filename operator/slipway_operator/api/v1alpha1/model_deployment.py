@@ -130,8 +130,8 @@ class RolloutIntents(ApiType):
         "self.model.uri.startsWith('https://')"
     ),
     (
-        "spec.resources.storage is for models that are downloaded, hf:// and https://: remove it, for a pvc:// "
-        "or file:// model is used where it lies"
+        "spec.resources.storage is for models that are downloaded, hf:// and https://: remove it, because a "
+        "pvc:// or file:// model is used in place"
     ),
 )
 @rule(
@@ -228,7 +228,7 @@ class ModelDeploymentSpec(InputsRecord):
 )
 @rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because services carry it; "
+    "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because Services are named after it; "
     "write for example chat-v2",
 )
 class ModelDeployment(ApiType):

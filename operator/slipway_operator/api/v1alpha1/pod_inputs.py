@@ -79,7 +79,7 @@ class ModelSpec(ApiType):
         ),
         CelRule(
             "!self.matches('^[a-z]+://[^/?#]*@')",
-            "spec.model.uri must not hold credentials, for many can read it: write the host without them",
+            "spec.model.uri must not hold credentials, because other users can read it: write the host without them",
         ),
     ]
     """Location of the weights: hf://org/model, https://host/model.tar, pvc://claim/path, or file:///path inside the
@@ -199,8 +199,8 @@ class EngineSpec(ApiType):
         CelRule(
             "self.all(e, !has(e.value) || !(e.name in ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HUGGINGFACE_TOKEN']))",
             (
-                "spec.engine.env must not hold a hub's token, for many can read it: put it into a Secret and name that "
-                "in spec.model.secretRef"
+                "spec.engine.env must not hold a hub's token, because other users can read it: put it into a "
+                "Secret and name that in spec.model.secretRef"
             ),
         ),
         CelRule(
@@ -209,8 +209,8 @@ class EngineSpec(ApiType):
                 "!e.name.matches('(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|CREDENTIALS?)$'))"
             ),
             (
-                "spec.engine.env must not hold a secret, for many can read it: put it into a Secret and write "
-                "valueFrom.secretKeyRef in place of value"
+                "spec.engine.env must not hold a secret, because other users can read it: put it into a Secret and "
+                "write valueFrom.secretKeyRef in place of value"
             ),
         ),
         CelRule(

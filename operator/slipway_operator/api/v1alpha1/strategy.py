@@ -87,7 +87,7 @@ class BackgroundAnalysis(RolloutAnalysis):
     "!(has(self.steps) && has(self.trafficPercent))",
     (
         "spec.strategy.canary takes steps or trafficPercent, not both: remove trafficPercent to follow the "
-        "steps, or steps to steer by hand"
+        "steps, or steps to control the traffic by hand"
     ),
 )
 @rule(
