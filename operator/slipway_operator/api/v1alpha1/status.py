@@ -295,7 +295,8 @@ class Status:
     ] = ()
     """Most recent decisions about rollouts, oldest first: TIME ROW: MESSAGE (TYPE REASON)."""
     collision_count: Int32 | None = None
-    """Number of times that another controller had the name of a child. Names of later children contain it."""
+    """Number of times that the name of a child was in use by an object of another controller. Names of later children
+    contain it."""
     pause_conditions: Annotated[tuple[PauseCondition, ...], AtMost(4)] = ()
     """Reasons for the current pause. Present while a pause step holds. Removing them, as the plugin of Argo Rollouts
     does, has the effect of spec.rollout.promote for that step."""
@@ -303,7 +304,8 @@ class Status:
     """Whether a pause step holds. It stays true when pauseConditions are removed."""
     conditions: Annotated[tuple[Condition, ...], AtMost(16), ListMap("type")] = ()
     """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable. CanaryHealthy is
-    present while there is a canary beside a stable revision, Autoscaling with an autoscaler."""
+    present while there is a canary beside a stable revision, Autoscaling with an autoscaler. docs/status.md lists all
+    conditions."""
     lease: str | None = None
     """NAMESPACE/NAME of the Lease that the operator renews. When it has expired, no operator runs, and the status is as
     of its last write."""
