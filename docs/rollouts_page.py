@@ -35,7 +35,7 @@ def _transitions() -> Iterator[str]:
     yield "| row | in | what happens |"
     yield "|---|---|---|"
     for row in TABLE:
-        yield f"| `{row.name}` | {_states(row)} | {row.says} |"
+        yield f"| `{row.name}` | {_states(row)} | {row.description} |"
     yield ""
 
 

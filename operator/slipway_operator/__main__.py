@@ -36,7 +36,7 @@ from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.providers.ask import Providers
+from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import CallRunners, Readers, Reconciler, ScalingSources
@@ -129,7 +129,7 @@ async def _run(settings: OperatorSettings) -> int:
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
         Client(
-            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.asked, on_answer=cache.update
+            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.api_called, on_answer=cache.update
         ) as client,
         aiohttp.ClientSession() as session,
     ):
@@ -254,7 +254,9 @@ async def _serve(
         listed.set()
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
-        listeners = watch.Listeners(queue.add, queue.add_first, metrics.heard, cache, capacity.autoscalers.forget)
+        listeners = watch.Listeners(
+            queue.add, queue.add_first, metrics.event_received, cache, capacity.autoscalers.forget
+        )
         return await _watch(settings, client, listeners, tasks)
     finally:
         await _end(tasks, queue)
@@ -297,7 +299,7 @@ async def _watch(
     if died:
         log.error("%s", died)
         return 1
-    log.info("asked to end")
+    log.info("a signal ended the watches")
     return 0
 
 

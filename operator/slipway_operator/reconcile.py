@@ -223,7 +223,7 @@ class Reconciler:
 
     def _make_calls(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
         """Start calls, after the status write: a call is stored before it is made, a response before it is dropped."""
-        self._runners.hooks.tell(key, notices(obj, planned.status, planned.events, now))
+        self._runners.hooks.notify(key, notices(obj, planned.status, planned.events, now))
         room = [
             self._runners.hooks.follow(key, planned.calls),
             self._runners.measurements.follow(key, planned.questions),
@@ -232,7 +232,7 @@ class Reconciler:
 
     async def _report_lost_events(self, key: ObjectKey, obj: dict[str, Any], former: Status, now: datetime) -> None:
         """Post the Events of a decision whose writer died, lost the response, or failed right after the write."""
-        if self._reported.get(key) != former.last_decision and await events.tell_again(
+        if self._reported.get(key) != former.last_decision and await events.post_missing(
             self._client, obj, former.decisions, now
         ):
             self._reported[key] = former.last_decision

@@ -29,7 +29,7 @@ class Listeners:
 
     add: Add
     add_first: Add
-    heard: Callable[[str], None]  # of a plural
+    on_event: Callable[[str], None]  # of a plural
     cache: ObjectCache
     forget: Callable[[str], None]  # of a namespace whose autoscalers changed
 
@@ -110,7 +110,7 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
 
     @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
     async def parent(event: kopf.RawEvent, namespace: str | None, name: str, **_: Any) -> None:
-        listeners.heard(labels.PLURAL)
+        listeners.on_event(labels.PLURAL)
         obj = dict(event["object"])
         listeners.cache.on_event(MODEL_DEPLOYMENTS, event["type"], obj)
         # A change by a user goes before the effects of earlier changes.
@@ -133,7 +133,7 @@ def _on_child(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listen
 
     @kopf.on.event(*kind.group_version, kind.plural, registry=registry, labels=marked)
     async def child(event: kopf.RawEvent, **_: Any) -> None:
-        listeners.heard(kind.plural)
+        listeners.on_event(kind.plural)
         for key in sorted(listeners.cache.on_event(kind, event["type"], dict(event["object"]))):
             listeners.add(key)
 
@@ -144,7 +144,7 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> Non
 
     @kopf.on.event(*AUTOSCALERS.group_version, AUTOSCALERS.plural, registry=registry)
     async def autoscaler(event: kopf.RawEvent, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
-        listeners.heard(AUTOSCALERS.plural)
+        listeners.on_event(AUTOSCALERS.plural)
         place = namespace or ""
         item = {"metadata": {"name": name}, "spec": dict(body.get("spec") or {})}
         concerned, seen_now = about(item), _relevant(body)

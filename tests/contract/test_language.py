@@ -25,9 +25,9 @@ WORDS = (
     "heard",
 )
 PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob("*.md") if path.name != "CHANGELOG.md")
-# Texts from outside of the pages: descriptions of the CRDs; and a page about the engine.
+# The outcome Asked of a hook in the CRD; and a page about the engine.
 # These numbers may only fall.
-ALLOWED = {"docs/crd.md": 36, "docs/server.md": 2}
+ALLOWED = {"docs/crd.md": 2, "docs/server.md": 2}
 GLOSSARY_ROWS = 60
 PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process")}
 

@@ -71,8 +71,8 @@ async def test_operator_hears_of_calls_as_the_gateway_tells_them() -> None:
     async with TestServer(admin.app()) as server, aiohttp.ClientSession() as session:
         listener = calls.Calls(None, session, lambda key: None)  # type: ignore[arg-type]
         url = str(server.make_url("")).rstrip("/")
-        assert await listener._ask(url, "") == ("p1.1", [("default", "chat")])
-        assert await listener._ask(f"{url}/nowhere", "") is None
+        assert await listener._poll(url, "") == ("p1.1", [("default", "chat")])
+        assert await listener._poll(f"{url}/nowhere", "") is None
 
 
 def test_the_operator_waits_longer_than_a_gateway_lets_it() -> None:

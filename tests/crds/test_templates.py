@@ -120,7 +120,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(metric(kind="Threshold")), spec(rate(kind="BadEvent"))],
         [spec(metric(), RATE)],
     ),
-    "a metric either counts an event or asks a provider": (
+    "a metric either counts an event or queries a provider": (
         [spec(metric(event=None)), spec(metric(provider=QUERY, successCondition="result > 1"))],
         [spec(RATE)],
     ),
@@ -243,7 +243,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             )
         ],
     ),
-    "each veto stands in spec.vetoes once": (
+    "the names of spec.vetoes must differ": (
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "PodCrashLoop", "limit": 2}])],
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "CanaryCutOff"}])],
     ),

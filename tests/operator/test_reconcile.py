@@ -77,7 +77,7 @@ class Hooks:
         self.followed = calls
         return self.room
 
-    def tell(self, key, calls):
+    def notify(self, key, calls):
         self.told += calls
 
     def forget(self, key):

@@ -103,7 +103,7 @@ def format_legend(item: MetricReview) -> str:
 
 
 def _review(again: retrial.Retrial, where: str) -> Review:
-    run, verdict = again.run, again.said
+    run, verdict = again.run, again.verdict
     return Review(
         title=f"analysis {run.template}{where}: {run.id}, from {run.started_at:%Y-%m-%d %H:%M:%S} UTC, read last after "
         f"{format_duration(again.looks[-1].seconds)}",

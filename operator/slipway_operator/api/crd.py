@@ -21,46 +21,46 @@ def text(kind: type) -> str:
 
 def manifest(kind: type) -> Node:
     """The CustomResourceDefinition of a root type."""
-    said = markers.definition_of(kind)
+    definition = markers.definition_of(kind)
     singular = kind.__name__.lower()
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{said.plural}.{said.group}", "labels": _LABELS},
+        "metadata": {"name": f"{definition.plural}.{definition.group}", "labels": _LABELS},
         "spec": {
-            "group": said.group,
+            "group": definition.group,
             "scope": "Namespaced",
             "names": {
                 "kind": kind.__name__,
                 "listKind": f"{kind.__name__}List",
-                "plural": said.plural,
+                "plural": definition.plural,
                 "singular": singular,
-                "shortNames": list(said.short_names),
-                "categories": list(said.categories),
+                "shortNames": list(definition.short_names),
+                "categories": list(definition.categories),
             },
-            "versions": [_version(kind, said)],
+            "versions": [_version(kind, definition)],
         },
     }
 
 
-def _version(kind: type, said: markers.Definition) -> Node:
+def _version(kind: type, definition: markers.Definition) -> Node:
     return {
-        "name": said.version,
+        "name": definition.version,
         "served": True,
         "storage": True,
-        **_subresources(said),
-        "additionalPrinterColumns": [_column(column) for column in said.columns],
-        "schema": {"openAPIV3Schema": _root(kind, said)},
+        **_subresources(definition),
+        "additionalPrinterColumns": [_column(column) for column in definition.columns],
+        "schema": {"openAPIV3Schema": _root(kind, definition)},
     }
 
 
-def _subresources(said: markers.Definition) -> Node:
-    found: Node = {"status": {}} if said.status else {}
-    if said.scale:
+def _subresources(definition: markers.Definition) -> Node:
+    found: Node = {"status": {}} if definition.status else {}
+    if definition.scale:
         found["scale"] = {
-            "specReplicasPath": said.scale.spec_replicas,
-            "statusReplicasPath": said.scale.status_replicas,
-            "labelSelectorPath": said.scale.selector,
+            "specReplicasPath": definition.scale.spec_replicas,
+            "statusReplicasPath": definition.scale.status_replicas,
+            "labelSelectorPath": definition.scale.selector,
         }
     return {"subresources": found} if found else {}
 
@@ -75,11 +75,11 @@ def _column(column: markers.PrinterColumn) -> Node:
     }
 
 
-def _root(kind: type, said: markers.Definition) -> Node:
+def _root(kind: type, definition: markers.Definition) -> Node:
     """The schema, with what every object has."""
     node = structural(kind)
     own = {
-        "apiVersion": {"type": "string", "description": f"{said.group}/{said.version}."},
+        "apiVersion": {"type": "string", "description": f"{definition.group}/{definition.version}."},
         "kind": {"type": "string", "description": f"{kind.__name__}."},
         # The API server describes it itself and refuses a description here.
         "metadata": {"type": "object"},

@@ -33,8 +33,8 @@ def _texts(module: str) -> dict[str, Texts]:
 def _of_class(node: ast.ClassDef) -> Texts:
     found = {}
     for field, text in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (said := _text(text)):
-            found[field.target.id] = said
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (description := _text(text)):
+            found[field.target.id] = description
     return found
 
 

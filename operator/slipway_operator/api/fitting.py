@@ -23,7 +23,7 @@ def _fit_of(kind: Hashable) -> Fit | None:
 
 
 def _fit(node: Node) -> Fit | None:
-    """How values of a schema are cut; None where it bounds nothing, so that nobody looks at them."""
+    """How values of a schema are cut; None where it bounds nothing, so that they are not read."""
     match node.get("type"):
         case "object":
             return _object(node)

@@ -1,4 +1,4 @@
-"""What a field or a type says for the CRD alone, as controller-gen's markers do for Go types."""
+"""Metadata of fields and types for the CRD alone, like controller-gen's markers for Go types."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ _PACKED = "__kubernetes_packed__"
 
 @dataclass(frozen=True, slots=True)
 class CelRule:
-    """A CEL rule of the API server, and the sentence for who breaks it."""
+    """A CEL rule of the API server, and its error message."""
 
     cel: str
     message: str
@@ -32,14 +32,14 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Values that the API server takes. The operator reads others too: a record may be of another release."""
+    """Values that the API server accepts. The operator also reads other values: a record may be of another release."""
 
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
-    """An enumeration of which the API server takes any text, so that a later release can add to it."""
+    """An enumeration for which the API server accepts any text, so that a later release can add values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ListMap:
 
 @dataclass(frozen=True, slots=True)
 class ListSet:
-    """A list in which each value stands once."""
+    """A list of distinct values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SchemaOf:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Items or characters that the API server takes. The operator reads more: nobody else may stop it."""
+    """Number of items or characters that the API server accepts. The operator also reads longer values."""
 
     limit: int
 
@@ -109,7 +109,7 @@ class ScaleSubresource:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a CustomResourceDefinition says beside the schema."""
+    """The parts of a CustomResourceDefinition besides the schema."""
 
     group: str
     version: str
@@ -176,13 +176,13 @@ def packed(field: str, description: str, *, plain: tuple[str, ...]) -> Callable[
 
 
 def packed_of(kind: type) -> PackedFields:
-    """What `packed` says of a type; by default no field is packed."""
+    """The fields that `packed` lists for a type; by default no field is packed."""
     found: PackedFields = vars(kind).get(_PACKED, _NOTHING_PACKED)
     return found
 
 
 def custom_resource(definition: Definition) -> Callable[[T], T]:
-    """Say that a type is the root of a CustomResourceDefinition."""
+    """Make a type the root of a CustomResourceDefinition."""
 
     def mark(kind: T) -> T:
         setattr(kind, _DEFINITION, definition)

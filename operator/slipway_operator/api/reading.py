@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 T = TypeVar("T")
 Path = tuple[int | str, ...]  # names of fields and numbers of items, from the top
 
-MOST_TOLD = 5  # things that are wrong, in one sentence
+MOST_ERRORS = 5  # errors in one message
 LONGEST = 1024  # characters of a message: it goes into a status, and keys of maps are a part of paths
 _SHOWN = 80  # characters of a value
 # What encoding ends in that is no JSON: of texts and numbers that no API server sends, and of nesting without an end.
@@ -19,7 +19,7 @@ _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class UnreadableObject(ValueError):
-    """What is written is no object of this type; the message names each place and says what belongs there."""
+    """The value is not an object of this type; the message names each path and what is valid there."""
 
 
 def encoded(value: Any) -> bytes:
@@ -44,9 +44,9 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
         made: T = _adapter(cast(Hashable, kind)).validate_json(written)
     except ValidationError as error:
         found = [one for one in error.errors(include_url=False) if not _follows(one)]
-        told = [_sentence(one, at) for one in found[:MOST_TOLD]]
-        rest = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        raise UnreadableObject("; ".join([*told, *rest])[:LONGEST]) from None
+        sentences = [_sentence(one, at) for one in found[:MOST_ERRORS]]
+        rest = [f"and {len(found) - MOST_ERRORS} more"] if len(found) > MOST_ERRORS else []
+        raise UnreadableObject("; ".join([*sentences, *rest])[:LONGEST]) from None
     return made
 
 

@@ -21,7 +21,7 @@ Node = dict[str, Any]
 
 _SCALARS: dict[Any, str] = {str: "string", datetime: "string", int: "integer", float: "number", bool: "boolean"}
 _LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
-_FORMAT_LIMITS = (-(2**31), 2**31 - 1, -(2**63), 2**63 - 1)  # the format says them
+_FORMAT_LIMITS = (-(2**31), 2**31 - 1, -(2**63), 2**63 - 1)  # the format implies them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def structural(kind: type) -> Node:
     """The schema of a type and of everything below it.
 
     Raises:
-        TypeError: when a field has a type that no structural schema can say.
+        TypeError: when a field has a type that no structural schema can express.
     """
     members = list(_written(kind))
     node: Node = {"type": "object", "description": documentation.of_type(kind)}
@@ -83,7 +83,7 @@ def _members(kind: type) -> Iterator[Member]:
 
 
 def _default(value: Any) -> Any:
-    """A default of the schema; None and empty collections only say that a field may be left out."""
+    """A default of the schema; None and empty collections only make a field optional."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return value if isinstance(value, str | int | float) else None
@@ -116,7 +116,7 @@ def _instead(marker: markers.SchemaOf | markers.LogLine) -> Node:
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
-    """A type without None, and all that is said about it, from the inside out."""
+    """A type without None, and all its metadata, from the inside out."""
     if typing.get_origin(annotation) is typing.Annotated:
         core, *outer = typing.get_args(annotation)
         inner, metadata = _unwrapped(core)
@@ -158,7 +158,7 @@ def _core(core: Any) -> Node:
 
 
 def _constrain(node: Node, constraint: Any) -> None:
-    """Say one constraint in the schema's words."""
+    """Add one constraint to a schema."""
     match constraint:
         case markers.Format(name):
             node["format"] = name
@@ -198,5 +198,5 @@ def _bound(node: Node, constraint: Any) -> None:
 
 def _add_rules(node: Node, rules: tuple[markers.CelRule, ...]) -> None:
     if rules:
-        said = [{"rule": one.cel, "message": one.message} for one in rules]
-        node["x-kubernetes-validations"] = [*node.get("x-kubernetes-validations", ()), *said]
+        validations = [{"rule": one.cel, "message": one.message} for one in rules]
+        node["x-kubernetes-validations"] = [*node.get("x-kubernetes-validations", ()), *validations]

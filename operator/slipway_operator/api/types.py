@@ -11,7 +11,7 @@ from slipway_operator.api.writing import camel
 
 T = TypeVar("T", bound=type)
 
-# Validators are built when they are first asked for: those of parts stand in the one of the whole.
+# Validators are built at their first use: that of a type contains those of its parts.
 CONFIG = ConfigDict(frozen=True, strict=True, extra="ignore", alias_generator=camel, defer_build=True)
 
 

@@ -66,7 +66,7 @@ class HookRunner:
             self._questions[call.key] = task
         return len(new) <= room
 
-    def tell(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:
+    def notify(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:
         """Send event calls without keeping responses; calls beyond the limit are dropped and counted."""
         for call in calls:
             if len(self._notices) >= NOTICES_LIMIT:
@@ -90,7 +90,7 @@ class HookRunner:
 
     async def _question(self, key: ObjectKey, call: HookCall) -> None:
         try:
-            answer = await self._ask(key, call)
+            answer = await self._call(key, call)
         except Exception:
             log.exception("a bug: hook %s of %s/%s raised", call.hook.name, *key)
             answer = HookAnswer(False, "the operator failed to put the question; see its log")
@@ -101,14 +101,14 @@ class HookRunner:
             self._wake(key)
 
     async def _notice(self, key: ObjectKey, call: HookCall) -> None:
-        answer = await self._ask(key, call)
+        answer = await self._call(key, call)
         if not answer.ok:
             log.warning("event hook %s of %s/%s was not reached: %s", call.hook.name, *key, answer.message)
 
-    async def _ask(self, key: ObjectKey, call: HookCall) -> HookAnswer:
+    async def _call(self, key: ObjectKey, call: HookCall) -> HookAnswer:
         """Make all tries of one call, with one key and one body."""
-        asked_at = format_time(self._clock())
-        payload = {**call.payload, "idempotencyKey": call.key, "timestamp": asked_at}
+        called_at = format_time(self._clock())
+        payload = {**call.payload, "idempotencyKey": call.key, "timestamp": called_at}
         body = json.dumps(payload, separators=(",", ":")).encode()
         retrying = AsyncRetrying(
             sleep=self._sleep,

@@ -74,11 +74,11 @@ def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
         (AnalysisPhase.INCONCLUSIVE, Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
     ):
         if found := next((item for item in deciding if item.run.phase is phase), None):
-            return _said(verdict, outcome, reason, f"{found.metric.name}: {found.run.message}", found)
+            return _with_outcome(verdict, outcome, reason, f"{found.metric.name}: {found.run.message}", found)
     if verdict.outcome is not Outcome.PASS:
         return verdict
     if waiting := next((item for item in deciding if not _is_good(item)), None):
-        return _said(verdict, Outcome.INCONCLUSIVE, Reason.MEASURING, _progress(waiting), waiting)
+        return _with_outcome(verdict, Outcome.INCONCLUSIVE, Reason.MEASURING, _progress(waiting), waiting)
     if not deciding:
         return verdict
     names = ", ".join(item.metric.name for item in deciding)
@@ -145,7 +145,7 @@ def _assessed(metric: Measure, run: MetricRun) -> tuple[AnalysisPhase, str]:
     if metric.success_limit:
         return (
             AnalysisPhase.INCONCLUSIVE,
-            f"never {metric.success_limit} good ones in a row, as consecutiveSuccessLimit asks",
+            f"never {metric.success_limit} good ones in a row, as consecutiveSuccessLimit requires",
         )
     return AnalysisPhase.SUCCESSFUL, f"{run.successful} of {run.count} good"
 
@@ -165,7 +165,7 @@ def _progress(item: Measured) -> str:
     return f"{item.metric.name}: {run.count}{of} measurements{why}"
 
 
-def _said(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item: Measured) -> Verdict:
+def _with_outcome(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item: Measured) -> Verdict:
     """The verdict with another outcome, its rows, and no estimate: that is for the comparison alone."""
     return dataclasses.replace(
         verdict,

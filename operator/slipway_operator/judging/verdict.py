@@ -84,25 +84,25 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
 
-    def say(outcome: Outcome, reason: Reason, message: str, metric: str = "") -> Verdict:
+    def conclude(outcome: Outcome, reason: Reason, message: str, metric: str = "") -> Verdict:
         verdict = Verdict(outcome, reason, message, metric, total, threshold, metrics=rows)
         return _with_forecast(spec, reading, verdict)
 
     if veto := _veto(spec, reading.symptoms):
         text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{_unit(veto)}"
-        return say(Outcome.FAIL, Reason.VETOED, text, veto.veto)
+        return conclude(Outcome.FAIL, Reason.VETOED, text, veto.veto)
     if not deciding:  # only metrics with a provider decide; see judging/measurement.py
-        return say(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
+        return conclude(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
     if doubt := _doubt_of_all(spec, reading, deciding):
-        return say(Outcome.INCONCLUSIVE, *doubt)
+        return conclude(Outcome.INCONCLUSIVE, *doubt)
     if compared and total >= threshold:
         blamed = max(compared, key=lambda row: row.log_evidence)
-        return say(Outcome.FAIL, Reason.WORSE, _told(spec, blamed, total, threshold), blamed.name)
+        return conclude(Outcome.FAIL, Reason.WORSE, _rejection(spec, blamed, total, threshold), blamed.name)
     if doubt := _doubt_of_passing(spec, reading, deciding):
-        return say(Outcome.INCONCLUSIVE, *doubt)
+        return conclude(Outcome.INCONCLUSIVE, *doubt)
     text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
     parts = [text, *_favoured(spec, reading), *_reports(reading, deciding)]
-    return say(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
+    return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
@@ -192,7 +192,7 @@ def _doubt_of_passing(
         name = waiting[Finding.NO_DATA][0].name
         text = f"{name} has no requests on canary, or none on stable"
         if any(metric.name == name and metric.latency for metric in spec.metrics):
-            text = f"{text}, of a size and kind that stable has {LEAST_SAMPLES} of to say what is slow"
+            text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
         return Reason.NO_DATA, text, name
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
@@ -272,7 +272,7 @@ def _drifts(row: MetricVerdict) -> str:
     return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
 
 
-def _told(spec: AnalysisSpec, row: MetricVerdict, total: float, threshold: float) -> str:
+def _rejection(spec: AnalysisSpec, row: MetricVerdict, total: float, threshold: float) -> str:
     if any(metric.name == row.name and metric.kind is Kind.PAIRED_DRIFT for metric in spec.metrics):
         return f"{row.name}: {_drifts(row)}; evidence e={_times(total)}, {_times(threshold)} rejects"
     return (
@@ -308,7 +308,7 @@ def _unequal(spec: AnalysisSpec, reading: Reading) -> str:
     """The load that prevents a comparison of latencies, and the remedy."""
     return (
         f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
-        f"{spec.max_load_difference:.0%} of difference that they are slower says nothing; give it more pods by "
+        f"{spec.max_load_difference:.0%} of difference latencies are not comparable; give it more pods by "
         "setCanaryScale, another weight, or the template another maxLoadDifference"
     )
 

@@ -44,10 +44,10 @@ class Lease:
         """`client` serves the lease alone, so that a renewal does not queue behind other calls."""
         self._client, self._terms, self._on_change, self._clock = client, terms, on_change, clock
         self._held_until = float("-inf")
-        self._told = False
+        self._was_held = False
         self._seen: tuple[str, str] = ("", "")  # another holder and its last renewTime
         self._seen_at = float("-inf")
-        self._why_not = "the lease was not asked for yet"
+        self._why_not = "the lease was not requested yet"
 
     def held(self) -> bool:
         """Whether this process may write now; False soon after a renewal failed or did not happen."""
@@ -66,13 +66,13 @@ class Lease:
     async def renew(self) -> None:
         """Try once to acquire or renew. `check` reports a failure; `held` becomes False when the time is over."""
         try:
-            await self._ask()
+            await self._acquire()
         except (Stale, Exists):
             self._why_not = "another operator was faster"
         except ApiError as error:
             self._why_not = f"the lease {self._terms.namespace}/{self._terms.name} cannot be renewed: {error}"
             log.warning("%s", self._why_not)
-        self._tell()
+        self._report_change()
 
     async def release(self) -> None:
         """Release the lease, so that the next holder need not wait until it expires. Best effort."""
@@ -84,9 +84,9 @@ class Lease:
             if live["spec"].get("holderIdentity") == self._terms.identity:
                 await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
 
-    async def _ask(self) -> None:
+    async def _acquire(self) -> None:
         # Counted from before the request: other operators count from when they see the renewal.
-        asked_at = self._clock()
+        started = self._clock()
         try:
             live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
         except NotFound:
@@ -96,7 +96,7 @@ class Lease:
                 self._held_until = float("-inf")
                 return
             await self._client.replace(LEASES, self._renewed(live))
-        self._held_until = asked_at + self._terms.duration_s * HELD_FOR
+        self._held_until = started + self._terms.duration_s * HELD_FOR
 
     def _is_free(self, spec: Object) -> bool:
         """Whether it is ours, released, or expired: by our own clock, whatever the holder's clock shows."""
@@ -124,9 +124,9 @@ class Lease:
         metadata = live.get("metadata") or {"name": self._terms.name, "namespace": self._terms.namespace}
         return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         held = self.held()
-        if held != self._told:
-            self._told = held
+        if held != self._was_held:
+            self._was_held = held
             log.info("%s", "holds the lease" if held else f"writes nothing: {self._why_not}")
             self._on_change(held)

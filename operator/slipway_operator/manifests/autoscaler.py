@@ -44,7 +44,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
     }
 
 
-def says_the_same(live: Json, wanted: Json) -> bool:
+def has_fields(live: Json, wanted: Json) -> bool:
     """Whether a live spec has all wanted fields with equal values; fields that the API server adds are ignored."""
     return _same("", live, wanted)
 

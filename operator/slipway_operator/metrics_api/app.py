@@ -174,7 +174,7 @@ def _guard(names: Callable[[], Collection[str]]) -> Middleware:
             return _refused(error.status, f"{request.method} {request.path[:256]}: {error.reason}")
         except Exception:
             log.exception("a request of the metrics API failed")
-            return _refused(500, "the metrics API failed; the operator's log says how")
+            return _refused(500, "the metrics API failed; see the operator's log")
 
     return guard
 

@@ -23,7 +23,7 @@ TIMEOUT_S = 2.0
 CONCURRENCY = 64
 LARGEST_BYTES = 2 << 20
 # How long pods without an autoscaler are scraped after a read.
-ASKED_S = 120.0
+IN_USE_S = 120.0
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class MetricsSampler:
     ) -> None:
         self._gateways, self._session, self.clock = gateways, session, clock
         self._series: dict[ObjectKey, Series] = {}
-        self._asked_at: dict[ObjectKey, float] = {}
+        self._read_at: dict[ObjectKey, float] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._new: set[ObjectKey] = set()  # with pods without a report
         self._wanted_now = asyncio.Event()
@@ -78,7 +78,7 @@ class MetricsSampler:
 
     def forget(self, key: ObjectKey) -> None:
         """Drop a ModelDeployment that is gone."""
-        for memory in (self._series, self._asked_at):
+        for memory in (self._series, self._read_at):
             memory.pop(key, None)
         self._new.discard(key)
 
@@ -88,7 +88,7 @@ class MetricsSampler:
         if found and not self._is_wanted(key):
             self._want(key)
         if found:
-            self._asked_at[key] = self.clock()
+            self._read_at[key] = self.clock()
         return found
 
     def peek(self, key: ObjectKey) -> Series | None:
@@ -116,9 +116,9 @@ class MetricsSampler:
         """Poll the gateways once and scrape every pod of these ModelDeployments."""
         if not keys:
             return
-        await self._ask_gateways(keys)
+        await self._poll_gateways(keys)
         pods = [(key, pod) for key in keys if key in self._series for pod in self._series[key].followed.pods]
-        await asyncio.gather(*(self._ask_pod(key, pod) for key, pod in pods))
+        await asyncio.gather(*(self._scrape_pod(key, pod) for key, pod in pods))
 
     async def _pause(self, seconds: float) -> None:
         self._wanted_now.clear()
@@ -131,14 +131,14 @@ class MetricsSampler:
             return
 
     def _is_wanted(self, key: ObjectKey) -> bool:
-        in_use = self.clock() - self._asked_at.get(key, float("-inf")) < ASKED_S
+        in_use = self.clock() - self._read_at.get(key, float("-inf")) < IN_USE_S
         return in_use or self._series[key].followed.scaled
 
     def _want(self, key: ObjectKey) -> None:
         self._new.add(key)
         self._wanted_now.set()
 
-    async def _ask_gateways(self, keys: Sequence[ObjectKey]) -> None:
+    async def _poll_gateways(self, keys: Sequence[ObjectKey]) -> None:
         try:
             answers: Sequence[Answer] = await self._gateways.answers()
             problem = ""
@@ -149,13 +149,13 @@ class MetricsSampler:
             if series := self._series.get(key):
                 uid = series.followed.uid
                 held = sum(answer.held(*key, uid) for answer in answers if not answer.gone)
-                series.hear_gateways(problem or inflight(answers, key, uid), now, held)
+                series.add_gateways(problem or inflight(answers, key, uid), now, held)
 
-    async def _ask_pod(self, key: ObjectKey, pod: PodTarget) -> None:
+    async def _scrape_pod(self, key: ObjectKey, pod: PodTarget) -> None:
         async with self._slots:
             reading = await self._read(pod)
         if series := self._series.get(key):
-            series.hear(pod.name, reading, self.clock())
+            series.add_reading(pod.name, reading, self.clock())
 
     async def _read(self, pod: PodTarget) -> ExposedSample | str:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address

@@ -57,7 +57,7 @@ class _Memory:
 
     since: float  # when the pod was first seen
     readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    problem: str = "it was not asked yet"
+    problem: str = "it was not polled yet"
 
 
 class Series:
@@ -68,7 +68,7 @@ class Series:
         self._pods: dict[str, _Memory] = {}
         self._inflight: tuple[float, int] | None = None
         self._held: tuple[float, int] = (float("-inf"), 0)
-        self._inflight_problem = "the gateways were not asked yet"
+        self._inflight_problem = "the gateways were not polled yet"
         self.follow(followed, now)
 
     def follow(self, followed: Followed, now: float) -> bool:
@@ -80,7 +80,7 @@ class Series:
         self._pods |= {name: _Memory(now) for name in new}
         return bool(new)
 
-    def hear(self, pod: str, reading: ExposedSample | str, now: float) -> None:
+    def add_reading(self, pod: str, reading: ExposedSample | str, now: float) -> None:
         """Store a pod's reading, or as text why there is none; ignored for a pod that is no longer followed."""
         if memory := self._pods.get(pod):
             if isinstance(reading, str):
@@ -89,7 +89,7 @@ class Series:
                 memory.readings.append((now, reading))
                 memory.problem = f"a rate needs two readings, {PERIOD_S:g} s apart"
 
-    def hear_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
+    def add_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
         """Store requests in progress over all gateways, or as text why they are unknown; `held`: waiting there."""
         if isinstance(inflight, str):
             self._inflight_problem = inflight

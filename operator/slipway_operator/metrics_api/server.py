@@ -68,9 +68,9 @@ class MetricsApi:
         try:
             await self.keep()
         except (ApiError, NoFrontProxy, OSError) as error:
-            self._tell(f"the metrics API is not served as it should be: {error}")
+            self._log_once(f"the metrics API is not served as it should be: {error}")
             return RETRY_S
-        self._tell("")
+        self._log_once("")
         return LOOK_S
 
     async def keep(self) -> None:
@@ -112,7 +112,7 @@ class MetricsApi:
             served, self._served = self._served, None
             await served.runner.cleanup()
 
-    def _tell(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         """Log each problem once, not at each try."""
         if problem and problem != self._problem:
             log.warning("%s", problem)

@@ -107,7 +107,7 @@ class Dialer:
         except (aiohttp.ClientError, OSError) as error:
             if dial.refusal and isinstance(error, aiohttp.ClientConnectorError):
                 raise Blocked(f"{self._who} may not call {url.host}: {dial.refusal}") from None
-            raise NoAnswer(_said(url, error)) from error
+            raise NoAnswer(_failure(url, error)) from error
         except ValueError as error:
             # aiohttp raises it for a header with a line break; its message could contain the header.
             raise Blocked(
@@ -165,7 +165,7 @@ async def _exchange(session: aiohttp.ClientSession, url: URL, request: OutboundR
         return Response(response.status, body[: request.keep_bytes], len(body) > request.keep_bytes)
 
 
-def _said(url: URL, error: Exception) -> str:
+def _failure(url: URL, error: Exception) -> str:
     """Describe a failure with nothing of the response, and of the request only host and port."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = "its certificate is not accepted"

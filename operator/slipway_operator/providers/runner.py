@@ -21,10 +21,10 @@ JOBS_OF_A_NAMESPACE = 32  # they take long, and delay no request
 log = logging.getLogger(__name__)
 
 
-class Asker(Protocol):
+class MeasurementClient(Protocol):
     """Takes measurements."""
 
-    async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
+    async def measure(self, namespace: str, question: Question) -> ProviderAnswer:
         """Take one; every failure is a ProviderAnswer."""
 
     async def release(self, question: Question) -> None:
@@ -34,9 +34,9 @@ class Asker(Protocol):
 class MeasurementRunner:
     """The measurements of all plans. Each one is identified by its key and taken once at a time."""
 
-    def __init__(self, asker: Asker, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
+    def __init__(self, client: MeasurementClient, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
         """`wake` gets the key of a result; `observe` takes provider, outcome and seconds of each."""
-        self._asker, self._wake, self._observe = asker, wake, observe
+        self._client, self._wake, self._observe = client, wake, observe
         self._wanted: dict[ObjectKey, dict[str, Question]] = {}
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -96,7 +96,7 @@ class MeasurementRunner:
         if task := self._tasks.get(question.key):
             await asyncio.wait({task})  # so that it creates nothing after the deletion
         try:
-            await self._asker.release(question)
+            await self._client.release(question)
         except Exception:
             log.exception("a bug: what was made for measurement %s was not let go", question.key)
 
@@ -106,7 +106,7 @@ class MeasurementRunner:
             answer = await self._in_turn(key[0], question)
         except Exception:
             log.exception("a bug: measurement %s raised", question.key)
-            answer = ProviderAnswer(problem="the operator failed to ask; see its log")
+            answer = ProviderAnswer(problem="the operator failed to measure; see its log")
         self._observe(provider, "error" if answer.problem else "ok", time.monotonic() - started)
         if question.key in self._wanted.get(key, {}):
             self._answers[key][question.key] = answer
@@ -116,7 +116,7 @@ class MeasurementRunner:
         # The namespace's semaphore first: who waits for it must not hold the shared one.
         is_job = question.job is not None
         async with self._turn_of(namespace, is_job), self._turns[is_job]:
-            return await self._asker.ask(namespace, question)
+            return await self._client.measure(namespace, question)
 
     def _turn_of(self, namespace: str, is_job: bool) -> asyncio.Semaphore:
         name = (namespace, is_job)

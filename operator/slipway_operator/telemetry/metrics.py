@@ -50,7 +50,7 @@ class Metrics:
         )
         self._last_event = Gauge(
             "slipway_operator_watch_last_event_timestamp_seconds",
-            "When a watch last said something, list included.",
+            "Time of the last event of a watch, lists included.",
             ["kind"],
             registry=self.registry,
         )
@@ -94,7 +94,7 @@ class Metrics:
         """Count an attempted write."""
         self._applies.labels(kind, result).inc()
 
-    def asked(self, verb: str, resource: str) -> None:
+    def api_called(self, verb: str, resource: str) -> None:
         """Count a call of the API server; retries do not count."""
         self._calls.labels(verb, resource).inc()
 
@@ -109,7 +109,7 @@ class Metrics:
         self._measurements.labels(provider, outcome).inc()
         self._measurement_seconds.labels(provider).observe(seconds)
 
-    def heard(self, kind: str) -> None:
+    def event_received(self, kind: str) -> None:
         """Store the time of an event of a watch."""
         self._last_event.labels(kind).set(time.time())
 

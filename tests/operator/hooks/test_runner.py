@@ -176,7 +176,7 @@ async def test_questions_beyond_the_limit_wait_for_their_next_plan(stage, monkey
 
 
 async def test_notices_are_sent_and_forgotten(stage):
-    stage.runner.tell(CHAT, [stage.call(kind=HookType.EVENT)])
+    stage.runner.notify(CHAT, [stage.call(kind=HookType.EVENT)])
     await until_async(lambda: stage.measured == [("event", "ok")])
     assert stage.runner.answers(CHAT) == {}
     assert stage.woken.empty()
@@ -185,7 +185,7 @@ async def test_notices_are_sent_and_forgotten(stage):
 async def test_notices_beyond_the_limit_are_dropped_and_counted(stage, monkeypatch):
     monkeypatch.setattr(runner_room, "NOTICES_LIMIT", 2)
     release = held(stage)
-    stage.runner.tell(CHAT, [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)])
+    stage.runner.notify(CHAT, [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)])
     assert stage.measured == [("event", "dropped")] * 3
     release.set()
     await until_async(lambda: len(stage.measured) == 5)

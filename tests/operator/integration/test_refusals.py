@@ -28,7 +28,7 @@ class NoCalls:
     def follow(self, key, calls):
         return True
 
-    def tell(self, key, calls):
+    def notify(self, key, calls):
         pass
 
     def forget(self, key):

@@ -128,7 +128,7 @@ async def test_a_rollback_hook_rejects_a_revision_in_flight(cluster, receiver):
     receiver.statuses.clear()
     status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
     assert status["rollout"]["abort"]["reason"] == "HookRollback"
-    assert status["rollout"]["abort"]["message"] == "hook button (rollback) asked for it: 200 OK"
+    assert status["rollout"]["abort"]["message"] == "hook button (rollback) requested it: 200 OK"
     assert status["stableRevision"] == first["stableRevision"]
 
 

@@ -20,7 +20,7 @@ WORSE = Verdict(Outcome.FAIL, Reason.WORSE, "errors")
 
 def metric(**fields: Any) -> Measure:
     return Measure(
-        **{"name": "rate", "web": WEB, "success": "result > 0.9", "interval_s": 10, "asked_count": 5, **fields}
+        **{"name": "rate", "web": WEB, "success": "result > 0.9", "interval_s": 10, "requested_count": 5, **fields}
     )
 
 
@@ -119,8 +119,8 @@ def test_a_job_is_its_own_condition() -> None:
         ({}, "EEEESEEEE", AnalysisPhase.RUNNING, ""),
         ({"error_limit": 0}, "SE", AnalysisPhase.ERROR, "1 errors in a row"),
         # An error is no measurement that count counts.
-        ({"asked_count": 2}, "ESE", AnalysisPhase.RUNNING, ""),
-        ({"asked_count": 2}, "ESES", AnalysisPhase.SUCCESSFUL, "2 of 2 good"),
+        ({"requested_count": 2}, "ESE", AnalysisPhase.RUNNING, ""),
+        ({"requested_count": 2}, "ESES", AnalysisPhase.SUCCESSFUL, "2 of 2 good"),
         ({"success_limit": 3}, "SS", AnalysisPhase.RUNNING, ""),
         ({"success_limit": 3}, "SSS", AnalysisPhase.SUCCESSFUL, "3 good ones in a row"),
         (
@@ -129,7 +129,7 @@ def test_a_job_is_its_own_condition() -> None:
             AnalysisPhase.INCONCLUSIVE,
             "never 3 good ones in a row",
         ),
-        ({"asked_count": None}, "S" * 40, AnalysisPhase.RUNNING, ""),
+        ({"requested_count": None}, "S" * 40, AnalysisPhase.RUNNING, ""),
     ],
 )
 def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: AnalysisPhase, says: str) -> None:
@@ -139,7 +139,7 @@ def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: Ana
 
 
 def test_a_metric_keeps_the_last_measurements_and_all_counts() -> None:
-    run = after(metric(asked_count=None, failure_limit=-1), "SF" * 20)
+    run = after(metric(requested_count=None, failure_limit=-1), "SF" * 20)
     assert (run.successful, run.failed, run.count, run.taken) == (20, 20, 40, 40)
     assert len(run.measurements) == MOST_KEPT
 
@@ -165,9 +165,9 @@ def known(letters: str, **fields: Any) -> Measured:
         (UNDECIDED, [known("I")], Outcome.INCONCLUSIVE, Reason.METRIC_INCONCLUSIVE),
         (WORSE, [known("SSSSS")], Outcome.FAIL, Reason.WORSE),
         (WORSE, [known("F")], Outcome.FAIL, Reason.WORSE),
-        (PASS, [known("S", asked_count=None)], Outcome.PASS, Reason.NOT_WORSE),
-        (PASS, [known("SE", asked_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
-        (PASS, [known("", asked_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
+        (PASS, [known("S", requested_count=None)], Outcome.PASS, Reason.NOT_WORSE),
+        (PASS, [known("SE", requested_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
+        (PASS, [known("", requested_count=None)], Outcome.INCONCLUSIVE, Reason.MEASURING),
     ],
 )
 def test_the_worse_of_both_and_both_to_pass(

@@ -51,7 +51,7 @@ def sampler(clock: Clock) -> MetricsSampler:
     ):
         series = sampler.peek(key)
         assert series
-        series.hear(name, ExposedSample(waiting, 0, 0, 0.0123), clock() - 10)
+        series.add_reading(name, ExposedSample(waiting, 0, 0, 0.0123), clock() - 10)
     return sampler
 
 
@@ -166,7 +166,7 @@ async def test_what_is_stale_is_unavailable_and_never_zero(client: Any, clock: C
 
 async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: MetricsSampler, clock: Clock) -> None:
     clock.seconds += STALE_S
-    sampler.peek(("default", "code")).hear("c", ExposedSample(5, 0, 0, 0), clock())  # type: ignore[union-attr]
+    sampler.peek(("default", "code")).add_reading("c", ExposedSample(5, 0, 0, 0), clock())  # type: ignore[union-attr]
     _, document = await get(client, f"{EXTERNAL}/namespaces/default/slipway_queue_depth")
     assert [(item["metricLabels"], item["value"]) for item in document["items"]] == [
         ({"slipway.dev/modeldeployment": "code"}, "5")

@@ -14,7 +14,7 @@ from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
-from slipway_operator.metrics_api.sampler import ASKED_S, MetricsSampler, followed, inflight
+from slipway_operator.metrics_api.sampler import IN_USE_S, MetricsSampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, Workload
 from tests.support.told import as_told
@@ -145,7 +145,7 @@ async def test_without_an_autoscaler_pods_are_left_alone_until_somebody_asks(ses
     assert (sampler._is_wanted(CHAT), sampler._new) == (False, set())
     sampler.series(CHAT)
     assert (sampler._is_wanted(CHAT), sampler._new) == (True, {CHAT})
-    clock.seconds += ASKED_S + 1
+    clock.seconds += IN_USE_S + 1
     assert not sampler._is_wanted(CHAT)
 
 
@@ -155,7 +155,7 @@ async def test_a_namesake_starts_anew_and_what_is_gone_leaves_nothing(session: A
     with pytest.raises(Unknown):
         number(sampler, "queue_depth")
     sampler.forget(CHAT)
-    assert (sampler.series(CHAT), sampler.known(), sampler._new, sampler._asked_at) == (None, [], set(), {})
+    assert (sampler.series(CHAT), sampler.known(), sampler._new, sampler._read_at) == (None, [], set(), {})
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def series(**heard: ExposedSample) -> Series:
     """Pods that spoke at 0 s."""
     made = Series(of(*heard), 0.0)
     for name, item in heard.items():
-        made.hear(name, item, 0.0)
+        made.add_reading(name, item, 0.0)
     return made
 
 
@@ -62,7 +62,7 @@ def test_a_measured_zero_is_a_number() -> None:
 
 @pytest.mark.parametrize("metric", sorted(OF_DEPLOYMENT))
 def test_nothing_was_heard_yet(metric: str) -> None:
-    assert "not asked yet" in why(Series(of("a"), 0.0), metric.removeprefix("slipway_"), 1)
+    assert "not polled yet" in why(Series(of("a"), 0.0), metric.removeprefix("slipway_"), 1)
 
 
 @pytest.mark.parametrize("metric", sorted(set(OF_DEPLOYMENT) - {"slipway_in_flight"}))
@@ -73,7 +73,7 @@ def test_without_a_ready_pod_there_is_no_number(metric: str) -> None:
 @pytest.mark.parametrize("metric", ["queue_depth", "kv_cache_usage", "ttft_p95_seconds"])
 def test_what_is_stale_is_an_error(metric: str) -> None:
     made = series(a=reading(waiting=3))
-    made.hear("a", "/metrics answers 503", STALE_S - 1)
+    made.add_reading("a", "/metrics answers 503", STALE_S - 1)
     assert value(made, "queue_depth", STALE_S) == 3, "one missed reading is none"
     assert "0 of 1 pods have fresh numbers; pod a: /metrics answers 503" in why(made, metric, STALE_S + 1)
 
@@ -81,10 +81,10 @@ def test_what_is_stale_is_an_error(metric: str) -> None:
 def test_one_silent_pod_counts_like_the_others_and_half_of_them_are_too_many() -> None:
     made = series(a=reading(waiting=2), b=reading(waiting=4), c=reading(waiting=9))
     for name in ("a", "b"):
-        made.hear(name, reading(waiting=6), STALE_S + 5)
+        made.add_reading(name, reading(waiting=6), STALE_S + 5)
     assert value(made, "queue_depth", STALE_S + 5) == 18
     made = series(a=reading(), b=reading(), c=reading())
-    made.hear("a", reading(waiting=6), STALE_S + 5)
+    made.add_reading("a", reading(waiting=6), STALE_S + 5)
     assert "1 of 3 pods have fresh numbers" in why(made, "queue_depth", STALE_S + 5)
 
 
@@ -98,7 +98,7 @@ def test_a_new_pod_is_no_silent_one() -> None:
 def test_a_pod_that_left_counts_no_more() -> None:
     made = series(a=reading(waiting=8), b=reading(waiting=1))
     made.follow(of("b"), 1.0)
-    made.hear("a", reading(waiting=8), 2.0)
+    made.add_reading("a", reading(waiting=8), 2.0)
     assert value(made, "queue_depth", 3) == 1
 
 
@@ -106,28 +106,28 @@ def test_tokens_per_second_are_a_rate_over_the_window() -> None:
     made = series(a=reading(tokens=1000))
     assert "a rate needs two readings" in why(made, "tokens_per_second", 1)
     for step in range(1, 13):
-        made.hear("a", reading(tokens=1000 + 500 * step), step * PERIOD_S)
+        made.add_reading("a", reading(tokens=1000 + 500 * step), step * PERIOD_S)
     number = made.number("slipway_tokens_per_second", 120)
     assert (number.value, number.window_s, number.at) == (50, 60, 120)
 
 
 def test_a_counter_that_began_anew_counts_from_there() -> None:
     made = series(a=reading(tokens=1000))
-    made.hear("a", reading(tokens=1200), 10)
-    made.hear("a", reading(tokens=100), 20)
+    made.add_reading("a", reading(tokens=1200), 10)
+    made.add_reading("a", reading(tokens=100), 20)
     assert value(made, "tokens_per_second", 20) == (200 + 100) / 20
 
 
 def test_a_server_that_generates_nothing_has_rate_zero() -> None:
     made = series(a=reading(tokens=1000))
-    made.hear("a", reading(tokens=1000), 10)
+    made.add_reading("a", reading(tokens=1000), 10)
     assert value(made, "tokens_per_second", 10) == 0
 
 
 def test_p95_is_of_the_windows_first_tokens_over_all_pods() -> None:
     made = series(a=reading(ttft=(1000, 1000, 1000)), b=reading(ttft=(50, 60, 60)))
-    made.hear("a", reading(ttft=(1090, 1100, 1100)), 10)
-    made.hear("b", reading(ttft=(50, 60, 60)), 10)
+    made.add_reading("a", reading(ttft=(1090, 1100, 1100)), 10)
+    made.add_reading("b", reading(ttft=(50, 60, 60)), 10)
     # 90 of 100 in the first bucket; the 95th is half way through the second.
     assert value(made, "ttft_p95_seconds", 10) == pytest.approx(0.55)
     assert made.of_pod("slipway_ttft_p95_seconds", "a", 10).value == pytest.approx(0.55)
@@ -136,16 +136,16 @@ def test_p95_is_of_the_windows_first_tokens_over_all_pods() -> None:
 
 def test_p95_of_nobody_is_zero_only_where_nobody_waits() -> None:
     idle = series(a=reading(ttft=(5, 5, 5)))
-    idle.hear("a", reading(ttft=(5, 5, 5)), 10)
+    idle.add_reading("a", reading(ttft=(5, 5, 5)), 10)
     assert value(idle, "ttft_p95_seconds", 10) == 0
     stuck = series(a=reading(ttft=(5, 5, 5)))
-    stuck.hear("a", reading(waiting=3, running=1, ttft=(5, 5, 5)), 10)
+    stuck.add_reading("a", reading(waiting=3, running=1, ttft=(5, 5, 5)), 10)
     assert "4 requests are in the pods and none had its first token" in why(stuck, "ttft_p95_seconds", 10)
 
 
 def test_p95_of_a_restarted_server_is_of_what_it_did_since() -> None:
     made = series(a=reading(ttft=(100, 100, 100)))
-    made.hear("a", reading(ttft=(0, 4, 4)), 10)
+    made.add_reading("a", reading(ttft=(0, 4, 4)), 10)
     assert 0.1 < value(made, "ttft_p95_seconds", 10) <= 1.0
 
 
@@ -164,8 +164,8 @@ def test_quantile_is_promqls(share: float, buckets: tuple[tuple[float, float], .
 
 def test_in_flight_comes_from_the_gateways_and_grows_old() -> None:
     made = series(a=reading())
-    made.hear_gateways(5, 10)
-    made.hear_gateways("gateway gw-1 does not answer", 20)
+    made.add_gateways(5, 10)
+    made.add_gateways("gateway gw-1 does not answer", 20)
     assert value(made, "in_flight", 30) == 5
     assert why(made, "in_flight", 10 + STALE_S + 1) == "gateway gw-1 does not answer"
 
@@ -173,28 +173,28 @@ def test_in_flight_comes_from_the_gateways_and_grows_old() -> None:
 def test_memory_is_bounded() -> None:
     made = series(a=reading())
     for second in range(1000):
-        made.hear("a", reading(tokens=second), float(second))
+        made.add_reading("a", reading(tokens=second), float(second))
     assert len(made._pods["a"].readings) <= 8
 
 
 def test_requests_that_wait_at_gateways_are_queued_too_while_what_is_said_of_them_is_fresh() -> None:
     made = series(a=reading(waiting=3))
-    made.hear_gateways(2, 0.0, held=4)
+    made.add_gateways(2, 0.0, held=4)
     assert value(made, "queue_depth", 1) == 7
     assert made.of_pod("slipway_queue_depth", "a", 1).value == 3
-    made.hear("a", reading(waiting=3), STALE_S)
+    made.add_reading("a", reading(waiting=3), STALE_S)
     assert value(made, "queue_depth", STALE_S + 1) == 3
 
 
 def test_a_deployment_that_sleeps_has_no_load_but_what_waits_for_it() -> None:
     made = Series(Followed("u1", (), 0, scaled=True, asleep=True), 0.0)
-    assert why(made, "queue_depth", 1) == "the gateways were not asked yet"
-    made.hear_gateways(0, 0.0, held=0)
+    assert why(made, "queue_depth", 1) == "the gateways were not polled yet"
+    made.add_gateways(0, 0.0, held=0)
     assert [value(made, name, 1) for name in ("queue_depth", "tokens_per_second", "ttft_p95_seconds")] == [0, 0, 0]
-    made.hear_gateways(0, 2.0, held=5)
+    made.add_gateways(0, 2.0, held=5)
     assert value(made, "queue_depth", 3) == 5
     assert why(made, "ttft_p95_seconds", 3) == "no pod is ready"
-    assert "not asked" in why(made, "queue_depth", 3 + STALE_S)
+    assert "not polled" in why(made, "queue_depth", 3 + STALE_S)
     awake = Series(Followed("u1", (), 0, scaled=True), 0.0)
-    awake.hear_gateways(0, 0.0)
+    awake.add_gateways(0, 0.0)
     assert why(awake, "queue_depth", 1) == "no pod is ready"

@@ -72,7 +72,7 @@ def test_every_provider_is_read() -> None:
         ({**RATE, "event": "FirstAttemptError"}, "it has an event and a provider"),
         ({**RATE, "kind": "BadEvent"}, "kind Threshold goes with a provider"),
         ({**EVENT, "kind": "Threshold"}, "kind Threshold goes with a provider"),
-        ({"name": "rate", "provider": QUERY}, "nothing says what is good"),
+        ({"name": "rate", "provider": QUERY}, "has no condition"),
         ({**RATE, "provider": JOB}, "a job succeeds or fails by itself"),
         ({**RATE, "interval": "2s"}, "interval is 2 s; it must be 5 s or longer"),
         ({**RATE, "interval": "soon"}, "'soon' is not a duration"),

@@ -249,7 +249,7 @@ def test_an_edited_template_begins_the_run_anew() -> None:
     world.templates["quick"]["falseRollbackRate"] = 0.02
     world.run(2)
     assert run_of(world).started_at > started and run_of(world).counts == ()
-    assert "begins anew" in [event.message for event in world.events if event.reason == "AnalysisRunRunning"][-1]
+    assert "starts again" in [event.message for event in world.events if event.reason == "AnalysisRunRunning"][-1]
 
 
 def test_llm_default_needs_no_object() -> None:

@@ -107,7 +107,7 @@ def test_the_status_alone_gives_the_same_verdict_again(change: dict[str, Any], d
     again = retrial.again(obj, run, None)
     assert run.weights_differ == differ
     told = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
-    assert (again.said, again.notes) == (told, ())
+    assert (again.verdict, again.notes) == (told, ())
     failing = {look.verdict.outcome for look in again.looks} & {Outcome.FAIL}
     assert failing == (set() if differ else {Outcome.FAIL}), "at no earlier look either"
 

@@ -271,7 +271,7 @@ def test_rollback_is_polled_in_flight_and_a_yes_rejects() -> None:
     world.says["button"] = True
     world.run_until("Aborted", 40)
     abort = world.parsed().rollout.abort  # type: ignore[union-attr]
-    assert abort and (abort.reason, abort.message) == ("HookRollback", "hook button (rollback) asked for it: 200 OK")
+    assert abort and (abort.reason, abort.message) == ("HookRollback", "hook button (rollback) requested it: 200 OK")
     asked = len(world.asked)
     world.run(100)
     assert len(world.asked) == asked, "nothing is in flight any more"

@@ -324,4 +324,4 @@ def test_a_template_that_changes_begins_anew_under_other_keys() -> None:
     world.run_until(None, 200)
     after = {question.key for question in world.measured} - before
     assert len(after) == 2
-    assert "begins anew" in "".join(event.message for event in world.events)
+    assert "starts again" in "".join(event.message for event in world.events)

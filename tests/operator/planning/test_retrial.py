@@ -36,7 +36,7 @@ def judged_again(obj: dict[str, Any], template: dict[str, Any] | None = None) ->
 def test_the_verdict_is_the_operators_own(rejected: dict[str, Any]) -> None:
     again = judged_again(rejected)
     assert again.notes == ()
-    assert again.said == verdict_of(rejected)
+    assert again.verdict == verdict_of(rejected)
     assert again.looks[-1].verdict.outcome is Outcome.FAIL
 
 
@@ -58,8 +58,8 @@ def test_at_every_moment_of_a_run_the_verdict_can_be_had_again() -> None:
         if world.state() != "Analyzing" or not run_of(world).verdict:
             continue
         again = judged_again(saved(world))
-        assert (again.said, again.notes) == (verdict_of(saved(world)), ())
-        seen.add(again.said["reason"])
+        assert (again.verdict, again.notes) == (verdict_of(saved(world)), ())
+        seen.add(again.verdict["reason"])
     assert len(seen) > 1, "one kind of verdict proves little"
 
 
@@ -79,9 +79,9 @@ def test_thresholds_and_a_switch_without_a_split_are_part_of_it(field: str, valu
         if not status.get("analysis", {}).get("verdict"):
             continue
         again = judged_again(saved(world), world.templates[name])
-        assert (again.said, again.notes) == (status["analysis"]["verdict"], ())
+        assert (again.verdict, again.notes) == (status["analysis"]["verdict"], ())
         assert [item["name"] for item in again.measured] == [item["name"] for item in status["analysis"]["measured"]]
-        seen.add(again.said["reason"])
+        seen.add(again.verdict["reason"])
     assert seen and seen <= {"NoData", "MetricFailed", "MetricError"}
 
 
@@ -90,7 +90,7 @@ def test_analyses_of_one_strategy_share_the_error_rate() -> None:
     world.bad = {BAD: 0.3}
     world.run_until("Aborted", 400)
     again = judged_again(saved(world))
-    assert again.said["threshold"] == "200" and again.notes == ()
+    assert again.verdict["threshold"] == "200" and again.notes == ()
 
 
 def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> None:
@@ -100,7 +100,7 @@ def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> Non
     world.run(40)
     obj = saved(world)
     again = judged_again(obj)
-    assert (again.said, again.notes) == (verdict_of(obj), ())
+    assert (again.verdict, again.notes) == (verdict_of(obj), ())
     assert again.looks[0].verdict.metrics[-1].finding is Finding.NO_DATA
 
 
@@ -124,8 +124,8 @@ def verdict_of(obj: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_template_that_changed_since_is_named(rejected: dict[str, Any]) -> None:
     again = judged_again(rejected, {**QUICK, "falseRollbackRate": 0.001})
-    assert again.notes == ("AnalysisTemplate quick has changed since: this is what the present one says",)
-    assert again.said["threshold"] == "1e+03"
+    assert again.notes == ("AnalysisTemplate quick has changed since: this is what the present one computes",)
+    assert again.verdict["threshold"] == "1e+03"
 
 
 def test_a_status_of_an_operator_that_kept_no_history_shows_its_end(rejected: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import SECRETS
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.providers.ask import Providers
+from slipway_operator.providers.dispatch import Providers
 
 
 @pytest.fixture

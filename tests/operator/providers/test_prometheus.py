@@ -9,7 +9,7 @@ from aiohttp import web
 from slipway_operator.model.analysis.measure import Measure, Prometheus, Question
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.providers.ask import BODY_LIMIT_BYTES, Providers
+from slipway_operator.providers.dispatch import BODY_LIMIT_BYTES, Providers
 
 
 def data(kind, result):
@@ -41,7 +41,7 @@ def question(address, timeout_s=5, headers=()):
 
 
 async def ask(service, providers, **fields):
-    return await providers.ask("default", question(service.make_url("/prefix/"), **fields))
+    return await providers.measure("default", question(service.make_url("/prefix/"), **fields))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ async def test_a_huge_body_is_not_read_to_its_end(service, providers):
 
 
 async def test_nobody_there_is_said_with_the_address(providers):
-    answer = await providers.ask("default", question("http://127.0.0.1:1"))
+    answer = await providers.measure("default", question("http://127.0.0.1:1"))
     assert answer.problem.startswith("127.0.0.1:1 cannot be reached: ")
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9090", "http://[::1]:9090", "http://169.254.169.254"])
 async def test_this_machines_own_addresses_are_refused(secrets, address):
-    answer = await Providers(secrets, Dialer(EgressPolicy(), "analyses")).ask("default", question(address))
+    answer = await Providers(secrets, Dialer(EgressPolicy(), "analyses")).measure("default", question(address))
     assert answer.problem.startswith("analyses may not call ") and "it is this machine, link-local" in answer.problem
 
 
@@ -154,4 +154,4 @@ async def test_this_machines_own_addresses_are_refused(secrets, address):
     [("ftp://x", "must start with http:// or https://"), ("{{args.x}}", "must start with"), ("http://[", "not valid")],
 )
 async def test_an_address_that_is_none_is_said(providers, address, says):
-    assert says in (await providers.ask("default", question(address))).problem
+    assert says in (await providers.measure("default", question(address))).problem

@@ -12,19 +12,19 @@ from testkit.until import until_async
 CHAT, OTHER = ("default", "chat"), ("other", "chat")
 
 
-class Asker:
-    """Answers when it is told to."""
+class GatedClient:
+    """Returns results while it is open."""
 
     def __init__(self):
-        self.asked, self.released, self.open, self.failure = [], [], asyncio.Event(), None
+        self.requested, self.released, self.open, self.failure = [], [], asyncio.Event(), None
         self.open.set()
 
-    async def ask(self, namespace, question):
-        self.asked.append(question.key)
+    async def measure(self, namespace, question):
+        self.requested.append(question.key)
         await self.open.wait()
         if self.failure:
             raise self.failure
-        return ProviderAnswer(len(self.asked))
+        return ProviderAnswer(len(self.requested))
 
     async def release(self, question):
         self.released.append(question.key)
@@ -32,9 +32,9 @@ class Asker:
 
 class Stage:
     def __init__(self):
-        self.asker, self.woken, self.measured = Asker(), asyncio.Queue(), []
+        self.client, self.woken, self.measured = GatedClient(), asyncio.Queue(), []
         self.runner = MeasurementRunner(
-            self.asker,
+            self.client,
             self.woken.put_nowait,
             lambda provider, outcome, seconds: self.measured.append((provider, outcome)),
         )
@@ -63,30 +63,30 @@ def job(key="j"):
 async def test_an_answer_is_kept_until_it_is_not_wanted_any_more(stage):
     assert (await stage.answer(ask())).value == 1
     assert stage.runner.follow(CHAT, [ask()])
-    assert stage.runner.answers(CHAT)["a"].value == 1 and stage.asker.asked == ["a"], "asked once"
+    assert stage.runner.answers(CHAT)["a"].value == 1 and stage.client.requested == ["a"], "requested once"
     stage.runner.follow(CHAT, [ask("b")])
     assert "a" not in stage.runner.answers(CHAT)
     assert stage.measured[0] == ("web", "ok")
 
 
 async def test_one_that_is_under_way_is_not_asked_again(stage):
-    stage.asker.open.clear()
+    stage.client.open.clear()
     for _ in range(3):
         stage.runner.follow(CHAT, [ask()])
         await asyncio.sleep(0)
-    assert stage.asker.asked == ["a"]
-    stage.asker.open.set()
+    assert stage.client.requested == ["a"]
+    stage.client.open.set()
     assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
 
 
 async def test_one_that_nobody_wants_any_more_is_cut_off(stage):
-    stage.asker.open.clear()
+    stage.client.open.clear()
     stage.runner.follow(CHAT, [ask(), job()])
-    await until_async(lambda: len(stage.asker.asked) == 2)
+    await until_async(lambda: len(stage.client.requested) == 2)
     stage.runner.follow(CHAT, [])
-    await until_async(lambda: stage.asker.released == ["j"])
+    await until_async(lambda: stage.client.released == ["j"])
     assert stage.runner.answers(CHAT) == {} and stage.woken.empty()
-    stage.asker.open.set()
+    stage.client.open.set()
     assert (await stage.answer(ask())).value == 3, "and its key is free again"
 
 
@@ -94,65 +94,65 @@ async def test_one_that_never_began_leaves_nothing_behind(stage):
     stage.runner.follow(CHAT, [ask()])
     stage.runner.follow(CHAT, [])
     await asyncio.sleep(0.01)
-    assert stage.asker.asked == []
+    assert stage.client.requested == []
     assert (await stage.answer(ask())).value == 1
 
 
 async def test_a_job_is_let_go_when_its_answer_is_written_down(stage):
     await stage.answer(job())
-    assert stage.asker.released == []
+    assert stage.client.released == []
     stage.runner.follow(CHAT, [job("j2")])
-    await until_async(lambda: stage.asker.released == ["j"])
+    await until_async(lambda: stage.client.released == ["j"])
 
 
 async def test_a_job_outlives_the_operator(stage):
     """The next process finds it under its name."""
-    stage.asker.open.clear()
+    stage.client.open.clear()
     stage.runner.follow(CHAT, [job()])
-    await until_async(lambda: stage.asker.asked)
+    await until_async(lambda: stage.client.requested)
     await stage.runner.close()
-    assert stage.asker.released == []
+    assert stage.client.released == []
 
 
 async def test_a_bug_is_an_error_and_no_silence(stage, caplog):
-    stage.asker.failure = KeyError("x")
+    stage.client.failure = KeyError("x")
     answer = await stage.answer(ask())
-    assert answer.problem == "the operator failed to ask; see its log"
+    assert answer.problem == "the operator failed to measure; see its log"
     assert "a bug: measurement a raised" in caplog.text
     assert stage.measured == [("web", "error")]
 
 
 async def test_what_hangs_in_one_namespace_holds_up_no_other(stage, monkeypatch):
-    stage.asker.open.clear()
+    stage.client.open.clear()
     questions = [ask(str(n)) for n in range(20)]
     stage.runner.follow(CHAT, questions)
     stage.runner.follow(OTHER, [ask("other")])
-    await until_async(lambda: len(stage.asker.asked) == runner_room.OF_A_NAMESPACE + 1)
-    assert stage.asker.asked[-1] == "other"
+    await until_async(lambda: len(stage.client.requested) == runner_room.OF_A_NAMESPACE + 1)
+    assert stage.client.requested[-1] == "other"
 
 
 async def test_jobs_hold_up_no_request(stage):
-    stage.asker.open.clear()
+    stage.client.open.clear()
     stage.runner.follow(CHAT, [*(job(f"j{n}") for n in range(20)), ask()])
-    await until_async(lambda: len(stage.asker.asked) == 21)
+    await until_async(lambda: len(stage.client.requested) == 21)
 
 
 async def test_there_is_a_limit_to_what_is_under_way(stage, monkeypatch):
     monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
-    stage.asker.open.clear()
+    stage.client.open.clear()
     assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])
-    await until_async(lambda: len(stage.asker.asked) == 2)
-    stage.asker.open.set()
+    await until_async(lambda: len(stage.client.requested) == 2)
+    stage.client.open.set()
     assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
     assert stage.runner.follow(CHAT, [ask("a"), ask("c")])
     await until_async(lambda: "c" in stage.runner.answers(CHAT))
 
 
 async def test_a_deleted_deployment_is_forgotten(stage):
-    stage.asker.open.clear()
+    stage.client.open.clear()
     stage.runner.follow(CHAT, [ask(), job()])
-    await until_async(lambda: len(stage.asker.asked) == 2)
+    await until_async(lambda: len(stage.client.requested) == 2)
     stage.runner.forget(CHAT)
-    stage.asker.open.set()
+    stage.client.open.set()
     await asyncio.sleep(0.01)
-    assert stage.woken.empty() and stage.asker.released == [], "its Jobs go with their owner"
+    assert stage.woken.empty() and stage.client.released == [], "its Jobs go with their owner"

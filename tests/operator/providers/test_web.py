@@ -12,7 +12,7 @@ TOKEN = Header("Authorization", secret=SecretKey("token", "bearer"))
 
 async def ask(service, providers, path="/score?a=b", **fields):
     question = Question("k", Measure("score", web=Web(str(service.make_url(path)), **{"timeout_s": 5, **fields})))
-    return await providers.ask("default", question)
+    return await providers.measure("default", question)
 
 
 async def test_all_of_the_answer_or_a_part_of_it(service, providers):

@@ -55,7 +55,7 @@ def test_counters_have_the_documented_names():
     metrics = Metrics("1")
     metrics.reconciled("ok", 0.1)
     metrics.wrote("Service", "refused")
-    metrics.heard("pods")
+    metrics.event_received("pods")
     metrics.called("rollback", "refused", 0.1)
     metrics.called("event", "dropped", 0.0)
     shown = text(metrics)

@@ -1,4 +1,4 @@
-"""An analysis in progress, as the status remembers it: kept nowhere else, and bounded."""
+"""Analyses in the status, which is their only storage: bounded in size."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ from slipway_operator.api.types import Int32, Int64, Time, strict
 
 
 class AnalysisPhase(StrEnum):
-    """What became of a measurement, and of a metric."""
+    """Phase of a measurement, and of a metric."""
 
     RUNNING = "Running"
     SUCCESSFUL = "Successful"
@@ -22,62 +22,56 @@ class AnalysisPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measurement.
-
-    One measurement that was taken.
-    """
+    """Result of one measurement."""
 
     at: Time
-    """When its answer was written down."""
+    """Time at which the operator recorded the measurement."""
     phase: Annotated[AnalysisPhase, AnyText()]
     """Successful, Failed, Inconclusive or Error."""
     value: str = ""
-    """What was answered."""
+    """Value that the provider returned. For a string or an object, only its type and size are shown."""
     message: str = ""
-    """Why it is not good."""
+    """Explanation of a phase other than Successful."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRun:
-    """One metric.
-
-    All that an analysis remembers of a metric with a provider.
-    """
+    """Measurements of one metric with a provider."""
 
     name: str
-    """Its name."""
+    """Name of the metric."""
     phase: Annotated[AnalysisPhase, AnyText()] = AnalysisPhase.RUNNING
     """Running, Successful, Failed, Inconclusive or Error."""
     successful: Int64 = 0
-    """Good measurements."""
+    """Number of successful measurements."""
     failed: Int64 = 0
-    """Failed ones."""
+    """Number of failed measurements."""
     inconclusive: Int64 = 0
-    """Inconclusive ones."""
+    """Number of inconclusive measurements."""
     error: Int64 = 0
-    """Errors."""
+    """Number of measurements that ended with an error."""
     consecutive_success: Int64 = 0
-    """Good ones since the last that was not."""
+    """Number of successful measurements since the last one with another phase."""
     consecutive_error: Int64 = 0
-    """Errors since the last that was none."""
+    """Number of errors since the last measurement without an error."""
     measurements: Annotated[tuple[Measurement, ...], AtMost(10)] = ()
-    """The last ones, newest last."""
+    """Most recent measurements, oldest first."""
     message: str = ""
-    """Why it ended as it did."""
+    """Explanation of the phase."""
 
     @property
     def count(self) -> int:
-        """Measurements that were no errors."""
+        """Number of measurements without errors."""
         return self.successful + self.failed + self.inconclusive
 
     @property
     def taken(self) -> int:
-        """All measurements."""
+        """Number of all measurements."""
         return self.count + self.error
 
 
 class Outcome(StrEnum):
-    """What an analysis says."""
+    """Result of an analysis."""
 
     PASS = "Pass"
     FAIL = "Fail"
@@ -85,34 +79,32 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why it says so."""
+    """Reason for the result of an analysis."""
 
     WORSE = "WorseThanStable"  # Fail: the evidence crossed 1/falseRollbackRate
-    VETOED = "Vetoed"  # Fail: a symptom that needs no statistics, and stable does not have it
-    METRIC_FAILED = "MetricFailed"  # Fail: a threshold was missed more often than its failureLimit
-    METRIC_ERROR = "MetricError"  # Fail: a provider was asked in vain more often than its consecutiveErrorLimit
+    VETOED = "Vetoed"  # Fail: a symptom that needs no statistics and that stable does not show
+    METRIC_FAILED = "MetricFailed"  # Fail: more measurements failed than failureLimit allows
+    METRIC_ERROR = "MetricError"  # Fail: more consecutive errors of a provider than consecutiveErrorLimit
     NOT_WORSE = "NotWorse"  # Pass
-    UNDECIDED = "Undecided"  # Inconclusive, as all below: more requests will tell
+    UNDECIDED = "Undecided"  # Inconclusive, as all below: more requests are needed
     NO_DATA = "NoData"
-    STALE = "Stale"  # counters were not read for longer than the template allows
+    STALE = "Stale"  # counters were not read for longer than staleSeconds
     WARM_UP = "WarmUp"
-    SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share: the comparison means nothing
-    LOAD_MISMATCH = "LoadMismatch"  # pods of canary carry more load than stable's: their latencies cannot be compared
-    NO_FLOOR = "NoFloor"  # stable has no second pod that would say how much two of its answers differ anyway
-    MEASURING = "Measuring"  # measurements of a provider are still to come
-    METRIC_INCONCLUSIVE = "MetricInconclusive"  # for good: more often than its inconclusiveLimit
+    SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share, so a comparison is invalid
+    LOAD_MISMATCH = "LoadMismatch"  # pods of canary have more load than stable's: latencies are not comparable
+    NO_FLOOR = "NoFloor"  # stable has no second pod to measure how much its own answers differ
+    MEASURING = "Measuring"  # measurements of a provider are pending
+    METRIC_INCONCLUSIVE = "MetricInconclusive"  # final: more inconclusive measurements than inconclusiveLimit
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One epoch.
+    """Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
 
-    Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
+    A change of the weight starts a new epoch, and so does the clock: see `judging.epochs`.
 
-    An epoch ends with its weight, and by the clock: see `judging.epochs`.
-
-    A session counts at most one bad event. For paired drift they are mirrored prompts at weight 50: `kc` where only the
-    canary disagreed with stable, `ks` where only the second stable pod did.
+    A session counts at most one bad event. For paired drift the counts are mirrored prompts at weight 50: `kc` where
+    only the canary disagreed with stable, `ks` where only the second stable pod did.
 
     Raises:
         ValueError: when the counts are impossible.
@@ -121,13 +113,13 @@ class Epoch:
     w: Int32
     """Weight of the new revision in percent when the requests were assigned."""
     nc: Int64 = 0
-    """Requests to the new revision."""
+    """Number of requests to the new revision."""
     ns: Int64 = 0
-    """Requests to stable."""
+    """Number of requests to stable."""
     kc: Int64 = 0
-    """Bad ones of the new revision."""
+    """Number of bad requests to the new revision."""
     ks: Int64 = 0
-    """Bad ones of stable."""
+    """Number of bad requests to stable."""
 
     def __post_init__(self) -> None:
         if not 0 < self.w < 100:
@@ -140,38 +132,29 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One metric.
-
-    All that an analysis remembers of a metric: four integers for each epoch.
-    """
+    """Counts of one metric: four integers for each epoch."""
 
     metric: str
-    """Its name."""
+    """Name of the metric."""
     epochs: Annotated[tuple[Epoch, ...], AtMost(200)] = ()
-    """Its counts by epoch; one begins with each weight and by the clock."""
+    """Counts by epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One veto.
-
-    How much of a veto's symptom each side shows now; 1 or 0 where it is there or not.
-    """
+    """Current value of a veto's symptom on both sides; 1 or 0 where it is present or absent."""
 
     veto: str
-    """Its name."""
+    """Name of the veto."""
     canary: float
-    """How much of it the new revision shows."""
+    """Value for the new revision."""
     stable: float
-    """How much of it stable shows."""
+    """Value for stable."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedEpoch(Epoch):
-    """One epoch.
-
-    Of requests, ended or not: nothing is known of whether they are bad.
-    """
+    """Requests that were assigned in one epoch, completed or not. Whether they are bad is unknown."""
 
     kc: Int64 = 0
     """Always 0."""
@@ -181,216 +164,193 @@ class AssignedEpoch(Epoch):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One process and generation.
-
-    One gateway process's counters for one generation as they were when last added: requests that were assigned to
-    canary and to stable, then four for each metric of the template, in its order: requests of canary and of stable, bad
-    ones of canary and of stable. After them come four for each metric of mirrored prompts, of those that no second
-    stable pod answered.
-    """
+    """Counters of one gateway process for one generation, as last added to the counts."""
 
     incarnation: str
-    """The gateway process."""
+    """Identifier of the gateway process."""
     generation: Int64
-    """Generation of the route."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="One counter.")], ...], AtMost(258)] = ()
-    """Requests assigned to both; then four for each metric of the template, in its order: requests of both, bad
-    ones of both. Then those of mirrored prompts that no second stable pod answered."""
+    """Generation of the routing table."""
+    totals: Annotated[tuple[Annotated[Int64, Field(description="Counter.")], ...], AtMost(258)] = ()
+    """Requests assigned to canary and to stable. Then four counters for each metric of the template, in its order:
+    requests of canary and of stable, bad ones of canary and of stable. Then four for each metric of mirrored prompts,
+    for prompts that no second stable pod answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyThreshold:
-    """One metric and stratum.
-
-    From how many seconds on a request of this stratum is slow; frozen for the run.
-    """
+    """Latency of one metric and stratum above which a request is slow. It is frozen for the run."""
 
     metric: str
-    """The metric."""
+    """Name of the metric."""
     stratum: str
-    """The requests that are compared with one another, by size and kind."""
+    """Stratum: requests of similar size and kind, which are compared with one another."""
     seconds: float
-    """From how many seconds on."""
+    """Threshold in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One epoch as it was counted at one reading.
-
-    What an epoch had counted at one reading, four for each metric as in `Seen`; see planning/analysis/trace.py.
-    """
+    """Counts of one epoch at one reading; see planning/analysis/trace.py."""
 
     seconds: Int64
-    """Since the run began."""
+    """Seconds since the start of the run."""
     epoch: Int32
-    """Its place among the epochs of counts, from 0."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="One count.")], ...], AtMost(256)] = ()
-    """Four for each metric, in the order of counts: nc, ns, kc, ks."""
+    """Index of the epoch in the counts, from 0."""
+    totals: Annotated[tuple[Annotated[Int64, Field(description="Count.")], ...], AtMost(256)] = ()
+    """Four counts for each metric, in the order of the counts: nc, ns, kc, ks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What ready pods are given, in thousandths, summed over readings.
+    """Load of ready pods in thousandths, summed over the readings.
 
-    What a ready pod is given, summed over readings, in thousandths: of a percent of the requests by the published
-    weights, and `busy`, how many are in progress at a pod of stable.
-
-    What is in progress at canary is no measure of its load: a slow one has more of it by being slow.
+    The load of a pod is its share of the requests by the published weights. Requests in progress at canary do not
+    measure its load: a slow revision has more of them because it is slow.
     """
 
     readings: Int64 = 0
-    """How many."""
+    """Number of readings."""
     canary: Int64 = 0
     """Percent of the requests for each pod of the new revision."""
     stable: Int64 = 0
     """Percent of the requests for each pod of stable."""
     busy: Int64 = 0
-    """Requests in progress at each pod of stable: up to one, load explains nothing."""
+    """Requests in progress at each pod of stable. Up to one, load does not explain a latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric for people; the numbers that decide are the counts."""
+    """Human-readable result of one metric. The verdict is computed from the counts."""
 
     name: str
-    """Its name."""
+    """Name of the metric."""
     finding: str
     """Worse, NotWorse, Undecided, NoData, NotCompared, NoFloor or Reported."""
     canary_samples: Int64
-    """Requests to the new revision that it compares."""
+    """Number of requests to the new revision that the metric compares."""
     stable_samples: Int64
-    """Requests to stable that it compares."""
+    """Number of requests to stable that the metric compares."""
     canary_bad: Int64
-    """Bad ones of the new revision."""
+    """Number of bad requests to the new revision."""
     stable_bad: Int64
-    """Bad ones of stable."""
+    """Number of bad requests to stable."""
     evidence: str
-    """Its part of the evidence."""
+    """Evidence of this metric."""
     threshold: str
-    """What all parts together need to reject."""
+    """Total evidence of all metrics at which the new revision is rejected."""
     canary_rate: str | None = None
-    """Rate of bad ones of the new revision."""
+    """Rate of bad requests to the new revision."""
     stable_rate: str | None = None
-    """Rate of bad ones of stable."""
+    """Rate of bad requests to stable."""
     needed: Int64 | None = None
-    """Requests to the new revision with which it is expected to be decided."""
+    """Number of requests to the new revision at which a result is expected."""
 
 
-MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad ones of each side, evidence.")]
+MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad requests of each side, evidence.")]
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """What the judge says.
-
-    What the judge said last, for rows of the rollout's table and for people.
-    """
+    """Most recent verdict of the analysis."""
 
     outcome: Outcome
-    """What."""
+    """Result of the analysis so far."""
     reason: Annotated[Reason, AnyText()]
-    """Why: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale, WarmUp,
-    SampleRatioMismatch, LoadMismatch, NoFloor, Measuring or MetricInconclusive."""
+    """Reason for the outcome: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale,
+    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring or MetricInconclusive."""
     message: str
-    """One sentence with the numbers."""
+    """Human-readable explanation with the numbers."""
     since: Time
-    """When it began to say so."""
+    """Time since which the outcome and the reason are unchanged."""
     evidence: str
-    """The odds that the revision is worse, over all metrics."""
+    """Evidence of all metrics together, as odds, that the new revision is worse than stable."""
     threshold: str
-    """The odds at which it is rejected."""
+    """Evidence at which the new revision is rejected."""
     metric: str | None = None
-    """The metric that is blamed, or waited for."""
+    """Name of the metric or veto that rejects the new revision, or of the metric that is still undecided."""
     samples: Int64 = 0
-    """Requests to the new revision, of the metric that has fewest."""
+    """Number of requests to the new revision, for the metric with the fewest."""
     needed: Int64 | None = None
-    """With how many a verdict is expected."""
+    """Number of requests to the new revision at which a verdict is expected."""
     seconds_left: Int64 | None = None
-    """How long that is expected to take."""
+    """Expected time until a verdict, in seconds."""
     metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
-    """The metrics one by one: NAME FINDING, the bad ones of each side, the evidence."""
+    """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """One change.
-
-    That the judge began to say something else.
-    """
+    """Change of the verdict."""
 
     at: Time
-    """When."""
+    """Time of the change."""
     outcome: Annotated[Outcome, AnyText()]
-    """What it said from then on."""
+    """Outcome after the change."""
     reason: Annotated[Reason, AnyText()]
-    """Why."""
+    """Reason for the outcome."""
     message: str
-    """One sentence with the numbers."""
+    """Human-readable explanation with the numbers."""
 
 
 @packed(
     "counters",
-    "What was counted, packed: base64 of zlib of JSON. The verdict rests on it, and `slipway analyze` shows it.",
+    "Counts from which the verdict is computed, as base64 of zlib-compressed JSON. `slipway analyze` shows them.",
     plain=("id", "template", "started_at", "read_at", "measured", "verdict"),
 )
 @strict
 @dataclass(frozen=True, slots=True)
 class AnalysisRun:
-    """The analysis of the present step, or the last one.
-
-    One run of a template over one step, or in the background of the steps.
-    """
+    """Run of an AnalysisTemplate, for one step or in the background of the steps."""
 
     id: str
-    """REVISION/ATTEMPT/STEP, or REVISION/ATTEMPT/background."""
+    """Identifier of the run: REVISION/ATTEMPT/STEP, or REVISION/ATTEMPT/background."""
     template: str
-    """Name of its AnalysisTemplate."""
+    """Name of the AnalysisTemplate."""
     template_hash: str
-    """Identity of what the template said; when that changes the run begins anew."""
+    """Hash of the template's content. The run restarts when it changes."""
     started_at: Time
-    """When it began to count."""
+    """Start time of the run."""
     read_at: Time
-    """When counters were last written down."""
+    """Time of the last reading that was recorded."""
     first_request_at: Time | None = None
-    """When the new revision was first seen to have been given a request."""
+    """Time at which a request to the new revision was first observed."""
     missing_since: Time | None = None
-    """Since when a ready gateway does not answer."""
+    """Time since which a ready gateway does not respond, or none is ready."""
     stale: bool = False
-    """Whether that is longer than the template allows."""
+    """Whether missingSince is longer ago than staleSeconds of the template."""
     warm: bool = False
     """Whether the warm-up is over."""
     thresholds: Annotated[tuple[LatencyThreshold, ...], AtMost(512)] = ()
-    """From when on an answer is slow; frozen from stable's own latencies."""
-    timed: Annotated[tuple[Annotated[str, Field(description="One kind.")], ...], AtMost(3)] = ()
-    """Kinds of latency that answers of either revision were seen to have: ttft, itl, e2e."""
+    """Latency thresholds, frozen from the latencies of stable."""
+    timed: Annotated[tuple[Annotated[str, Field(description="Kind of latency.")], ...], AtMost(3)] = ()
+    """Kinds of latency observed in answers of either revision: ttft, itl, e2e."""
     counts: Annotated[tuple[Counts, ...], AtMost(64)] = ()
-    """What was counted; all that the verdict rests on."""
+    """Counts by metric. The verdict is computed from them."""
     assigned: Annotated[tuple[Annotated[Epoch, SchemaOf(AssignedEpoch)], ...], AtMost(200)] = ()
-    """Requests that the split gave each side, ended or not, in the same epochs: what the share of the new revision
-    is checked by."""
-    clocks: Annotated[tuple[Annotated[Int32, Field(description="One number.")], ...], AtMost(200)] = ()
-    """Number of the clock's epoch for each of those, from 0."""
+    """Requests that the split assigned to each side, completed or not, in the same epochs. They show whether the new
+    revision gets its share."""
+    clocks: Annotated[tuple[Annotated[Int32, Field(description="Number of a clock epoch.")], ...], AtMost(200)] = ()
+    """Number of the clock epoch of each of those epochs, from 0."""
     seen: Annotated[tuple[Seen, ...], AtMost(1024)] = ()
-    """Counters of each gateway process as last added, so that no restart adds anything twice."""
+    """Counters of each gateway process as last added, so that a restart adds nothing twice."""
     load: Load = Load()
     weight: Int32 | None = None
-    """Percent of the requests of the new revision, when counters were last written down."""
-    restarts: Annotated[tuple[Annotated[Int64, Field(description="How many.")], ...], AtMost(2)] = ()
-    """Restarts of the pods of the new revision and of stable when the run began."""
+    """Percent of requests for the new revision at the last recorded reading."""
+    restarts: Annotated[tuple[Annotated[Int64, Field(description="Number of restarts.")], ...], AtMost(2)] = ()
+    """Number of restarts of the pods of the new revision and of stable when the run started."""
     canary_away_since: Time | None = None
-    """Since when the new revision has no ready pod, for a fault of its own."""
+    """Time since which the new revision has no ready pod through its own fault."""
     stable_away_since: Time | None = None
-    """Since when stable has no ready pod."""
+    """Time since which stable has no ready pod."""
     symptoms: Annotated[tuple[Symptom, ...], AtMost(8)] = ()
-    """What is seen of the template's vetoes."""
+    """Observed symptoms of the template's vetoes."""
     weights_differ: bool = False
-    """Whether the two revisions' models differ, so that drift is reported only; asked for templates that compare
-    mirrored requests."""
+    """Whether the models of the two revisions differ, so that drift is only reported. Determined for templates that
+    compare mirrored requests."""
     measured: Annotated[tuple[MetricRun, ...], AtMost(32)] = ()
-    """The metrics with a provider."""
+    """Measurements of the metrics with a provider."""
     verdict: RunVerdict | None = None
     decisions: Annotated[tuple[VerdictChange, ...], AtMost(10)] = ()
-    """The last times the verdict changed, newest last."""
+    """Most recent changes of the verdict, oldest first."""
     trace: Annotated[tuple[Moment, ...], AtMost(256)] = ()
-    """How the counts came to be, for `slipway analyze`: 32 readings at most, every second one kept when there are
-    more."""
+    """History of the counts for `slipway analyze`, at most 32 readings. Beyond that every second reading is dropped."""

@@ -1,4 +1,4 @@
-"""AnalysisTemplate: by what a new revision is compared with stable, and what is measured of it.
+"""AnalysisTemplate: comparisons of a new revision with stable, and measurements by providers.
 
 Lower bounds of fractions are "above 0": the API server cuts a limit of 0.001 to 0 when the value is written as an
 integer.
@@ -14,17 +14,18 @@ from slipway_operator.api.v1alpha1.provider import Provider, TemplateArgument
 
 
 class TemplateMinSamples(ApiType):
-    """What a new revision must have seen before it can pass. None of it delays a rejection."""
+    """Data that a new revision needs before it can pass. None of it delays a rejection."""
 
     canary_requests: Annotated[Int32, Field(ge=1, le=100000000)] = 300
-    """Requests to the new revision, for each metric."""
+    """Minimum number of requests to the new revision, for each metric."""
     warmup_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 120
-    """Time from its first request on, in which latencies are not counted."""
+    """Duration of the warm-up in seconds, from the first request to the new revision. Latencies are not counted during
+    the warm-up."""
 
 
 @rule(
     "has(self.event) != has(self.provider)",
-    "a metric either counts an event or asks a provider: write one of event and provider",
+    "a metric either counts an event or queries a provider: write one of event and provider",
 )
 @rule(
     "!has(self.kind) || (self.kind == 'Threshold') == has(self.provider)",
@@ -90,25 +91,25 @@ class TemplateMinSamples(ApiType):
     ),
 )
 class TemplateMetric(ApiType):
-    """One metric. With an event: the rate of its bad events on the new revision is compared with that on stable.
-    With a provider: somebody is asked, and conditions say what is good."""
+    """Metric of the analysis. With event, the rate of bad events of the new revision is compared with that of stable.
+    With provider, a value is measured, and conditions define a good value."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    """Its name in status and messages."""
+    """Name of the metric in the status and in messages."""
     kind: (
         Annotated[
             str,
             Field(max_length=63),
             CelRule(
                 "self in ['BadEvent', 'Threshold', 'PairedDrift']",
-                "kind is BadEvent, Threshold or PairedDrift: leave it out, for event and provider say which",
+                "kind is BadEvent, Threshold or PairedDrift: leave it out, because it follows from event and provider",
             ),
         ]
         | None
     ) = None
-    """How it decides; known from event and provider, so it can be left out. BadEvent counts requests that were split
-    at random, PairedDrift mirrored requests that the new revision and a second stable pod answered too, Threshold
-    asks a provider."""
+    """Kind of the metric. It follows from event and provider and can be omitted. BadEvent counts requests that were
+    split at random. PairedDrift counts mirrored requests that the new revision and a second stable pod both answered.
+    Threshold measures with a provider."""
     event: (
         Annotated[
             str,
@@ -127,24 +128,27 @@ class TemplateMetric(ApiType):
         ]
         | None
     ) = None
-    """What is bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits, InvalidJSON
-    (asked for and broken, or arguments of a tool), HungAnswer (also an error), or a latency above a quantile of
-    stable's own such as Slower(ttft, stable.p95); ttft, itl and e2e are known. Of mirrored requests AnswerDiffers
-    (another text than stable's) or TokensFlip (tokens of stable's answer that are not the first choice)."""
+    """Event that counts as bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits,
+    InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
+    FirstAttemptError), or a latency above a quantile of stable's own latencies, such as Slower(ttft, stable.p95), for
+    ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text other than stable's) or TokensFlip (tokens of
+    stable's answer that are not the first choice)."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The part of falseRollbackRate that this metric may spend; more is faster for it and slower for the others."""
+    """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
+    slower."""
     tolerate_ratio: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Up to this ratio of the two rates nothing is wrong."""
+    """Ratio of the rate of the new revision to that of stable up to which the new revision is acceptable."""
     max_ratio: Annotated[float, Field(gt=0, le=1000)] = 2.0
-    """A revision passes when the ratio is proved to be below this."""
+    """The new revision passes when the ratio is proved to be below this value."""
     ok_below: Annotated[float, Field(gt=0, le=0.5)] | None = None
-    """It passes as well when its own rate is proved to be below this."""
+    """The new revision also passes when its own rate is proved to be below this value."""
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """When a measurement is good, over its result; for example result[0] < 0.05. Alone it also says what fails."""
+    """Condition for a successful measurement, as an expression over result, for example result[0] < 0.05. Without
+    failureCondition, other measurements are failed."""
     failure_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """When a measurement fails. Alone it also says what is good; what neither of both calls good or bad is
-    inconclusive."""
+    """Condition for a failed measurement, as an expression over result. Without successCondition, other measurements
+    are successful. With both, measurements that meet neither are inconclusive."""
     interval: (
         Annotated[
             str,
@@ -157,7 +161,7 @@ class TemplateMetric(ApiType):
         ]
         | None
     ) = None
-    """Time between two measurements, at least 5s. Without it one is taken."""
+    """Time between two measurements, at least 5s. If omitted, one measurement is taken."""
     initial_delay: (
         Annotated[
             str,
@@ -166,23 +170,25 @@ class TemplateMetric(ApiType):
         ]
         | None
     ) = None
-    """Time before the first one."""
+    """Time before the first measurement."""
     count: Annotated[Int32, Field(ge=1, le=100000)] | None = None
-    """How many are taken. Without it, and with an interval, as many as the analysis has time for."""
+    """Number of measurements; errors are not counted. If omitted with an interval, measurements continue as long as the
+    analysis lasts."""
     failure_limit: Annotated[Int32, Field(ge=-1, le=100000)] | None = None
-    """How many may fail, 0 without it. One more rejects the revision; -1 lets all fail."""
+    """Maximum number of failed measurements. One more rejects the revision. Default is 0. -1 means no limit."""
     inconclusive_limit: Annotated[Int32, Field(ge=0, le=100000)] | None = None
-    """How many may be inconclusive, 0 without it. One more ends the metric without a verdict."""
+    """Maximum number of inconclusive measurements. One more ends the metric without a verdict. Default is 0."""
     consecutive_error_limit: Annotated[Int32, Field(ge=0, le=100)] | None = None
-    """How many errors in a row are borne, 4 without it. One more rejects the revision."""
+    """Maximum number of consecutive errors. One more rejects the revision. Default is 4."""
     consecutive_success_limit: Annotated[Int32, Field(ge=0, le=100000)] | None = None
-    """How many good ones in a row end it, before count does. 0, and without it, none do."""
+    """Number of consecutive successful measurements that ends the metric before count is reached. Default is 0, which
+    disables this limit."""
     dry_run: bool | None = None
-    """Show it and decide nothing by it."""
+    """When true, the metric is shown and has no effect on the verdict."""
 
 
 class TemplateVeto(ApiType):
-    """One veto."""
+    """Symptom that rejects the new revision at once."""
 
     name: Annotated[
         str,
@@ -195,11 +201,12 @@ class TemplateVeto(ApiType):
             ),
         ),
     ]
-    """PodCrashLoop counts restarts of the revision's containers since the analysis began. CanaryCutOff counts
-    gateways that sent it nothing more because it fails hard. CanaryUnavailable counts whole minutes in a row
-    without a ready pod, for a fault of its own: not while its pods wait for a node, or are fresh ones."""
+    """Name of the symptom. PodCrashLoop counts restarts of the revision's containers since the start of the analysis.
+    CanaryCutOff counts gateways that stopped sending requests to the revision because most of them fail.
+    CanaryUnavailable counts consecutive whole minutes without a ready pod through the revision's own fault. Pods that
+    wait for a node, and new pods in place of those of a lost node, do not count."""
     limit: Annotated[Int32, Field(ge=1, le=1000)] = 1
-    """How much of it rejects."""
+    """Value of the symptom at which the new revision is rejected."""
 
 
 @rule(
@@ -211,21 +218,24 @@ class TemplateVeto(ApiType):
     "the shares of spec.metrics must add up to 1 at most: they are parts of falseRollbackRate",
 )
 class AnalysisTemplateSpec(ApiType):
-    """Error rates that are promised for a whole rollout, and the metrics that share them."""
+    """Error rates that hold for a whole rollout, and the metrics that share them."""
 
     false_rollback_rate: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    """The chance that a rollout of a healthy revision is rejected, over all metrics, steps and looks."""
+    """Maximum probability that a rollout of a healthy revision is rejected, over all metrics, steps and readings. It
+    covers neither metrics with a provider nor vetoes."""
     false_promote_rate: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    """The chance that a revision passes of which a metric is worse than its maxRatio."""
+    """Maximum probability that a revision passes although one of its metrics is worse than maxRatio."""
     on_inconclusive: Literal["Pause", "Continue", "Abort"] = "Pause"
-    """What happens when the time of an analysis is over without a verdict."""
+    """Action when an analysis ends without a verdict. Pause waits for a promotion, Continue goes on to the next step,
+    Abort rejects the revision."""
     stale_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 60
-    """How long a ready gateway may not answer before there is no verdict."""
+    """Time in seconds for which a ready gateway may fail to respond. After that there is no verdict until all of them
+    respond."""
     max_load_difference: Annotated[float, Field(gt=0, le=1000)] = 0.25
-    """How much the weight per ready pod may differ between the two, as a part: 0.25 is a quarter. Where a pod of the
-    new revision has that much more, latencies are not counted and nobody passes; where it has that much less, the
-    verdict says that they were compared in its favour. While a pod of stable has one request in progress or
-    fewer, none is busy."""
+    """Maximum difference of the weight per ready pod between the two revisions, as a fraction: 0.25 is a quarter. If a
+    pod of the new revision has more than that, latencies are not counted, and the revision cannot pass. If it has less
+    than that, the verdict notes that its latencies were compared in its favour. The limit does not apply while a pod of
+    stable has at most one request in progress."""
     min_samples: TemplateMinSamples = TemplateMinSamples()
     args: Annotated[
         tuple[TemplateArgument, ...],
@@ -235,7 +245,7 @@ class AnalysisTemplateSpec(ApiType):
             "the names of spec.args must differ: give each argument a name of its own",
         ),
     ] = ()
-    """What stands for {{args.NAME}} in the metrics with a provider."""
+    """Arguments that replace {{args.NAME}} in metrics with a provider."""
     metrics: Annotated[
         tuple[TemplateMetric, ...],
         Field(min_length=1, max_length=32),
@@ -244,16 +254,16 @@ class AnalysisTemplateSpec(ApiType):
             "the names of spec.metrics must differ: give each metric a name of its own",
         ),
     ]
-    """What is compared with stable (event), and what is measured by thresholds (provider)."""
+    """Metrics of the analysis: comparisons with stable (event) and measurements (provider)."""
     vetoes: Annotated[
         tuple[TemplateVeto, ...],
         Field(max_length=8),
         CelRule(
             "self.all(v, self.exists_one(o, o.name == v.name))",
-            "each veto stands in spec.vetoes once: remove the others of its name",
+            "the names of spec.vetoes must differ: remove the duplicates",
         ),
     ] = ()
-    """Symptoms that reject a revision at once, when it shows them and stable does not."""
+    """Symptoms that reject the new revision at once when it shows them and stable does not."""
 
 
 @custom_resource(
@@ -268,26 +278,26 @@ class AnalysisTemplateSpec(ApiType):
                 "False-Rollback",
                 "number",
                 ".spec.falseRollbackRate",
-                "Healthy revisions that are rejected, at most, of all.",
+                "Maximum fraction of healthy revisions that are rejected.",
             ),
             PrinterColumn(
                 "False-Promote",
                 "number",
                 ".spec.falsePromoteRate",
-                "Revisions worse than a margin that pass, at most, of all such.",
+                "Maximum fraction of revisions worse than maxRatio that pass.",
             ),
             PrinterColumn(
                 "On-Inconclusive",
                 "string",
                 ".spec.onInconclusive",
-                "What happens without a verdict: Pause, Continue or Abort.",
+                "Action without a verdict: Pause, Continue or Abort.",
             ),
             PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
-            PrinterColumn("Metrics", "string", ".spec.metrics[*].name", "What is compared.", wide=True),
+            PrinterColumn("Metrics", "string", ".spec.metrics[*].name", "Names of the metrics.", wide=True),
         ),
     )
 )
 class AnalysisTemplate(ApiType):
-    """By what a new revision is compared with the stable one that serves beside it."""
+    """Criteria by which a new revision is compared with the stable revision that serves beside it."""
 
     spec: AnalysisTemplateSpec

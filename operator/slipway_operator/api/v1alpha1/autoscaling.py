@@ -1,4 +1,4 @@
-"""spec.autoscaling: between how many pods, by which metrics, how fast."""
+"""spec.autoscaling: limits, metrics and speed of scaling."""
 
 from typing import Annotated, Literal
 
@@ -9,13 +9,15 @@ from slipway_operator.api.types import ApiType, Int32
 
 
 class MetricSelector(ApiType):
-    """Which series of an External or Pods metric."""
+    """Selector of the series of an External or Pods metric."""
 
     match_labels: (
-        Annotated[dict[str, Annotated[str, Field(max_length=63, description="One value.")]], Field(max_length=16)]
+        Annotated[
+            dict[str, Annotated[str, Field(max_length=63, description="Value of the label.")]], Field(max_length=16)
+        ]
         | None
     ) = None
-    """Labels that the series has."""
+    """Labels of the series. All must match."""
 
 
 @rule(
@@ -44,7 +46,7 @@ class MetricSelector(ApiType):
     ),
 )
 class AutoscalingMetric(ApiType):
-    """One metric."""
+    """Metric and its target."""
 
     type: Literal[
         "QueueDepth",
@@ -58,14 +60,15 @@ class AutoscalingMetric(ApiType):
         "External",
         "Pods",
     ]
-    """QueueDepth: requests that wait, in the pods or at gateways for one. InFlight: requests in progress, as
-    gateways count them. TokensPerSecond: generated. TTFT: seconds to the first token, 95th percentile of a
-    minute. KVCacheUsage: 0 to 1. GPUUtilization: percent, from DCGM's exporter through an adapter. CPU, Memory:
-    from metrics-server. External, Pods: any metric of a registered provider."""
+    """Type of the metric. QueueDepth: requests that wait in the pods, or at gateways for a pod. InFlight: requests in
+    progress, as counted by the gateways. TokensPerSecond: generated tokens. TTFT: time to the first token in seconds,
+    95th percentile over one minute. KVCacheUsage: from 0 to 1. GPUUtilization: percent, from the DCGM exporter through
+    an adapter. CPU, Memory: from metrics-server. External, Pods: any metric of a registered provider."""
     target: Annotated[str, Field(max_length=32)]
-    """What one pod is to have of it; for TTFT what each request is to wait at most."""
+    """Target value for each pod, for example 4 or 500m, and for CPU and Memory also a share of the request like 70%.
+    For TTFT, the longest time to the first token in seconds."""
     target_type: Literal["AverageValue", "Value"] | None = None
-    """Of External: whether the target is per pod (AverageValue, the default) or for the whole (Value)."""
+    """For External: whether the target is a value for each pod (AverageValue, the default) or a total (Value)."""
     name: (
         Annotated[
             str,
@@ -85,44 +88,44 @@ class AutoscalingMetric(ApiType):
 
 
 class ScalingPolicy(ApiType):
-    """One limit."""
+    """Limit on a change in one period."""
 
     type: Literal["Pods", "Percent"]
-    """What value counts."""
+    """Unit of value."""
     value: Annotated[Int32, Field(ge=1, le=10000)]
-    """So many pods or percent of the present ones."""
+    """Maximum change in one period: a number of pods, or percent of the current pods."""
     period_seconds: Annotated[Int32, Field(ge=1, le=1800)]
-    """In so many seconds."""
+    """Length of the period in seconds."""
 
 
 class ScalingRules(ApiType):
-    """How fast one direction goes."""
+    """Limits on how fast the number of pods changes in one direction."""
 
     select_policy: Literal["Max", "Min", "Disabled"] | None = None
-    """Which policy counts: the one that allows the largest or the smallest change; Disabled forbids this direction.
-    Default: Max."""
+    """Policy that applies. Max: the one that allows the largest change. Min: the one that allows the smallest.
+    Disabled: no change in this direction. Default is Max."""
 
 
 class ScaleUpRules(ScalingRules):
-    """Towards more pods."""
+    """Rules for adding pods."""
 
     stabilization_window_seconds: Annotated[Int32, Field(ge=0, le=3600)] | None = None
-    """The smallest number of the last so many seconds counts. Default: 0."""
+    """Length of the window in seconds. The smallest recommendation in the window applies. Default is 0."""
     policies: Annotated[tuple[ScalingPolicy, ...], Field(min_length=1, max_length=8)] = ()
-    """How much may change in how long. Default: 4 pods or 100 percent in 15 s."""
+    """Limits on the change in one period. Default is 4 pods or 100 percent in 15 s."""
 
 
 class ScaleDownRules(ScalingRules):
-    """Towards fewer pods."""
+    """Rules for removing pods."""
 
     stabilization_window_seconds: Annotated[Int32, Field(ge=0, le=3600)] | None = None
-    """The largest number of the last so many seconds counts. Default: 300."""
+    """Length of the window in seconds. The largest recommendation in the window applies. Default is 300."""
     policies: Annotated[tuple[ScalingPolicy, ...], Field(min_length=1, max_length=8)] = ()
-    """How much may change in how long. Default: 100 percent in 15 s."""
+    """Limits on the change in one period. Default is 100 percent in 15 s."""
 
 
 class Behavior(ApiType):
-    """How fast, as in autoscaling/v2."""
+    """Speed of scaling in both directions, as in autoscaling/v2."""
 
     scale_up: ScaleUpRules | None = None
     scale_down: ScaleDownRules | None = None
@@ -144,20 +147,22 @@ class Behavior(ApiType):
     "spec.autoscaling.holdSeconds goes with idleSeconds only: remove it, or write idleSeconds and minReplicas: 0",
 )
 class AutoscalingSpec(ApiType):
-    """Capacity follows demand: the operator keeps a HorizontalPodAutoscaler (autoscaling/v2) called NAME-autoscaler
-    that writes spec.replicas, which is then not yours to write. Another autoscaler on the same ModelDeployment
-    makes it step back."""
+    """Automatic scaling. The operator creates a HorizontalPodAutoscaler (autoscaling/v2) named NAME-autoscaler, which
+    writes spec.replicas: do not write it yourself. While another autoscaler targets the same ModelDeployment, this one
+    is not used."""
 
     min_replicas: Annotated[Int32, Field(ge=0, le=10000)] = 1
-    """Never fewer pods. 0, with idleSeconds: none while nobody asks, and else at least 1."""
+    """Minimum number of pods. With 0, which needs idleSeconds, there are no pods while there are no requests, and
+    otherwise at least 1."""
     max_replicas: Annotated[Int32, Field(ge=1, le=10000)]
-    """Never more pods; a rollout may add its surge for a while."""
+    """Maximum number of pods. A rollout may temporarily add its surge."""
     idle_seconds: Annotated[Int32, Field(ge=5, le=604800)] | None = None
-    """Without a request or stream at any gateway for so long it goes without pods; the next request waits at its
-    gateway and wakes it. Counted anew after each rollout."""
+    """Time in seconds without a request or stream at any gateway after which all pods are removed. The next request
+    waits at its gateway and starts pods. The time starts again after each rollout."""
     hold_seconds: Annotated[Int32, Field(ge=0, le=3600)] | None = None
-    """How long a gateway lets a request wait for it to wake; then, and beyond the gateway's number of places, it
-    answers 503 with Retry-After. 0: at once. Default: 300."""
+    """Maximum time in seconds that a gateway holds a request while pods start. After it, or when the gateway already
+    holds as many requests as it may, the response is 503 with Retry-After. 0 means that no request is held. Default is
+    300."""
     metrics: Annotated[tuple[AutoscalingMetric, ...], Field(min_length=1, max_length=10)]
-    """What capacity follows. The metric that asks for the most pods counts."""
+    """Metrics that determine the number of pods. The metric with the highest recommendation applies."""
     behavior: Behavior | None = None

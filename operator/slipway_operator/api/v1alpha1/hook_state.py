@@ -1,4 +1,4 @@
-"""What the status remembers of webhooks, and of the rollout that ended last."""
+"""Webhooks in the status, and the rollout that ended last."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,72 +9,67 @@ from slipway_operator.api.types import Int32, Time
 
 
 class HookType(StrEnum):
-    """When a hook is called and what its answer does. The words are Flagger's."""
+    """Type of a hook. The names are Flagger's."""
 
     CONFIRM_ROLLOUT = "confirm-rollout"  # gate: before the new revision gets pods
     PRE_ROLLOUT = "pre-rollout"  # check: pods are ready, no request goes there yet
     ROLLOUT = "rollout"  # check: every gateway routes by the weight of a step
     CONFIRM_TRAFFIC_INCREASE = "confirm-traffic-increase"  # gate: before each higher weight
     CONFIRM_PROMOTION = "confirm-promotion"  # gate: before the new revision gets all traffic
-    POST_ROLLOUT = "post-rollout"  # told: promoted or rejected
-    ROLLBACK = "rollback"  # asked all the time: 2xx rejects the revision
-    EVENT = "event"  # told: every Event
+    POST_ROLLOUT = "post-rollout"  # notification: promoted or rejected
+    ROLLBACK = "rollback"  # poll: 2xx rejects the revision
+    EVENT = "event"  # notification: every Event
 
 
 class HookOutcome(StrEnum):
-    """What became of a hook's present question."""
+    """Outcome of the current call of a hook."""
 
-    ASKED = "Asked"  # no answer yet
-    WAITING = "Waiting"  # a gate that does not open; asked again
+    ASKED = "Asked"  # no response yet
+    WAITING = "Waiting"  # a gate that does not open; it is called again
     PASSED = "Passed"  # 2xx
-    FAILED = "Failed"  # a check, or what was told, without 2xx in any try
+    FAILED = "Failed"  # a check or a notification without 2xx in any attempt
 
 
 @dataclass(frozen=True, slots=True)
 class HookState:
-    """One hook.
-
-    What is remembered of a hook within one attempt: written down before anything is done because of it.
-    """
+    """State of one hook in an attempt. It is recorded before it takes effect."""
 
     name: str
-    """Its name."""
+    """Name of the hook."""
     type: Annotated[HookType, AnyText()]
-    """Its type."""
+    """Type of the hook."""
     about: str
-    """What it was asked about: start, pods, a weight, promotion, a step, or the end."""
+    """Point of the rollout that the call is about: start, pods, a weight, promotion, a step, or the end."""
     key: str
-    """Idempotency-Key of its present question."""
+    """Idempotency-Key of the current call."""
     outcome: Annotated[HookOutcome, AnyText()]
-    """Asked, Waiting, Passed or Failed."""
+    """Outcome of the current call. Asked: there is no response yet. Waiting: the gate did not open and is called again.
+    Passed: the response was 2xx. Failed: no attempt of a check or notification returned 2xx."""
     since: Time
-    """When it was first asked about this."""
+    """Time of the first call for this point of the rollout."""
     asked: Int32 = 1
-    """Number of its present question in this attempt."""
+    """Number of the current call in this attempt, counted from 1."""
     at: Time | None = None
-    """When it answered last."""
+    """Time of the last response."""
     message: str = ""
-    """Its last answer."""
+    """Last response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The rollout that ended last, and which post-rollout hooks were told.
-
-    The rollout that ended last and who is to be told.
-    """
+    """Rollout that ended last, with the calls of its post-rollout hooks."""
 
     revision: str
-    """Its revision."""
+    """Revision that was rolled out."""
     attempt: Int32
-    """Its attempt."""
+    """Number of the attempt."""
     step_index: Int32
-    """The step it had reached, counted from 0."""
+    """Step that the rollout had reached, counted from 0."""
     promoted: bool
-    """Whether it was promoted; else it was rejected."""
+    """Whether the revision was promoted. Otherwise it was rejected."""
     reason: str
-    """Why it ended."""
+    """Reason why the rollout ended."""
     at: Time
-    """When it ended."""
+    """End time of the rollout."""
     hooks: Annotated[tuple[HookState, ...], AtMost(16)] = field(default=())
-    """What the hooks of this attempt were asked and answered; written before it takes effect."""
+    """Calls of post-rollout hooks, with their results."""

@@ -1,4 +1,4 @@
-"""ModelDeployment: one model behind an OpenAI-compatible endpoint, and the way its new versions go out."""
+"""ModelDeployment: a model behind an OpenAI-compatible endpoint, and the rollout of its new versions."""
 
 from typing import Annotated, Literal
 
@@ -21,41 +21,41 @@ from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
 
 
 class Drain(ApiType):
-    """How pods leave."""
+    """Termination of pods."""
 
     timeout_seconds: Annotated[Int32, Field(ge=1, le=86400)] = 600
-    """How long a request in progress may go on when its pod or its revision leaves. A change holds for the revisions
-    that follow; it restarts nothing."""
+    """Maximum time in seconds that a request in progress may continue when its pod or its revision terminates. A change
+    applies to later revisions and restarts nothing."""
 
 
 class TrafficSpec(ApiType):
-    """How gateways pass requests on."""
+    """How gateways forward requests."""
 
     forward_headers: Annotated[
         tuple[
             Annotated[
                 Literal["authorization", "cookie", "api-key", "x-api-key"],
-                Field(description="One header, in lower case."),
+                Field(description="Name of the header in lower case."),
             ],
             ...,
         ],
         Field(max_length=4),
         ListSet(),
     ] = ()
-    """Credentials of clients that reach the pods: none unless they are listed, for whoever runs the pods could use
-    them. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
+    """Headers with client credentials that gateways forward to the pods. Default is none, because whoever runs the pods
+    could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
 
 
 class RollbackWindow(ApiType):
-    """Rollbacks to a recent revision go without steps."""
+    """Revisions to which a rollback skips the steps."""
 
     revisions: Annotated[Int32, Field(ge=0, le=100)]
-    """So many revisions before the stable one are recent; those that were rejected are not."""
+    """Number of recent revisions before the stable one. Rejected revisions are not recent."""
 
 
 class RolloutIntents(ApiType):
-    """Your decisions about the rollout in flight. Each names what it is about (see status.rollout.token), so
-    applying it twice does nothing and an old one does no harm."""
+    """Decisions about the rollout in flight. Each names its target (see status.rollout.token): applying it twice has no
+    further effect, and an outdated one has none."""
 
     promote: (
         Annotated[
@@ -68,7 +68,7 @@ class RolloutIntents(ApiType):
         ]
         | None
     ) = None
-    """Ends the pause it names, as REVISION/ATTEMPT/STEP."""
+    """Ends the pause that it names as REVISION/ATTEMPT/STEP."""
     promote_full: (
         Annotated[
             str,
@@ -80,7 +80,7 @@ class RolloutIntents(ApiType):
         ]
         | None
     ) = None
-    """Skips all steps of the revision it names. Readiness is still waited for."""
+    """Skips all steps of the revision that it names. The rollout still waits until the pods are ready."""
     abort: (
         Annotated[
             str,
@@ -92,7 +92,7 @@ class RolloutIntents(ApiType):
         ]
         | None
     ) = None
-    """Rejects an attempt, as REVISION/ATTEMPT; traffic returns to the stable revision."""
+    """Rejects the attempt that it names as REVISION/ATTEMPT. All requests return to the stable revision."""
     retry: (
         Annotated[
             str,
@@ -107,7 +107,8 @@ class RolloutIntents(ApiType):
         ]
         | None
     ) = None
-    """Starts the attempt it names of a rejected revision, as REVISION/ATTEMPT."""
+    """Starts another attempt of a rejected revision, which it names as REVISION/ATTEMPT with the number of the new
+    attempt."""
     rollback_to: (
         Annotated[
             str,
@@ -119,8 +120,8 @@ class RolloutIntents(ApiType):
         ]
         | None
     ) = None
-    """Runs a former revision in place of the one that the spec describes, as FROM/TO with FROM the revision of the
-    present spec. Goes without steps; ends when the spec changes."""
+    """Runs a former revision instead of the one that the spec describes, as FROM/TO. FROM is the revision of the
+    current spec. The rollback skips the steps and ends when the spec changes."""
 
 
 @rule(
@@ -129,8 +130,8 @@ class RolloutIntents(ApiType):
         "self.model.uri.startsWith('https://')"
     ),
     (
-        "spec.resources.storage is for models that are downloaded, hf:// and https://: remove it, for a pvc:// "
-        "or file:// model is used where it lies"
+        "spec.resources.storage is for models that are downloaded, hf:// and https://: remove it, because a "
+        "pvc:// or file:// model is used in place"
     ),
 )
 @rule(
@@ -151,24 +152,25 @@ class RolloutIntents(ApiType):
     "spec.model.quantization int8 is for CPUs: remove it, or spec.resources.accelerator",
 )
 class ModelDeploymentSpec(InputsRecord):
-    """What to serve, how many pods serve it, and how a new version goes out."""
+    """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""
 
     replicas: Annotated[Int32, Field(ge=0, le=10000)] = 1
-    """Pods that serve, over all revisions. kubectl scale and HorizontalPodAutoscalers write it: leave it out of your
-    manifest where one does."""
+    """Number of pods that serve, over all revisions. kubectl scale and HorizontalPodAutoscalers write it: omit it from
+    your manifest when you use one of them."""
     autoscaling: AutoscalingSpec | None = None
     strategy: RolloutStrategy | None = None
     drain: Drain | None = None
     traffic: TrafficSpec | None = None
     paused: bool = False
-    """Hold the rollout where it is. Healing, scaling and abort stay live."""
+    """When true, the rollout makes no progress. Recovery of pods, scaling and abort still work."""
     progress_deadline_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 600
-    """A revision whose pods make no progress for this long is rejected, with the pods' own reason."""
+    """Maximum time in seconds without progress of a revision's pods. After that the revision is rejected, with the
+    reason of the pods."""
     rollback_window: RollbackWindow | None = None
     restart_at: Time | None = None
-    """Pods made before this moment are replaced one by one, each by a new pod that is ready first."""
+    """Pods created before this time are replaced one by one. Each is deleted when a new pod is ready."""
     revision_history_limit: Annotated[Int32, Field(ge=0, le=100)] = 5
-    """How many former revisions are remembered for a rollback."""
+    """Number of former revisions that are kept for a rollback."""
     rollout: RolloutIntents | None = None
 
 
@@ -187,24 +189,28 @@ class ModelDeploymentSpec(InputsRecord):
                 "Reason",
                 "string",
                 ".status.reason",
-                "What is wrong, else where the rollout is, in one word. Empty when all is well.",
+                "Reason of a failure, otherwise the state of the rollout. Empty in the normal state.",
             ),
-            PrinterColumn("Step", "string", ".status.step", "Step of the rollout in flight, of how many."),
+            PrinterColumn(
+                "Step", "string", ".status.step", "Current step of the rollout in flight, and the number of steps."
+            ),
             PrinterColumn(
                 "Weight",
                 "integer",
                 ".status.weight",
-                "Percent of new requests that the canary gets, as every gateway acknowledged it.",
+                "Percent of new requests for the canary, as acknowledged by every ready gateway.",
             ),
-            PrinterColumn("Ready", "string", ".status.ready", "Ready pods of all revisions, of those wanted."),
-            PrinterColumn("Stable", "string", ".status.stableRevision", "The revision that was last promoted."),
-            PrinterColumn("Canary", "string", ".status.canaryRevision", "The revision under test."),
+            PrinterColumn("Ready", "string", ".status.ready", "Ready and desired pods of all revisions."),
+            PrinterColumn("Stable", "string", ".status.stableRevision", "Revision that was last promoted."),
+            PrinterColumn("Canary", "string", ".status.canaryRevision", "Revision under test."),
             PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
-            PrinterColumn("Model", "string", ".status.model", "The name that clients send.", wide=True),
+            PrinterColumn("Model", "string", ".status.model", "Name that clients send as model.", wide=True),
             PrinterColumn(
                 "Endpoint", "string", ".status.endpoint", "Base URL for OpenAI clients inside the cluster.", wide=True
             ),
-            PrinterColumn("Message", "string", ".status.message", "What is happening, and why.", wide=True),
+            PrinterColumn(
+                "Message", "string", ".status.message", "Current activity, and the reason for it.", wide=True
+            ),
         ),
         status=True,
         scale=ScaleSubresource(".spec.replicas", ".status.replicas", ".status.selector"),
@@ -222,11 +228,11 @@ class ModelDeploymentSpec(InputsRecord):
 )
 @rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because services carry it; "
+    "metadata.name must start with a letter and hold only a-z, 0-9 and '-', because Services are named after it; "
     "write for example chat-v2",
 )
 class ModelDeployment(ApiType):
-    """One model behind an OpenAI-compatible endpoint, and the way its new versions go out."""
+    """Model behind an OpenAI-compatible endpoint, and the rollout of its new versions."""
 
     spec: ModelDeploymentSpec
     status: PatchedStatus | None = None

@@ -1,4 +1,4 @@
-"""What a pod depends on: the model, the server that runs it, and what it gets."""
+"""Inputs of a pod: the model, the server that runs it, and its resources."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from slipway_operator.api.markers import CelRule, ListMap, OneOf, rule
 from slipway_operator.api.types import ApiType, Int32, IntOrString
 
-HUB_TOKEN = "HF_TOKEN"  # the variable that the fetcher reads, and the key of a Secret that names no other
+HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of the Secret
 # Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
 PIN_VARIABLE, DEPLOYMENT_VARIABLE = "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -17,13 +17,13 @@ _POSITIVE = "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(qu
 
 
 class HubTokenRef(ApiType):
-    """Secret of the same namespace with the hub's token. The fetcher alone gets it, as HF_TOKEN; it stands in no
-    revision, status or log. A changed value is no new revision: new pods read it."""
+    """Reference to a Secret in the same namespace with the token of the hub. Only the fetcher gets the token, as
+    HF_TOKEN. No revision, status or log contains it. A changed token creates no new revision; new pods use it."""
 
     name: ObjectName
     """Name of the Secret."""
     key: ObjectKey = HUB_TOKEN
-    """Key in it."""
+    """Key in the Secret."""
 
 
 @rule(
@@ -52,7 +52,7 @@ class HubTokenRef(ApiType):
     ),
 )
 class ModelSpec(ApiType):
-    """The model and the name it is served under. A change here is a new revision and starts a rollout."""
+    """Model and the name under which it is served. A change creates a new revision and starts a rollout."""
 
     uri: Annotated[
         str,
@@ -79,16 +79,16 @@ class ModelSpec(ApiType):
         ),
         CelRule(
             "!self.matches('^[a-z]+://[^/?#]*@')",
-            "spec.model.uri must not hold credentials, for many can read it: write the host without them",
+            "spec.model.uri must not hold credentials, because other users can read it: write the host without them",
         ),
     ]
-    """Where the weights are: hf://org/model, https://host/model.tar, pvc://claim/path, or file:///path inside the
-    server image. Weights are safetensors; pickled files are refused."""
+    """Location of the weights: hf://org/model, https://host/model.tar, pvc://claim/path, or file:///path inside the
+    server image. Weights must be safetensors; pickled files are rejected."""
     secret_ref: HubTokenRef | None = None
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """Branch, tag or commit of an hf:// repository; sha256: and a digest of an https:// archive or manifest, or of a
-    pvc:// or file:// folder. A branch is resolved once: the first pod reports its commit, and every later pod of
-    the revision loads that one. docs/server.md has the digest."""
+    """Branch, tag or commit of an hf:// repository; sha256: and a digest for an https:// archive or manifest, or for a
+    pvc:// or file:// directory. A branch is resolved once: the first pod reports the commit, and all later pods of the
+    revision load it. docs/server.md describes the digest."""
     name: (
         Annotated[
             str,
@@ -103,39 +103,40 @@ class ModelSpec(ApiType):
         ]
         | None
     ) = None
-    """The name that clients send as "model". Default is metadata.name. It cannot change. It belongs to who claimed
-    it first; NAMESPACE/NAME of the ModelDeployment reaches it in any case."""
+    """Name that clients send as "model". Default is metadata.name. It cannot be changed. The first ModelDeployment to
+    claim a name owns it; NAMESPACE/NAME of the ModelDeployment always works."""
     version: (
         Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] | None
     ) = None
-    """A version for people; answers carry it as model_version. Default is the revision's hash."""
+    """Human-readable version; responses contain it as model_version. Default is the hash of the revision."""
     task: Annotated[str, OneOf(("auto", "generate", "embed"))] = "auto"
-    """What the model does: generate text or embed it. auto reads it from the model's configuration."""
+    """Task of the model: generate text or embed it. auto uses the configuration of the model."""
     dtype: Annotated[str, OneOf(("auto", "float32", "bfloat16", "float16"))] = "auto"
-    """Number format of weights and arithmetic. auto takes the checkpoint's."""
+    """Number format of weights and computations. auto uses that of the checkpoint."""
     quantization: Annotated[str, OneOf(("none", "int8"))] = "none"
-    """int8 computes weights and activations of linear layers in 8 bits, from the checkpoint's weights at load: half
-    the memory and up to twice the speed on CPUs with AVX512-VNNI; elsewhere pods refuse it."""
+    """Quantization of the model. int8 computes linear layers with 8-bit weights and activations, which are converted
+    from the checkpoint at load. It uses half the memory and is up to twice as fast on CPUs with AVX512-VNNI; on other
+    hardware the server does not start."""
     max_model_len: Annotated[Int32, Field(ge=16, le=10000000)] | None = None
-    """Longest prompt plus answer, in tokens. Default is the model's own limit."""
+    """Maximum length of prompt plus answer in tokens. Default is the limit of the model."""
 
 
 class SecretKeyRef(ApiType):
-    """A key of a Secret."""
+    """Key of a Secret."""
 
     name: ObjectName
     """Name of the Secret."""
     key: ObjectKey
-    """Key in it."""
+    """Key in the Secret."""
 
 
 class ConfigMapKeyRef(ApiType):
-    """A key of a ConfigMap."""
+    """Key of a ConfigMap."""
 
     name: ObjectName
     """Name of the ConfigMap."""
     key: ObjectKey
-    """Key in it."""
+    """Key in the ConfigMap."""
 
 
 @rule(
@@ -143,7 +144,7 @@ class ConfigMapKeyRef(ApiType):
     "valueFrom in spec.engine.env has either secretKeyRef or configMapKeyRef: write one of them",
 )
 class EnvSource(ApiType):
-    """Where its value comes from, in the same namespace. The revision holds the reference, and never the value."""
+    """Source of the value, in the same namespace. The revision contains the reference and never the value."""
 
     secret_key_ref: SecretKeyRef | None = None
     config_map_key_ref: ConfigMapKeyRef | None = None
@@ -154,22 +155,23 @@ class EnvSource(ApiType):
     "a variable of spec.engine.env has either value or valueFrom: write one of them",
 )
 class EnvVar(ApiType):
-    """One variable."""
+    """Environment variable."""
 
     name: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     """Name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
-    """Its value. Not for secrets."""
+    """Value of the variable. Do not put secrets here."""
     value_from: EnvSource | None = None
 
 
 class EngineSpec(ApiType):
-    """The server that runs the model. A change here is a new revision."""
+    """Server that runs the model. A change creates a new revision."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image of the model server and its fetcher. Default is the operator's, remembered with each revision."""
+    """Image of the model server and of its fetcher. Default is the image of the operator's configuration, which is
+    recorded with each revision."""
     args: Annotated[
-        tuple[Annotated[str, Field(max_length=1024, description="One argument.")], ...],
+        tuple[Annotated[str, Field(max_length=1024, description="Argument of slipway-server.")], ...],
         Field(max_length=64),
         CelRule(
             (
@@ -183,7 +185,7 @@ class EngineSpec(ApiType):
             ),
         ),
     ] = ()
-    """More arguments for slipway-server, after those that the operator sets."""
+    """Additional arguments of slipway-server, after those that the operator sets."""
     env: Annotated[
         tuple[EnvVar, ...],
         Field(max_length=64),
@@ -197,8 +199,8 @@ class EngineSpec(ApiType):
         CelRule(
             "self.all(e, !has(e.value) || !(e.name in ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN', 'HUGGINGFACE_TOKEN']))",
             (
-                "spec.engine.env must not hold a hub's token, for many can read it: put it into a Secret and name that "
-                "in spec.model.secretRef"
+                "spec.engine.env must not hold a hub's token, because other users can read it: put it into a "
+                "Secret and name that in spec.model.secretRef"
             ),
         ),
         CelRule(
@@ -207,8 +209,8 @@ class EngineSpec(ApiType):
                 "!e.name.matches('(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY|PRIVATE_KEY|CREDENTIALS?)$'))"
             ),
             (
-                "spec.engine.env must not hold a secret, for many can read it: put it into a Secret and write "
-                "valueFrom.secretKeyRef in place of value"
+                "spec.engine.env must not hold a secret, because other users can read it: put it into a Secret and "
+                "write valueFrom.secretKeyRef in place of value"
             ),
         ),
         CelRule(
@@ -220,12 +222,12 @@ class EngineSpec(ApiType):
         ),
         ListMap("name"),
     ] = ()
-    """Environment; HOME and POD_NAME replace the operator's. Values written here are for the server and the fetcher,
-    for example HF_ENDPOINT; those of valueFrom for the server alone."""
+    """Environment variables. HOME and POD_NAME replace those of the operator. Variables with value are set for the
+    server and the fetcher, for example HF_ENDPOINT; variables with valueFrom only for the server."""
 
 
 class Accelerator(ApiType):
-    """Devices of one pod."""
+    """Devices of a pod."""
 
     resource: Annotated[
         str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
@@ -242,11 +244,11 @@ class Accelerator(ApiType):
             ),
         ),
     ]
-    """Number of devices. The engine computes a model on one."""
+    """Number of devices. The engine runs a model on one device."""
 
 
 class ResourcesSpec(ApiType):
-    """What one model pod gets. A change here is a new revision."""
+    """Resources of a model pod. A change creates a new revision."""
 
     cpu: (
         Annotated[
@@ -255,14 +257,14 @@ class ResourcesSpec(ApiType):
         ]
         | None
     ) = None
-    """CPU cores, requested and limited, for example 4 or 500m."""
+    """Number of CPU cores, as request and limit, for example 4 or 500m."""
     memory: (
         Annotated[
             IntOrString, CelRule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
         ]
         | None
     ) = None
-    """Memory, requested and limited, for example 24Gi."""
+    """Memory, as request and limit, for example 24Gi."""
     storage: (
         Annotated[
             IntOrString,
@@ -273,13 +275,13 @@ class ResourcesSpec(ApiType):
         ]
         | None
     ) = None
-    """Room on the node's disk for the files of an hf:// or https:// model, for example 200Gi; an archive needs it
-    twice. Default is 64Gi, of which no part is requested from the node in advance."""
+    """Space on the node's disk for the files of an hf:// or https:// model, for example 200Gi. An archive needs twice
+    its size. Default is 64Gi, none of which is requested from the node."""
     accelerator: Accelerator | None = None
 
 
 class InputsRecord(ApiType):
-    """All that a user writes and a pod depends on. It is kept with each revision."""
+    """All fields of the spec that pods depend on. They are kept with each revision."""
 
     model: ModelSpec
     engine: EngineSpec | None = None

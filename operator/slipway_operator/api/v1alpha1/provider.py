@@ -1,4 +1,4 @@
-"""The provider of a metric: Prometheus, a URL or a Job with a closed pod spec; and the arguments of its query."""
+"""Providers of metrics: Prometheus, a URL, or a Job with a closed pod spec; and the arguments of their queries."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from slipway_operator.api.types import ApiType, Int32, Int64
 
 @preserve_unknown_fields
 class Volume(ApiType):
-    """One volume."""
+    """Volume of the pod: emptyDir or configMap."""
 
     host_path: dict[str, Any] | None = None
     """Not allowed."""
@@ -26,7 +26,7 @@ class Volume(ApiType):
 
 @preserve_unknown_fields
 class SecurityContext(ApiType):
-    """Only what narrows."""
+    """Security context of the container. It can only reduce privileges."""
 
     privileged: bool | None = None
     """Must not be true."""
@@ -36,7 +36,7 @@ class SecurityContext(ApiType):
 
 @preserve_unknown_fields
 class Container(ApiType):
-    """One container, with the fields that docs/judge.md lists."""
+    """Container, with the fields that docs/judge.md lists."""
 
     security_context: SecurityContext | None = None
 
@@ -73,7 +73,7 @@ class Container(ApiType):
 )
 @preserve_unknown_fields
 class PodSpec(ApiType):
-    """The closed part of a PodSpec."""
+    """Specification of the pods, with the fields that docs/judge.md lists."""
 
     host_network: bool | None = None
     """Must not be true."""
@@ -82,51 +82,55 @@ class PodSpec(ApiType):
     host_ipc: Annotated[bool | None, Field(alias="hostIPC")] = None
     """Must not be true."""
     service_account_name: Annotated[str, Field(max_length=253)] | None = None
-    """Only default."""
+    """Must be default."""
     automount_service_account_token: bool | None = None
     """Must not be true."""
     volumes: Annotated[tuple[Volume, ...], Field(max_length=16)] = ()
-    """Volumes, emptyDir or configMap."""
+    """Volumes of type emptyDir or configMap."""
     containers: Annotated[tuple[Container, ...], Field(min_length=1, max_length=4)]
-    """Its containers."""
+    """Containers of the pods."""
 
 
 @preserve_unknown_fields
 class PodTemplate(ApiType):
-    """Its pods. They carry no labels of yours."""
+    """Template of the pods. It must not set labels or annotations, except those that keep the sidecar of a service mesh
+    out."""
 
     spec: PodSpec
 
 
 @preserve_unknown_fields
 class JobSpec(ApiType):
-    """The part of a batch/v1 JobSpec that docs/judge.md lists; a field beyond it makes the template invalid, by
-    name. Pods run as Pod Security "restricted" wants it, without an API token, with limits."""
+    """Specification of the Job, with the fields of a batch/v1 JobSpec that docs/judge.md lists. Any other field makes
+    the template invalid, and the message names it. Pods meet the Pod Security level "restricted", have no API token,
+    and have resource limits."""
 
     template: PodTemplate
     active_deadline_seconds: Annotated[Int64, Field(ge=1, le=86400)] | None = None
-    """How long it may run, 3600 without it."""
+    """Maximum duration of the Job in seconds. Default is 3600."""
     backoff_limit: Annotated[Int32, Field(ge=0, le=6)] | None = None
-    """How often a pod that failed is tried again, 6 without it."""
+    """Number of retries of a failed pod. Default is 6."""
     ttl_seconds_after_finished: Annotated[Int32, Field(ge=60, le=86400)] | None = None
-    """When it goes by itself, if nobody could delete it; 3600 without it. Until then its result can be read."""
+    """Time in seconds after which a finished Job is deleted if the operator has not deleted it. Until then its result
+    can be read. Default is 3600."""
 
 
 class JobMetric(ApiType):
-    """A Job in the namespace of the ModelDeployment; it is good when it succeeds. It is deleted when that is noted."""
+    """Job in the namespace of the ModelDeployment. The measurement is successful when the Job completes. The operator
+    deletes the Job when the result is recorded."""
 
     spec: Annotated[dict[str, Any], SchemaOf(JobSpec)]
 
 
-# Of an address with arguments only its beginning can be known.
+# Only the beginning of an address with arguments can be checked.
 _URL = "self.matches('^(https?://[^ @/]+([/?][^ ]*)?|[{][{] *args[.][^ ]*.*)$')"
 
 
 class FieldRef(ApiType):
-    """A field of the ModelDeployment."""
+    """Field of the ModelDeployment."""
 
     field_path: Literal["metadata.name", "metadata.namespace"]
-    """Which one."""
+    """Path of the field."""
 
 
 @rule(
@@ -134,10 +138,10 @@ class FieldRef(ApiType):
     "valueFrom of an argument has either podTemplateHashValue or fieldRef: write one of them",
 )
 class ArgumentSource(ApiType):
-    """Where its value comes from."""
+    """Source of the value."""
 
     pod_template_hash_value: Literal["Stable", "Latest"] | None = None
-    """The stable revision, or the one that is analysed."""
+    """Revision whose hash is the value: Stable is the stable revision, Latest the one under analysis."""
     field_ref: FieldRef | None = None
 
 
@@ -146,43 +150,44 @@ class ArgumentSource(ApiType):
     "an argument of spec.args has either value or valueFrom: write one of them",
 )
 class TemplateArgument(ApiType):
-    """One argument."""
+    """Argument of the template."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([-_A-Za-z0-9]*[A-Za-z0-9])?$")]
-    """Its name between the braces."""
+    """Name of the argument, as in {{args.NAME}}."""
     value: Annotated[str, Field(max_length=1024)] | None = None
-    """Its value. Not for secrets, which the status could show."""
+    """Value of the argument. Do not put secrets here: the status can show it."""
     value_from: ArgumentSource | None = None
 
 
 class HeaderSecretKeyRef(ApiType):
-    """A key of a Secret in the namespace of the template; the operator must be allowed to get it."""
+    """Key of a Secret in the namespace of the template. The operator needs the permission to get the Secret."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """Name of the Secret."""
     key: Annotated[str, Field(min_length=1, max_length=253)]
-    """Key in it."""
+    """Key in the Secret."""
 
 
 class HeaderSource(ApiType):
-    """Where its whole value comes from."""
+    """Source of the whole value of the header."""
 
     secret_key_ref: HeaderSecretKeyRef
 
 
 @rule("has(self.value) != has(self.valueFrom)", "a header has either value or valueFrom: write one of them")
 class WebMetricHeader(ApiType):
-    """One header."""
+    """Header of the request."""
 
     key: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9!#$%&*+.^_|~-]+$")]
-    """Its name."""
+    """Name of the header."""
     value: Annotated[str, Field(max_length=2048)] | None = None
-    """Its value. Not for secrets."""
+    """Value of the header. Do not put secrets here."""
     value_from: HeaderSource | None = None
 
 
 class PrometheusMetric(ApiType):
-    """An instant query. The result is a list of numbers for a vector, a number for a scalar; a matrix is an error."""
+    """Instant query of Prometheus. The result is a list of numbers for a vector, and a number for a scalar. A matrix is
+    an error."""
 
     address: Annotated[
         str,
@@ -195,18 +200,18 @@ class PrometheusMetric(ApiType):
             ),
         ),
     ]
-    """Where Prometheus is, up to and without /api/v1/query."""
+    """Base URL of Prometheus, without /api/v1/query."""
     query: Annotated[str, Field(min_length=1, max_length=4096)]
-    """The query in PromQL."""
+    """Query in PromQL."""
     headers: Annotated[tuple[WebMetricHeader, ...], Field(max_length=16)] = ()
     """Headers of the request."""
     timeout: Annotated[Int32, Field(ge=1, le=300)] = 30
-    """How many seconds it may take."""
+    """Timeout of the request in seconds."""
 
 
 @rule("!has(self.body) || self.method != 'GET'", "web.body goes with POST and PUT: write method: POST, or remove body")
 class WebMetric(ApiType):
-    """A request whose answer is 2xx with JSON. The result is what jsonPath picks of it."""
+    """HTTP request with a JSON response. A status other than 2xx is an error. jsonPath selects the result."""
 
     url: Annotated[
         str,
@@ -219,19 +224,20 @@ class WebMetric(ApiType):
             ),
         ),
     ]
-    """What is asked. Redirects are not followed."""
+    """URL of the request. Redirects are not followed."""
     method: Literal["GET", "POST", "PUT"] = "GET"
-    """How."""
+    """HTTP method."""
     headers: Annotated[tuple[WebMetricHeader, ...], Field(max_length=16)] = ()
     """Headers of the request."""
     body: Annotated[str, Field(max_length=16384)] | None = None
-    """What is sent; as application/json where no header says otherwise."""
+    """Body of the request. Its content type is application/json unless a header sets another one."""
     json_path: Annotated[str, Field(max_length=512)] | None = None
-    """Which part of the answer is the result, for example {$.data[0].ok}. Without it all of it is."""
+    """JSONPath of the result in the response, for example {$.data[0].ok}. If omitted, the result is the whole
+    response."""
     timeout_seconds: Annotated[Int32, Field(ge=1, le=300)] = 10
-    """How long it may take."""
+    """Timeout of the request in seconds."""
     insecure: bool | None = None
-    """Take any certificate."""
+    """When true, the certificate of the server is not verified."""
 
 
 @rule(
@@ -239,9 +245,9 @@ class WebMetric(ApiType):
     "a metric has exactly one provider of prometheus, web and job: write a metric for each",
 )
 class Provider(ApiType):
-    """Who is asked for a measurement."""
+    """Provider of the measurements: exactly one of prometheus, web and job."""
 
-    model_config = ConfigDict(extra="allow")  # to name a provider that there is not
+    model_config = ConfigDict(extra="allow")  # so that an error can name an unknown provider
 
     prometheus: PrometheusMetric | None = None
     web: WebMetric | None = None

@@ -1,4 +1,4 @@
-"""status.traffic: what gateways route by."""
+"""status.traffic: the routing table of the gateways."""
 
 import hashlib
 import json
@@ -15,97 +15,86 @@ from slipway_operator.api.writing import to_json
 
 @dataclass(frozen=True, slots=True)
 class HeaderMatch:
-    """One header.
-
-    A request header and the value it has (`exact`) or begins with (`prefix`).
-    """
+    """Match of a request header, by its whole value (exact) or the beginning of its value (prefix)."""
 
     name: str
-    """Its name in lower case."""
+    """Name of the header in lower case."""
     exact: str | None = None
-    """The whole value."""
+    """Whole value of the header."""
     prefix: str | None = None
-    """What the value begins with."""
+    """Beginning of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One revision.
-
-    A revision and its share of new requests, in percent.
-    """
+    """Revision and its share of new requests."""
 
     revision: str
-    """Its hash; with -baseline behind it, fresh pods of the stable one."""
+    """Hash of the revision. The suffix -baseline denotes new pods of the stable revision, for comparison."""
     weight: Int32
     """Percent of new requests."""
     version: str | None = None
-    """Its version for people."""
+    """Human-readable version."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderRoute:
-    """One route.
-
-    Requests with all of these headers go to the revision, whatever its weight.
-    """
+    """Route to a revision by request headers, regardless of the weights."""
 
     name: str
-    """Its name."""
+    """Name of the route."""
     revision: str
-    """Where its requests go."""
+    """Revision that gets the requests."""
     match: Annotated[tuple[HeaderMatch, ...], AtMost(8)]
-    """Headers that a request has, all of them."""
+    """Headers of a request. All must match."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorRoute:
-    """One route.
-
-    The revision gets copies of this share of the requests that the other one answers, in percent.
-    """
+    """Mirroring to a revision: it gets copies of a share of the requests that the other revision answers."""
 
     name: str
-    """Its name."""
+    """Name of the mirror route."""
     revision: str
-    """Where the copies go."""
+    """Revision that gets the copies."""
     percentage: Int32
-    """Percent of the requests of the other revision."""
+    """Percent of the requests of the other revision that are copied."""
     match: Annotated[tuple[HeaderMatch, ...], AtMost(8)] = ()
-    """Headers that a request has, all of them."""
+    """Headers of a request. All must match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the gateways route by.
+    """Routing table of the gateways.
 
-    What the gateways route by; see docs/contracts.md.
+    See docs/contracts.md.
     """
 
     generation: Int64
-    """Grows with every change."""
+    """Generation of the table. It increases with every change."""
     model: str
-    """The name that clients send."""
+    """Name that clients send as "model"."""
     salt: str
-    """Salt of the split; changes with each attempt, so that each tests other users."""
+    """Salt of the traffic split. It changes with each attempt, so that each attempt exposes different users."""
     backends: Annotated[tuple[Backend, ...], AtMost(8)] = ()
-    """Revisions and their weights, the one under test first."""
+    """Revisions and their weights. The revision under test comes first."""
     header_routes: Annotated[tuple[HeaderRoute, ...], AtMost(50)] = ()
-    """Requests that go to a revision by their headers, before weights are looked at."""
+    """Routes to a revision by request headers. They take precedence over the weights."""
     hold_seconds: Int32 | None = None
-    """How long a request waits at a gateway while no pod is ready."""
+    """Maximum time in seconds that a gateway holds a request while no pod is ready. If absent, the gateway's own
+    setting applies."""
     acknowledged: str = ""
-    """Gateways that route by this generation, of the ready ones."""
+    """Number of ready gateways that route by this table, and of all ready gateways, for example 2/3."""
     mirror_routes: Annotated[tuple[MirrorRoute, ...], AtMost(50)] = ()
-    """Requests of which a revision gets copies whose answers no client sees."""
+    """Mirroring of requests to a revision. Clients do not see the responses to the copies."""
     asleep: bool | None = None
-    """Whether gateways send nothing and hold what comes."""
+    """Whether gateways hold all new requests and send none to the pods."""
     wake_seconds: Int32 | None = None
-    """How long a wake is expected to take."""
+    """Expected duration of a wake in seconds. 0 if it is not known yet."""
     forward_headers: Annotated[
-        tuple[Annotated[str, Field(description="One header in lower case.")], ...], AtMost(4)
+        tuple[Annotated[str, Field(description="Name of the header in lower case.")], ...], AtMost(4)
     ] = ()
-    """Credentials of clients that reach the pods."""
+    """Headers with client credentials that gateways forward to the pods."""
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -113,13 +102,13 @@ class Traffic:
 
     @property
     def digest(self) -> str:
-        """What a gateway reports that routes by this table; who acknowledged it is no part of it."""
+        """The digest that a gateway reports when it routes by this table; `acknowledged` is not part of it."""
         return _digest(replace(self, acknowledged=""))
 
 
 @lru_cache(4096)
 def _digest(table: Traffic) -> str:
     """SHA-256 of canonical JSON, as in docs/contracts.md."""
-    told = {key: item for key, item in to_json(table).items() if key != "acknowledged"}
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    hashed = {key: item for key, item in to_json(table).items() if key != "acknowledged"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""The status of a ModelDeployment: the complete memory of the operator."""
+"""The status of a ModelDeployment: all state of the operator."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,37 +16,36 @@ from slipway_operator.api.v1alpha1.routes import Traffic
 MAX_WAKES = 5
 MOST_REVISIONS = 64
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # in place of a time that was lost
-# What other controllers and webhooks say is a part of messages, of which a status has many, and 1.5 MB at most.
+# Messages contain texts of other controllers and webhooks. A status has many of them, and 1.5 MB at most.
 Message = Annotated[str, AtMost(4096)]
 Word = Annotated[str, AtMost(256)]
 
 
 class SleepState(StrEnum):
-    """Whether a deployment that may sleep has pods."""
+    """State of a deployment that can scale to zero."""
 
     AWAKE = "Awake"
-    FALLING_ASLEEP = "FallingAsleep"  # gateways are told to hold what comes; the pods are still there
-    ASLEEP = "Asleep"  # every gateway holds, and none has a request; no pods
-    WAKING = "Waking"  # pods come up for a request that waits
+    FALLING_ASLEEP = "FallingAsleep"  # gateways hold new requests; the pods still exist
+    ASLEEP = "Asleep"  # every gateway holds requests; no pods
+    WAKING = "Waking"  # pods start for a waiting request
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Of a deployment that may go without pods.
-
-    Where it is, since when, and how long the last wakes took.
-    """
+    """Scale-to-zero state of the deployment."""
 
     state: SleepState
-    """FallingAsleep: gateways are told to hold what comes, and the pods are still there. Asleep: no pods. Waking:
-    pods come up."""
+    """Awake: pods serve. FallingAsleep: gateways hold new requests, and the pods still exist. Asleep: there are no
+    pods. Waking: pods start."""
     since: Time
-    """When that began."""
-    wake_seconds: Annotated[tuple[Annotated[Int32, Field(description="Of one wake.")], ...], AtMost(5)] = ()
-    """How long the last wakes took, from the request to the first ready pod, the newest last."""
+    """Start time of the state."""
+    wake_seconds: Annotated[
+        tuple[Annotated[Int32, Field(description="Duration of one wake in seconds.")], ...], AtMost(5)
+    ] = ()
+    """Durations of the last wakes in seconds, from the request to the first ready pod, oldest first."""
 
     def to(self, state: SleepState, now: datetime) -> "Sleep":
-        """The next state; a wake that ends is remembered."""
+        """The next state; the duration of a wake that ends is recorded."""
         took = (max(1, round((now - self.since).total_seconds())),) if self.state is SleepState.WAKING else ()
         return replace(self, state=state, since=now, wake_seconds=(*self.wake_seconds, *took)[-MAX_WAKES:])
 
@@ -57,13 +56,13 @@ class Sleep:
 
 
 class State(StrEnum):
-    """Where a rollout is."""
+    """State of a rollout."""
 
-    INITIALIZING = "Initializing"  # the first revision comes up; there is nothing to fall back to
-    PROVISIONING = "Provisioning"  # pods of the new revision come up
-    CAPACITY_WAIT = "CapacityWait"  # no node takes them
-    SHIFTING = "Shifting"  # a weight is on its way to the gateways
-    PAUSED = "Paused"  # a pause step holds
+    INITIALIZING = "Initializing"  # the first revision starts; there is no earlier one
+    PROVISIONING = "Provisioning"  # pods of the new revision start
+    CAPACITY_WAIT = "CapacityWait"  # no node has room for them
+    SHIFTING = "Shifting"  # gateways apply a weight
+    PAUSED = "Paused"  # a pause step lasts
     ANALYZING = "Analyzing"  # an analysis step waits for its verdict
     PROMOTING = "Promoting"  # the steps are done; pods and weight go to full
     ABORTING = "Aborting"  # weight goes back to stable
@@ -71,7 +70,7 @@ class State(StrEnum):
 
 
 class Phase(StrEnum):
-    """One word for people, derived, never decided by."""
+    """One-word summary for people. No decision uses it."""
 
     PENDING = "Pending"
     PROGRESSING = "Progressing"
@@ -82,7 +81,7 @@ class Phase(StrEnum):
 
 
 class Mode(StrEnum):
-    """Within how many pods a rollout goes on; see planning/sizing/capacity.py."""
+    """How many pods a rollout may use; see planning/sizing/capacity.py."""
 
     SURGE = "Surge"
     REPLACE = "Replace"
@@ -91,77 +90,75 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Why the attempt was rejected.
-
-    Why an attempt was rejected.
-    """
+    """Reason why the attempt was rejected."""
 
     reason: str
     """UserAbort, ProgressDeadlineExceeded, InsufficientCapacity, RevertedToStable, Superseded, HookFailed,
     HookRollback, AnalysisFailed or AnalysisInconclusive."""
     message: Message
-    """One sentence."""
+    """Human-readable explanation."""
     at: Time
-    """When."""
+    """Time of the rejection."""
     step: Int32 = 0
-    """The step it had reached, counted from 0."""
+    """Step that the attempt had reached, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The rollout in flight, or the last one when it was rejected."""
+    """Rollout in flight, or the last one if it was rejected."""
 
     state: State
-    """Where the rollout is."""
+    """State of the rollout."""
     revision: str
-    """The revision in flight."""
+    """Revision that is rolled out."""
     attempt: Int32
-    """Counts from 1, one more with each retry."""
+    """Number of the attempt, counted from 1. Each retry increases it by one."""
     started_at: Time = NEVER
-    """When the attempt began."""
+    """Start time of the attempt."""
     step_started_at: Time = NEVER
-    """When the step began."""
+    """Start time of the current step."""
     progress_at: Time = NEVER
-    """When the attempt last made progress; the progress deadline counts from here."""
+    """Time of the last progress. spec.progressDeadlineSeconds counts from here."""
     step_index: Int32 = 0
-    """The step being done, counted from 0."""
+    """Current step, counted from 0."""
     steps: Int32 = 0
     """Number of steps."""
     steps_hash: str = ""
-    """Identity of the step list, to notice its change."""
+    """Hash of the list of steps. A change shows that the steps were edited."""
     token: str = ""
-    """REVISION/ATTEMPT/STEP, for spec.rollout.promote."""
+    """REVISION/ATTEMPT/STEP, the value for spec.rollout.promote."""
     progress: str = ""
-    """What was last seen of the pods; any change of it is progress."""
+    """Last observed progress of the pods. Any change of it counts as progress."""
     skip_steps: bool = False
-    """The steps are skipped, by promoteFull or a rollback."""
+    """Whether the steps are skipped, because of promoteFull or a rollback."""
     capacity_mode: Mode = Mode.SURGE
-    """Within how many pods the rollout goes on."""
+    """Surge: the rollout adds pods. Replace: pods of the stable revision are replaced one by one. Recreate: the only
+    pod is deleted before the new one starts."""
     capacity_since: Time | None = None
-    """When the wait for capacity began, or its present mode."""
+    """Start time of the wait for capacity, or of the current capacity mode."""
     without_baseline: Message | None = None
-    """Why this attempt goes on without the baseline pods that spec.strategy.canary.baselinePod asks for."""
+    """Reason why the attempt continues without the baseline pods of spec.strategy.canary.baselinePod."""
     abort: Abort | None = None
     hooks: Annotated[tuple[HookState, ...], AtMost(16)] = ()
-    """What the hooks of this attempt were asked and answered; written before it takes effect."""
+    """Calls of hooks in this attempt, with their results. A result is recorded before it takes effect."""
     analysis: AnalysisRun | None = None
-    """The analysis of the present step, or the last one."""
+    """Analysis of the current step, or the last one."""
     background: AnalysisRun | None = None
-    """The analysis in the background of the steps."""
+    """Analysis in the background of the steps."""
 
     @property
     def attempt_token(self) -> str:
-        """REVISION/ATTEMPT, what abort and retry name."""
+        """REVISION/ATTEMPT, the value for spec.rollout.abort."""
         return f"{self.revision}/{self.attempt}"
 
     @property
     def step_token(self) -> str:
-        """REVISION/ATTEMPT/STEP, what promote names."""
+        """REVISION/ATTEMPT/STEP, the value for spec.rollout.promote."""
         return f"{self.revision}/{self.attempt}/{self.step_index}"
 
     @property
     def salt(self) -> str:
-        """Salt of the traffic split: each attempt exposes other users."""
+        """Salt of the traffic split: each attempt exposes different users."""
         return f"{self.revision}.{self.attempt}"
 
     @property
@@ -172,72 +169,66 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class RevisionStatus:
-    """One revision.
-
-    One revision that has pods.
-    """
+    """Revision that has pods."""
 
     revision: str
-    """Its hash; with -baseline behind it, fresh pods of the stable one."""
+    """Hash of the revision. The suffix -baseline denotes new pods of the stable revision, for comparison."""
     role: str
-    """stable, canary, baseline or old."""
+    """Role of the revision: stable, canary, baseline or old."""
     replicas: Int32
-    """Pods wanted."""
+    """Number of desired pods."""
     ready: Int32
-    """Pods ready."""
+    """Number of ready pods."""
     weight: Int32
     """Percent of new requests."""
     version: str | None = None
-    """Its version for people."""
+    """Human-readable version."""
     inflight: Int32 | None = None
-    """Requests in progress at the gateways."""
+    """Number of requests in progress at the gateways."""
     scale_down_at: Time | None = None
-    """When its pods may leave."""
+    """Time from which on the pods may be deleted."""
     commit: str | None = None
-    """The commit of its hf:// repository, which every pod of it loads."""
+    """Commit of the hf:// repository. Every pod of the revision loads it."""
     digest: str | None = None
-    """sha256: over the digests of its model's files, which every pod of it loads."""
+    """sha256: and the digest over the digests of the model's files. Every pod of the revision loads these files."""
     replica_set_uid: Annotated[str, AtMost(64)] | None = None
-    """Of the ReplicaSet whose pods gateways send requests to."""
+    """UID of the ReplicaSet whose pods gateways send requests to."""
 
 
 @required("type", "status", "last_transition_time", "reason", "message")
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition.
-
-    A metav1.Condition.
-    """
+    """Condition of the ModelDeployment, as metav1.Condition."""
 
     type: str
-    """Its name."""
+    """Type of the condition."""
     status: Annotated[str, OneOf(("True", "False", "Unknown"))]
     """True, False or Unknown."""
     reason: Word
-    """One word in CamelCase."""
+    """Reason for the status, one word in CamelCase."""
     message: Message
-    """One sentence."""
+    """Human-readable explanation."""
     last_transition_time: Time
-    """When its status last changed."""
+    """Time of the last change of the status."""
     observed_generation: Int64 = 0
-    """The generation it answers."""
+    """metadata.generation that the condition was computed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A transition of the rollout: which row of its table was taken, and what it said.
+    """Transition of the rollout: the name of its row in the table, and the message.
 
-    With a reason it is an Event too: one that was not told before the operator died is told by the next one.
+    A decision with a reason is an Event too. When the operator dies before it sent the Event, the next one sends it.
     """
 
     at: Time
-    """When."""
+    """Time of the transition."""
     row: str
-    """Which transition; docs/rollouts.md lists them."""
+    """Name of the transition; docs/rollouts.md lists them."""
     message: Message
-    """What was decided."""
+    """Human-readable explanation."""
     reason: str | None = None
-    """Reason of the Event that told it."""
+    """Reason of the Event about the transition."""
     type: Annotated[str, OneOf(("Normal", "Warning"))] | None = None
     """Type of that Event."""
 
@@ -245,104 +236,101 @@ class Decision:
 @required("reason", "start_time")
 @dataclass(frozen=True, slots=True)
 class PauseCondition:
-    """One reason to pause.
-
-    That a pause step holds; a user may remove it to end the pause, as in Argo Rollouts.
-    """
+    """Reason for a pause. Removing it ends the pause, as in Argo Rollouts."""
 
     reason: str
     """CanaryPauseStep or InconclusiveAnalysis."""
     start_time: Time
-    """When the pause began."""
+    """Start time of the pause."""
 
 
 @strict
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the operator observed and decided. Written by the operator alone.
-
-    All of `.status`.
-    """
+    """Observed state of the ModelDeployment, written by the operator."""
 
     observed_generation: Int64 = 0
-    """The metadata.generation that this status answers."""
+    """metadata.generation that the status was computed from."""
     phase: Phase = Phase.PENDING
-    """One word, derived from the conditions."""
+    """One-word summary, derived from the conditions."""
     reason: Annotated[str, AtMost(64)] | None = None
-    """One word more: what is wrong, as a condition has it, else where the rollout is, for example ImagePullFailed,
-    InsufficientCapacity or Paused. Absent when all is well."""
+    """Most specific reason in CamelCase: of a failure, otherwise the state of the rollout, for example ImagePullFailed,
+    InsufficientCapacity or Paused. Absent in the normal state."""
     message: Message = ""
-    """What is happening, what is waited for, and why."""
+    """Human-readable description of the current activity, what it waits for, and why."""
     step: str | None = None
-    """Step of the rollout in flight, of how many, for example 2/5."""
+    """Current step of the rollout in flight and the number of steps, for example 2/5."""
     weight: Int32 | None = None
-    """Percent of new requests for the canary that every ready gateway acknowledged."""
+    """Percent of new requests for the canary, as acknowledged by every ready gateway."""
     ready: str | None = None
-    """Ready pods of those wanted, over all revisions."""
+    """Number of ready pods and of desired pods, over all revisions."""
     model: str | None = None
-    """The name that clients send."""
+    """Name that clients send as "model"."""
     endpoint: str | None = None
     """Base URL for OpenAI clients inside the cluster."""
     replicas: Int32 = 0
-    """Pods of the live revisions, at most spec.replicas, for the scale subresource: what a rollout adds for its
-    time is not counted."""
+    """Number of pods of the live revisions, at most spec.replicas, for the scale subresource. Pods that a rollout adds
+    temporarily are not counted."""
     selector: str | None = None
     """Label selector of all pods of the live revisions, for the scale subresource."""
     current_revision: str | None = None
-    """The revision that the spec describes."""
+    """Revision that the spec describes."""
     stable_revision: str | None = None
-    """The revision that was last promoted."""
+    """Revision that was last promoted."""
     previous_revision: str | None = None
-    """The revision that was stable before."""
+    """Revision that was stable before stableRevision."""
     canary_revision: str | None = None
-    """The revision under test, if any."""
+    """Revision under test. Absent if there is none."""
     rollout: Rollout | None = None
     ended: Ended | None = None
     traffic: Traffic | None = None
     sleep: Sleep | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
-    """The revisions that have pods."""
-    aborted_revisions: Annotated[tuple[Annotated[str, Field(description="One attempt.")], ...], AtMost(20)] = ()
-    """Attempts that were rejected, as REVISION/ATTEMPT, newest last."""
+    """Revisions that have pods."""
+    aborted_revisions: Annotated[tuple[Annotated[str, Field(description="REVISION/ATTEMPT.")], ...], AtMost(20)] = ()
+    """Rejected attempts as REVISION/ATTEMPT, oldest first."""
     decisions: Annotated[
         tuple[Annotated[Decision, LogLine(2048), Field(description="TIME ROW: MESSAGE (TYPE REASON).")], ...],
         AtMost(20),
     ] = ()
-    """The last decisions about rollouts, newest last: TIME ROW: MESSAGE (TYPE REASON)."""
+    """Most recent decisions about rollouts, oldest first: TIME ROW: MESSAGE (TYPE REASON)."""
     collision_count: Int32 | None = None
-    """How often another controller had the name of a child. Names of later children contain it."""
+    """Number of times that the name of a child was in use by an object of another controller. Names of later children
+    contain it."""
     pause_conditions: Annotated[tuple[PauseCondition, ...], AtMost(4)] = ()
-    """There while a pause step holds. Removing them, as Argo Rollouts' plugin does, is taken as
-    spec.rollout.promote of that step."""
+    """Reasons for the current pause. Present while a pause step holds. Removing them, as the plugin of Argo Rollouts
+    does, has the effect of spec.rollout.promote for that step."""
     controller_pause: bool | None = None
-    """That a pause step holds, also after its pauseConditions were removed."""
+    """Whether a pause step holds. It stays true when pauseConditions are removed."""
     conditions: Annotated[tuple[Condition, ...], AtMost(16), ListMap("type")] = ()
-    """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable; beside a stable
-    revision also CanaryHealthy, with an autoscaler also Autoscaling."""
+    """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable. CanaryHealthy is
+    present while there is a canary beside a stable revision, Autoscaling with an autoscaler. docs/status.md lists all
+    conditions."""
     lease: str | None = None
-    """NAMESPACE/NAME of the Lease that the operator renews. When it expires, no operator runs, and this status is as of
-    its last write."""
+    """NAMESPACE/NAME of the Lease that the operator renews. When it has expired, no operator runs, and the status is as
+    of its last write."""
 
     @property
     def last_decision(self) -> Decision | None:
-        """The newest one."""
+        """The most recent decision; None before the first."""
         return self.decisions[-1] if self.decisions else None
 
     def scale_down_at(self, revision: str) -> datetime | None:
-        """When the pods of a retired revision may leave; None when that is not settled."""
+        """When the pods of a retired revision may be deleted; None if that is not decided yet."""
         return next((item.scale_down_at for item in self.revisions if item.revision == revision), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PatchedStatus(Status):
-    """What the operator observed and decided. Written by the operator alone.
+    """Observed state of the ModelDeployment, written by the operator. As in Argo Rollouts, users can patch abort and
+    promoteFull, and remove pauseConditions.
 
-    But for two patches, which `planning.rollout.argo` reads: the operator itself never writes them.
+    `planning.rollout.argo` reads the patches. The operator never sets these fields.
     """
 
     abort: bool | None = None
-    """Argo Rollouts' patch: true is taken as spec.rollout.abort of the attempt in flight, false as
-    spec.rollout.retry of the rejected one. The operator acts on it once and removes it."""
+    """Patch of Argo Rollouts. true has the effect of spec.rollout.abort for the attempt in flight, false of
+    spec.rollout.retry for the rejected one. The operator acts on it once and removes it."""
     promote_full: bool | None = None
-    """Argo Rollouts' patch: true is taken as spec.rollout.promoteFull of the revision in flight. The operator acts
-    on it once and removes it."""
+    """Patch of Argo Rollouts. true has the effect of spec.rollout.promoteFull for the revision in flight. The operator
+    acts on it once and removes it."""

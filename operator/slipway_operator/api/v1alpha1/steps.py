@@ -1,4 +1,4 @@
-"""The steps of a canary, and what they share with blue-green: analyses and matches of headers."""
+"""The steps of a canary, with types that blue-green shares: analyses and header matches."""
 
 from typing import Annotated
 
@@ -13,12 +13,13 @@ from slipway_operator.api.types import ApiType, Duration, Int32, duration_rule
     "setCanaryScale takes exactly one of replicas, weight and matchTrafficWeight: remove the others",
 )
 class SetCanaryScale(ApiType):
-    """Pods of the new revision from here on, whatever its weight; never fewer than its weight needs."""
+    """Number of pods of the new revision from this step on, regardless of its weight. It is never below what the weight
+    needs."""
 
     replicas: Annotated[Int32, Field(ge=1, le=10000)] | None = None
-    """So many pods."""
+    """Number of pods."""
     weight: Annotated[Int32, Field(ge=1, le=100)] | None = None
-    """This share of spec.replicas in percent."""
+    """Percent of spec.replicas."""
     match_traffic_weight: (
         Annotated[
             bool,
@@ -30,21 +31,21 @@ class SetCanaryScale(ApiType):
         ]
         | None
     ) = None
-    """As many as the weight needs, as without setCanaryScale."""
+    """When true, the weight determines the number of pods, as without setCanaryScale."""
 
 
 @rule("has(self.exact) != has(self.prefix)", "headerValue takes either exact or prefix: remove one of them")
 class StringMatch(ApiType):
-    """What its value is."""
+    """Match of the value."""
 
     exact: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The whole value."""
+    """Whole value of the header."""
     prefix: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """What the value begins with."""
+    """Beginning of the value."""
 
 
 class HeaderRoutingMatch(ApiType):
-    """One header."""
+    """Match of one header."""
 
     header_name: Annotated[
         str,
@@ -54,42 +55,42 @@ class HeaderRoutingMatch(ApiType):
             "headerName is the name of an HTTP header: write for example X-Canary",
         ),
     ]
-    """Name of the header; case does not matter. Host compares the host name without its port."""
+    """Name of the header, case-insensitive. Host is compared without its port."""
     header_value: StringMatch
 
 
 class HeaderRouteStep(ApiType):
-    """Send requests that have these headers to the new revision from here on, whatever its weight; without match the
-    route of this name ends. All routes end with the rollout."""
+    """Route requests with these headers to the new revision from this step on, regardless of its weight. Without match,
+    the route of this name is removed. All routes are removed at the end of the rollout."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    """Name of the route, by which a later step changes or ends it."""
+    """Name of the route, by which a later step changes or removes it."""
     match: Annotated[tuple[HeaderRoutingMatch, ...], Field(max_length=8)] = ()
-    """Headers that a request has, all of them."""
+    """Headers of a request. All must match."""
 
 
 class MirrorRouteStep(ApiType):
-    """Send copies of this share of the requests that stable answers to the new revision from here on, whatever its
-    weight; no client sees their answers. With neither percentage nor match the mirror of this name ends. All
-    mirrors end with the steps."""
+    """Mirror a share of the requests that stable answers to the new revision from this step on, regardless of its
+    weight. Clients do not see the responses. With neither percentage nor match, the mirror route of this name is
+    removed. All mirror routes are removed at the end of the steps."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """Name of the mirror, by which a later step changes or ends it; mirror when it is left out."""
+    """Name of the mirror route, by which a later step changes or removes it. Default is mirror."""
     percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
-    """Percent of the requests that are copied; 100 when only match is given."""
+    """Percent of the requests that are mirrored. Default is 100 when match is given."""
     match: Annotated[tuple[HeaderRoutingMatch, ...], Field(max_length=8)] = ()
-    """Headers that a request has, all of them."""
+    """Headers of a request. All must match."""
 
 
 class TemplateRef(ApiType):
-    """One template."""
+    """Reference to an AnalysisTemplate."""
 
     template_name: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
     """Name of an AnalysisTemplate in the same namespace. llm-default is built in."""
 
 
 class RolloutAnalysis(ApiType):
-    """Judge the new revision."""
+    """Analysis of the new revision."""
 
     templates: Annotated[
         tuple[TemplateRef, ...],
@@ -99,30 +100,31 @@ class RolloutAnalysis(ApiType):
             "an analysis takes exactly one template in this release: name the metrics of all in one AnalysisTemplate",
         ),
     ]
-    """The AnalysisTemplate to judge by; exactly one in this release."""
+    """AnalysisTemplate of the analysis; exactly one in this release."""
 
 
 class WaitingAnalysis(RolloutAnalysis):
-    """Judge the new revision, and wait for the verdict."""
+    """Analysis of the new revision. The rollout waits for its verdict."""
 
     until_verdict: bool = True
-    """Go on as soon as the revision has passed. When false, watch for the whole maxDuration."""
+    """When true, the rollout continues as soon as the revision has passed. When false, the analysis lasts for the whole
+    maxDuration."""
     max_duration: Duration = "30m"
-    """How long to wait for a verdict, for example 30m. Then the template's onInconclusive decides."""
+    """Maximum wait for a verdict, for example 30m. After that onInconclusive of the template decides."""
 
 
 class StepAnalysis(WaitingAnalysis):
-    """Wait for the verdict of an AnalysisTemplate on the requests that are split by the present weight: a revision
-    that is worse than stable is rejected, one that is not goes on."""
+    """Analysis of the requests that are split by the current weight. A revision that is worse than stable is rejected.
+    When the revision passes, the rollout continues."""
 
     max_duration: Annotated[Duration, duration_rule("analysis.maxDuration", "30m or 1h30m")] = "30m"
 
 
 class RolloutPause(ApiType):
-    """Wait. An empty pause waits for a promotion."""
+    """Pause of the rollout. Without duration it lasts until a promotion."""
 
     duration: Annotated[Duration, duration_rule("pause.duration", "30s, 10m or 1h30m")] | None = None
-    """How long, for example 30s, 10m or 1h30m."""
+    """Duration of the pause, for example 30s, 10m or 1h30m."""
 
 
 @rule(
@@ -136,10 +138,10 @@ class RolloutPause(ApiType):
     ),
 )
 class CanaryStep(ApiType):
-    """One step: setWeight, setCanaryScale, setHeaderRoute, setMirrorRoute, analysis or pause."""
+    """Step of a canary: setWeight, setCanaryScale, setHeaderRoute, setMirrorRoute, analysis or pause."""
 
     set_weight: Annotated[Int32, Field(ge=0, le=100)] | None = None
-    """Percent of new requests for the new revision. The step is done when every ready gateway routes by it."""
+    """Percent of new requests for the new revision. The step is complete when every ready gateway routes by it."""
     set_canary_scale: SetCanaryScale | None = None
     set_header_route: HeaderRouteStep | None = None
     set_mirror_route: MirrorRouteStep | None = None

@@ -1,4 +1,4 @@
-"""spec.strategy: how a new revision goes out, by steps of a canary or in one switch."""
+"""spec.strategy: rollout of a new revision, by the steps of a canary or in one switch."""
 
 from typing import Annotated, Literal
 
@@ -14,34 +14,36 @@ from slipway_operator.api.v1alpha1.steps import CanaryStep, HeaderRoutingMatch, 
     "replicaProgressThreshold.value is at most 100 for type Percent: write a smaller one, or type Pod",
 )
 class ReplicaProgressThreshold(ApiType):
-    """Ready pods of the new revision that are enough to go on. Without it all are waited for, and a node that never
-    gets ready stops the rollout."""
+    """Number of ready pods of the new revision that a step needs to continue. If omitted, a step needs all of them, and
+    a node that never becomes ready blocks the rollout."""
 
     type: Literal["Percent", "Pod"]
-    """What value counts."""
+    """Unit of value."""
     value: Annotated[Int32, Field(ge=1, le=10000)]
-    """Percent of the pods that a step needs, or pods."""
+    """Percent of the pods of a step, or number of pods."""
 
 
 class PrePromotionAnalysis(WaitingAnalysis):
-    """Judge the new revision before the switch, when its preview pods are ready: one that fails is rejected and
-    never serves. No request is split between the two then, so the metrics need a provider."""
+    """Analysis of the new revision before the switch, when its preview pods are ready. A revision that fails is
+    rejected and never serves. Requests are not split between the revisions at that time, so the metrics need a
+    provider."""
 
     max_duration: Annotated[Duration, duration_rule("prePromotionAnalysis.maxDuration", "30m or 1h30m")] = "30m"
 
 
 class PostPromotionAnalysis(WaitingAnalysis):
-    """Judge the new revision after the switch, while the old one keeps all its pods: one that fails is rejected, and
-    all requests go back at once. No request is split between the two then either."""
+    """Analysis of the new revision after the switch, while the old revision keeps all its pods. When it fails, the
+    revision is rejected and all requests return at once. Requests are not split between the revisions at that time, so
+    the metrics need a provider."""
 
     max_duration: Annotated[Duration, duration_rule("postPromotionAnalysis.maxDuration", "30m or 1h30m")] = "30m"
 
 
 class PreviewRoute(ApiType):
-    """Requests that reach the new revision before the switch, by header or by a host name of their own."""
+    """Route to the new revision before the switch, by header or by a separate host name."""
 
     match: Annotated[tuple[HeaderRoutingMatch, ...], Field(min_length=1, max_length=8)]
-    """Headers that a request has, all of them."""
+    """Headers of a request. All must match."""
 
 
 @rule(
@@ -52,40 +54,40 @@ class PreviewRoute(ApiType):
     ),
 )
 class BlueGreen(ApiType):
-    """Bring the new revision to full size without traffic, then switch all traffic at once."""
+    """Start all pods of the new revision without traffic, then switch all traffic at once."""
 
     auto_promotion_enabled: bool = True
-    """Switch as soon as the pods are ready. When false, wait for a promotion."""
+    """When true, the switch follows as soon as the pods are ready. When false, it waits for a promotion."""
     auto_promotion_seconds: Annotated[Int32, Field(ge=0, le=604800)] | None = None
-    """Wait so long before the switch, for a look at the preview."""
+    """Time in seconds before the switch, for tests of the preview."""
     pre_promotion_analysis: PrePromotionAnalysis | None = None
     post_promotion_analysis: PostPromotionAnalysis | None = None
     preview_replica_count: Annotated[Int32, Field(ge=1, le=10000)] | None = None
-    """Pods of the new revision until the promotion; then all come up before the switch. Without it all come up at
-    once."""
+    """Number of pods of the new revision until the promotion. The others start before the switch. If omitted, all start
+    at once."""
     preview_route: PreviewRoute | None = None
     replica_progress_threshold: ReplicaProgressThreshold | None = None
-    """Ready pods of the new revision that are enough to go on. Without it all are waited for, and a node that never
-    gets ready stops the rollout."""
+    """Number of ready pods of the new revision that a step needs to continue. If omitted, a step needs all of them, and
+    a node that never becomes ready blocks the rollout."""
     scale_down_delay_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 30
-    """How long the old revision keeps its pods after the switch, at least."""
+    """Minimum time in seconds that the old revision keeps its pods after the switch."""
     abort_scale_down_delay_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 30
-    """How long a rejected revision keeps its pods, for a look at them."""
+    """Time in seconds that a rejected revision keeps its pods, for debugging."""
 
 
 class BackgroundAnalysis(RolloutAnalysis):
-    """Judge the new revision in the background of the steps: it is rejected at any step when it is worse than
-    stable. It holds no step up; an analysis step does."""
+    """Analysis of the new revision in the background of the steps. It rejects the revision at any step when it is worse
+    than stable. Only analysis steps wait for a verdict."""
 
     starting_step: Annotated[Int32, Field(ge=0, le=49)] = 0
-    """The step from which on it runs, counted from 0 as in Argo Rollouts."""
+    """Step at which the analysis starts, counted from 0 as in Argo Rollouts."""
 
 
 @rule(
     "!(has(self.steps) && has(self.trafficPercent))",
     (
         "spec.strategy.canary takes steps or trafficPercent, not both: remove trafficPercent to follow the "
-        "steps, or steps to steer by hand"
+        "steps, or steps to control the traffic by hand"
     ),
 )
 @rule(
@@ -99,7 +101,7 @@ class BackgroundAnalysis(RolloutAnalysis):
     ),
 )
 class Canary(ApiType):
-    """Raise the traffic of the new revision step by step."""
+    """Increase the traffic of the new revision step by step."""
 
     steps: Annotated[
         tuple[CanaryStep, ...],
@@ -109,30 +111,31 @@ class Canary(ApiType):
             "the weights of spec.strategy.canary.steps must rise: write them like 10, 50, 100",
         ),
     ] = ()
-    """What to do, in order; after the last step the revision is promoted."""
+    """Steps, in order. After the last one the revision is promoted."""
     analysis: BackgroundAnalysis | None = None
     baseline_pod: bool | None = None
-    """Compare the new revision with fresh pods of stable, as many as it has and with as much weight, in place of
-    stable's own: as young, as cold and as busy. While it has less than half of the requests and an analysis is
-    ahead. They count towards capacity.maxSurge; without room or a node for them the rollout goes on without, and
-    says so."""
+    """When true, the new revision is compared with new pods of stable instead of stable's own pods: equally many,
+    equally old and with equal weight. They exist while an analysis is ahead and the new revision has less than half of
+    the requests. They count towards capacity.maxSurge. If there is no room or no node for them, the rollout continues
+    without them, and the status shows it."""
     traffic_percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
-    """Steer by hand: the new revision gets this share of new requests until you change it. 100 promotes it."""
+    """Percent of new requests for the new revision, for control by hand. It applies until you change it. 100 promotes
+    the revision."""
     replica_progress_threshold: ReplicaProgressThreshold | None = None
-    """Ready pods of the new revision that are enough to go on. Without it all are waited for, and a node that never
-    gets ready stops the rollout."""
+    """Number of ready pods of the new revision that a step needs to continue. If omitted, a step needs all of them, and
+    a node that never becomes ready blocks the rollout."""
     scale_down_delay_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 30
-    """How long the old revision keeps its pods after a promotion, at least; it also waits until its requests have
-    ended."""
+    """Minimum time in seconds that the old revision keeps its pods after a promotion. They also stay until their
+    requests have ended."""
     abort_scale_down_delay_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 30
-    """How long a rejected revision keeps its pods, for a look at them."""
+    """Time in seconds that a rejected revision keeps its pods, for debugging."""
 
 
 class Webhook(ApiType):
-    """One webhook."""
+    """Webhook of the rollout."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    """Its name in status, Events and idempotency keys."""
+    """Name of the webhook in the status, in Events and in idempotency keys."""
     type: Literal[
         "confirm-rollout",
         "pre-rollout",
@@ -143,9 +146,9 @@ class Webhook(ApiType):
         "rollback",
         "event",
     ]
-    """When it is called. The confirm types are gates: they hold until 2xx. pre-rollout (pods are ready) and rollout
-    (a weight is reached) are checks: without 2xx the revision is rejected. rollback is asked all the time: 2xx
-    rejects the revision. post-rollout and event are told."""
+    """Type of the webhook. The confirm types are gates: they hold the rollout until the response is 2xx. pre-rollout
+    (the pods are ready) and rollout (a weight is reached) are checks: without 2xx the revision is rejected. rollback is
+    called periodically: 2xx rejects the revision. post-rollout and event are notifications."""
     url: Annotated[
         str,
         Field(max_length=2048),
@@ -157,26 +160,28 @@ class Webhook(ApiType):
             ),
         ),
     ]
-    """Where to POST, http or https. Redirects are not followed."""
+    """URL of the POST request, http or https. Redirects are not followed."""
     timeout_seconds: Annotated[Int32, Field(ge=1, le=300)] = 10
-    """How long one try may take."""
+    """Timeout of one attempt in seconds."""
     retries: Annotated[Int32, Field(ge=0, le=5)] = 2
-    """Further tries of a check or of what is told, after 5xx, 408, 425, 429 or no answer. Gates and rollback are
-    asked anew anyway."""
+    """Number of retries of a check or a notification after 5xx, 408, 425, 429 or no response. Gates and rollback are
+    called repeatedly in any case."""
     metadata: (
-        Annotated[dict[str, Annotated[str, Field(max_length=1024, description="One value.")]], Field(max_length=16)]
+        Annotated[
+            dict[str, Annotated[str, Field(max_length=1024, description="Value, as text.")]], Field(max_length=16)
+        ]
         | None
     ) = None
-    """Sent along. Not for secrets."""
+    """Key-value pairs that are sent with each call. Do not put secrets here."""
 
 
 class RolloutCapacity(ApiType):
-    """Pods that a rollout may add, and what happens when no node takes them."""
+    """Number of pods that a rollout may add, and the action when no node has room for them."""
 
     policy: Literal["PreferSurge", "RequireSurge", "AllowRecreate"] = "PreferSurge"
-    """PreferSurge: when further pods find no node for surgeTimeoutSeconds, pods of the stable revision make way one
-    by one. RequireSurge: wait for nodes. AllowRecreate: as PreferSurge, and the only pod of a model with one
-    replica may leave before the new one comes; gateways hold requests meanwhile."""
+    """PreferSurge: when additional pods find no node for surgeTimeoutSeconds, pods of the stable revision are replaced
+    one by one. RequireSurge: the rollout waits for nodes. AllowRecreate: as PreferSurge, and the only pod of a model
+    with one replica may be deleted before the new one starts; gateways hold requests meanwhile."""
     max_surge: Annotated[
         IntOrString,
         CelRule(
@@ -184,14 +189,17 @@ class RolloutCapacity(ApiType):
             "maxSurge is a number of pods or a percentage up to 100%: write for example 1 or 25%",
         ),
     ] = "100%"
-    """Pods above spec.replicas that a rollout may add, as a number or in percent of spec.replicas. 0 replaces pods
-    one by one."""
+    """Maximum number of pods above spec.replicas that a rollout may add, as a number or a percentage of spec.replicas,
+    rounded up. With 0, pods are replaced one by one."""
     surge_timeout_seconds: Annotated[Int32, Field(ge=1, le=86400)] = 300
-    """How long to wait for nodes before going on without further pods."""
+    """Maximum wait for nodes in seconds. After that the rollout continues without additional pods, if policy allows
+    it."""
     deadline_seconds: Annotated[Int32, Field(ge=1, le=604800)] = 1800
-    """A rollout that waits for capacity so long is rejected; the stable revision gets its pods back."""
+    """Maximum wait of a rollout for capacity in seconds. After that the revision is rejected, and the stable revision
+    gets its pods back."""
     hold_seconds: Annotated[Int32, Field(ge=1, le=600)] = 30
-    """With AllowRecreate and one replica, how long a gateway holds a request while no pod is ready."""
+    """Maximum time in seconds that a gateway holds a request while no pod is ready, with AllowRecreate and one
+    replica."""
 
 
 @rule(
@@ -199,7 +207,7 @@ class RolloutCapacity(ApiType):
     "spec.strategy takes canary or blueGreen, not both: remove one of them",
 )
 class RolloutStrategy(ApiType):
-    """How a new revision goes out. Without it the new revision takes all traffic as soon as it is ready."""
+    """Strategy of the rollout of a new revision. If omitted, a new revision gets all traffic as soon as it is ready."""
 
     canary: Canary | None = None
     hooks: Annotated[
@@ -210,7 +218,7 @@ class RolloutStrategy(ApiType):
             "the names of spec.strategy.hooks must differ: give each hook a name of its own",
         ),
     ] = ()
-    """Webhooks that confirm, check or hear of a rollout; see docs/hooks.md. The first revision asks none, and
-    neither do skipped steps (promoteFull, rollbackTo, rollbackWindow)."""
+    """Webhooks that confirm, check or observe a rollout; see docs/hooks.md. The first revision and skipped steps
+    (promoteFull, rollbackTo, rollbackWindow) call no gates and no checks."""
     blue_green: BlueGreen | None = None
     capacity: RolloutCapacity | None = None

@@ -97,13 +97,13 @@ def _is_orphan(item: Object, name: str) -> bool:
     """Whether it was ours and lost its controller reference: controllers adopt such objects."""
     metadata = item["metadata"]
     found = metadata.get("labels") or {}
-    told = (found.get(labels.MODEL_DEPLOYMENT), found.get(labels.MANAGED_BY))
-    return metadata["name"] == labels.autoscaler_name(name) and told == (name, "slipway") and not is_controlled(item)
+    marks = (found.get(labels.MODEL_DEPLOYMENT), found.get(labels.MANAGED_BY))
+    return metadata["name"] == labels.autoscaler_name(name) and marks == (name, "slipway") and not is_controlled(item)
 
 
 def _read(item: Object, name: str, uid: str) -> Autoscaler:
     metadata = item["metadata"]
-    said = (item.get("status") or {}).get("conditions") or ()
+    conditions = (item.get("status") or {}).get("conditions") or ()
     return Autoscaler(
         name=metadata["name"],
         ours=is_controlled_by(item, uid),
@@ -113,7 +113,7 @@ def _read(item: Object, name: str, uid: str) -> Autoscaler:
         spec=item.get("spec") or {},
         conditions=tuple(
             ScalerCondition(one["type"], one["status"], one.get("reason") or "", one.get("message") or "")
-            for one in said
+            for one in conditions
         ),
         scaled_object=(metadata.get("labels") or {}).get(_SCALED_OBJECT, ""),
     )

@@ -72,11 +72,11 @@ class Calls:
     async def _listen(self, url: str) -> None:
         mark = ""
         while True:
-            told = await self._ask(url, mark)
-            if told is None:
+            called = await self._poll(url, mark)
+            if called is None:
                 await asyncio.sleep(RETRY_S)
                 continue
-            mark, keys = told
+            mark, keys = called
             served = [key for key in keys if not self._namespaces or key[0] in self._namespaces]
             if served:
                 self._gateways.forget()
@@ -84,15 +84,15 @@ class Calls:
                 self._look_at(key)
             await asyncio.sleep(PAUSE_S)
 
-    async def _ask(self, url: str, mark: str) -> tuple[str, list[ObjectKey]] | None:
+    async def _poll(self, url: str, mark: str) -> tuple[str, list[ObjectKey]] | None:
         """Return the mark and the ModelDeployments called for; None without a valid response."""
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            asked = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)
-            async with asked as response:
+            request = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)
+            async with request as response:
                 response.raise_for_status()
-                told = await response.json()
-                routes = [str(route).partition("/") for route in told["routes"]]
-                return str(told["mark"]), [(namespace, name) for namespace, _, name in routes]
+                report = await response.json()
+                routes = [str(route).partition("/") for route in report["routes"]]
+                return str(report["mark"]), [(namespace, name) for namespace, _, name in routes]
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
             return None

@@ -40,7 +40,7 @@ class Endpoint:
     ready: bool
 
 
-class _Told(msgspec.Struct):
+class _Report(msgspec.Struct):
     """A response of `/internal/routes`: of thousands of routes few are read, and only those are decoded."""
 
     routes: dict[str, msgspec.Raw]
@@ -48,7 +48,7 @@ class _Told(msgspec.Struct):
     bounds: Any = None
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_REPORT = msgspec.json.Decoder(_Report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,16 @@ class Answer:
 
     def _route(self, namespace: str, name: str) -> Object:
         """Return the decoded route of one ModelDeployment; empty without one."""
-        told = self.routes.get(f"{namespace}/{name}")
-        return (msgspec.json.decode(told) if told else None) or {}
+        encoded = self.routes.get(f"{namespace}/{name}")
+        return (msgspec.json.decode(encoded) if encoded else None) or {}
 
 
-def _service(told: Object) -> Service:
+def _service(service: Object) -> Service:
     return Service(
-        answered=max(0, int(told.get("answered", 0))),
-        refused=max(0, int(told.get("refused", 0))),
-        last=str(told.get("last") or "")[: samples.LONGEST],
-        unserved_s=_seconds(told.get("unserved_s")),
+        answered=max(0, int(service.get("answered", 0))),
+        refused=max(0, int(service.get("refused", 0))),
+        last=str(service.get("last") or "")[: samples.LONGEST],
+        unserved_s=_seconds(service.get("unserved_s")),
     )
 
 
@@ -160,7 +160,7 @@ class Gateways:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._answers: tuple[Answer, ...] = ()
-        self._heard: dict[str, tuple[float, Answer]] = {}  # by incarnation
+        self._last_reports: dict[str, tuple[float, Answer]] = {}  # by incarnation
         self._fresh_until = float("-inf")
 
     async def answers(self) -> tuple[Answer, ...]:
@@ -170,7 +170,7 @@ class Gateways:
                 # Set before the request: a report never counts as younger than it is, and `forget` invalidates it.
                 self._fresh_until = self._clock() + CACHE_S
                 try:
-                    self._answers = await self._ask_all()
+                    self._answers = await self._fetch_all()
                 except BaseException:
                     self.forget()
                     raise
@@ -185,8 +185,8 @@ class Gateways:
         selector = f"{_SERVICE_LABEL}={self._service}"
         return endpoints(await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True))
 
-    async def _ask_all(self) -> tuple[Answer, ...]:
-        answers = await asyncio.gather(*(self._ask(endpoint) for endpoint in await self.endpoints()))
+    async def _fetch_all(self) -> tuple[Answer, ...]:
+        answers = await asyncio.gather(*(self._fetch(endpoint) for endpoint in await self.endpoints()))
         found = tuple(answer for answer in answers if answer)
         return (*found, *self._fallen(found))
 
@@ -197,21 +197,21 @@ class Gateways:
         order had none. The reports are only in memory: a restart of the operator loses them, and does no harm.
         """
         now = self._clock()
-        self._heard = {name: told for name, told in self._heard.items() if now - told[0] < GRACE_S}
+        self._last_reports = {name: item for name, item in self._last_reports.items() if now - item[0] < GRACE_S}
         present = {answer.incarnation for answer in found}
         fallen = [
             replace(answer, ready=False, gone=True)
-            for _, answer in self._heard.values()
+            for _, answer in self._last_reports.values()
             if answer.incarnation not in present
         ]
-        self._heard |= {answer.incarnation: (now, answer) for answer in found if answer.incarnation}
+        self._last_reports |= {answer.incarnation: (now, answer) for answer in found if answer.incarnation}
         return fallen
 
-    async def _ask(self, endpoint: Endpoint) -> Answer | None:
+    async def _fetch(self, endpoint: Endpoint) -> Answer | None:
         try:
-            told = _TOLD.decode(await self._report(endpoint))
-            incarnation, bounds = told.incarnation[: samples.LONGEST], samples.bounds(told.bounds)
-            return Answer(endpoint.name, endpoint.ready, True, told.routes, incarnation, bounds)
+            report = _REPORT.decode(await self._report(endpoint))
+            incarnation, bounds = report.incarnation[: samples.LONGEST], samples.bounds(report.bounds)
+            return Answer(endpoint.name, endpoint.ready, True, report.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
             # A closed port of an endpoint that is not ready: the gateway has not started or has ended; no requests.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:

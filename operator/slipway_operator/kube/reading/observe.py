@@ -182,7 +182,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
 
 def workload(replica_set: Object, pods: list[Object]) -> Workload:
     """Parse a ReplicaSet of ours and those of `pods` that it controls."""
-    said = replica_set.get("status") or {}
+    status = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]
     own = sorted((pod for pod in pods if is_controlled_by(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
     living = [pod for pod in own if not pod_trouble.has_ended(pod)]
@@ -192,8 +192,8 @@ def workload(replica_set: Object, pods: list[Object]) -> Workload:
         revision=revision_of(replica_set),
         desired=int(replica_set["spec"].get("replicas", 1)),
         # A terminating pod is not in the ReplicaSet's count, but still uses its node and serves requests.
-        replicas=max(int(said.get("replicas", 0)), len(living)),
-        ready=int(said.get("readyReplicas", 0)),
+        replicas=max(int(status.get("replicas", 0)), len(living)),
+        ready=int(status.get("readyReplicas", 0)),
         unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
         pods=tuple(_pod(pod) for pod in living if not is_leaving(pod)),
         troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],

@@ -59,14 +59,14 @@ def of_replica_set(replica_set: Object) -> PodTrouble | None:
     """Return why a ReplicaSet cannot create its pods; errors of quota and admission appear only here."""
     for condition in (replica_set.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            word, said = condition.get("reason") or CREATE_FAILED, condition.get("message") or ""
-            return _trouble(replica_set["metadata"]["name"], word, said, None)
+            word, message = condition.get("reason") or CREATE_FAILED, condition.get("message") or ""
+            return _trouble(replica_set["metadata"]["name"], word, message, None)
     return None
 
 
-def _trouble(name: str, word: str, said: str, exit_code: int | None) -> PodTrouble:
+def _trouble(name: str, word: str, message: str, exit_code: int | None) -> PodTrouble:
     """Return a PodTrouble with reason and message cut to what a status has room for."""
-    return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(said[:MESSAGE_LIMIT]), exit_code)
+    return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(message[:MESSAGE_LIMIT]), exit_code)
 
 
 def _is_ready(status: Object) -> bool:
@@ -118,12 +118,12 @@ def _waiting(name: str, waiting: Object, last: Object) -> Found:
 
 def _ended(name: str, ended: Object, word: str) -> Found:
     """Describe a terminated container; Kubernetes' reason (OOMKilled) comes before ours (CrashLoopBackOff)."""
-    said, code = _last_words(ended.get("message") or ""), ended.get("exitCode")
+    message, code = _last_words(ended.get("message") or ""), ended.get("exitCode")
     how = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {code}"
     if ended.get("reason") == "OOMKilled":
         how = f"out of memory, {how}"
     reason = word if ended.get("reason") in _ANY_END else ended["reason"]
-    return reason, f"container {name}: {said} ({how})" if said else f"container {name} ended: {how}", code
+    return reason, f"container {name}: {message} ({how})" if message else f"container {name} ended: {how}", code
 
 
 def _last_words(message: str) -> str:
@@ -131,8 +131,8 @@ def _last_words(message: str) -> str:
     line = (message.strip().splitlines() or [""])[-1]
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
-            told = json.loads(line)
-            line = str(told.get("msg") or told.get("message") or line)
+            entry = json.loads(line)
+            line = str(entry.get("msg") or entry.get("message") or line)
     return line.strip().rstrip(".")[:MESSAGE_LIMIT]
 
 
@@ -141,5 +141,5 @@ def _not_ready(status: Object) -> Found | None:
     running = [item["name"] for item in status.get("containerStatuses") or () if "running" in (item.get("state") or {})]
     if not ready or not running or ready.get("reason") != "ContainersNotReady":
         return None
-    said = f"container {', '.join(running)} is running and not ready yet: its readiness probe does not pass"
-    return NOT_READY, said, None
+    message = f"container {', '.join(running)} is running and not ready yet: its readiness probe does not pass"
+    return NOT_READY, message, None

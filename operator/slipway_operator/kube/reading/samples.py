@@ -17,15 +17,15 @@ LONGEST = 64  # characters of a name
 Bounds = dict[str, tuple[float, ...]]
 
 
-def bounds(told: Any) -> Bounds:
+def bounds(counters: Any) -> Bounds:
     """Return upper bounds of the buckets in seconds, of each kind with valid ones."""
-    found = {kind: _rising(told.get(kind)) for kind in KINDS} if isinstance(told, dict) else {}
+    found = {kind: _rising(counters.get(kind)) for kind in KINDS} if isinstance(counters, dict) else {}
     return {kind: items for kind, items in found.items() if items}
 
 
-def samples(told: Any, known: Bounds) -> tuple[Sample, ...]:
+def samples(counters: Any, known: Bounds) -> tuple[Sample, ...]:
     """Return the counters of each readable generation; none from a gateway that does not count."""
-    newest = told[-MOST_GENERATIONS:] if isinstance(told, list) else []
+    newest = counters[-MOST_GENERATIONS:] if isinstance(counters, list) else []
     return tuple(found for item in newest if (found := _sample(item, known)))
 
 

@@ -20,17 +20,17 @@ NEWS_S = 600.0
 log = logging.getLogger(__name__)
 
 
-async def tell_again(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> bool:
+async def post_missing(client: Client, obj: Object, decisions: Sequence[Decision], now: datetime) -> bool:
     """Post Events that may be missing: those of the last decisions, which were written at the same moment.
 
     An Event that exists stays as it is. Decisions older than NEWS_S are skipped, as their Events may have expired.
     Returns False when one could not be posted.
     """
-    last, told = decisions[-1].at if decisions else now, True
+    last, complete = decisions[-1].at if decisions else now, True
     for item in decisions:
         if item.reason and item.at == last and (now - item.at).total_seconds() < NEWS_S:
-            told &= await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
-    return told
+            complete &= await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
+    return complete
 
 
 async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool:

@@ -72,7 +72,7 @@ class Keys:
             except Fenced:
                 pass  # another operator has the lease and does this
             except ApiError as error:
-                self._say(f"the keys cannot be kept: {error}")
+                self._log_once(f"the keys cannot be kept: {error}")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -86,10 +86,10 @@ class Keys:
                 found = await self._read()
                 self._keys = await self._advance(found)
             except Refused as error:
-                self._say(f"no tenant is honoured in new places, the keys cannot be kept: {error}")
+                self._log_once(f"no tenant is honoured in new places, the keys cannot be kept: {error}")
             except keys.UnreadableKeys as error:
                 where = f"{self._namespace}/{self._secret}"
-                self._say(f"Secret {where}: {error}; delete it, then the operator writes it again")
+                self._log_once(f"Secret {where}: {error}; delete it, then the operator writes it again")
             else:
                 self._trouble = ""
 
@@ -141,7 +141,7 @@ class Keys:
         """Forget what a namespace was given; the next `keep` writes it again."""
         self._given.pop(namespace, None)
 
-    def _say(self, trouble: str) -> None:
+    def _log_once(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble)

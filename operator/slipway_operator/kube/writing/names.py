@@ -68,7 +68,7 @@ class Names:
         self._rules_until: datetime | None = None
         self._standings: dict[str, Standing] = {}
         self._warned: set[str] = set()  # owners with a standing that names cannot be claimed
-        self._said: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
         self._trouble = ""
         self._dirty = asyncio.Event()
 
@@ -128,7 +128,7 @@ class Names:
             await self._write(settled.claims)
         self._claims = settled.claims
         self._trouble = ""
-        self._tell(settled.standings)
+        self._notify(settled.standings)
         self._warned.clear()
 
     async def _read(self) -> Object:
@@ -175,7 +175,7 @@ class Names:
         else:
             problems = []
         found, unread = names.grants(self._terms.granted, annotated)
-        self._say((*problems, *unread))
+        self._log_once((*problems, *unread))
         self._rules = replace(self._rules, grants=found)
         self._rules_until = now + timedelta(seconds=GRANTS_S)
 
@@ -185,7 +185,9 @@ class Names:
         else:
             found = await self._client.metadata(NAMESPACES, None)
         pairs = ((one["metadata"]["name"], one["metadata"].get("annotations") or {}) for one in found)
-        return [(name, said[names.ANNOTATION]) for name, said in pairs if said.get(names.ANNOTATION)]
+        return [
+            (name, annotations[names.ANNOTATION]) for name, annotations in pairs if annotations.get(names.ANNOTATION)
+        ]
 
     async def _namespace(self, name: str) -> Object | None:
         try:
@@ -193,24 +195,24 @@ class Names:
         except NotFound:  # it is served as soon as it exists
             return None
 
-    def _say(self, problems: Sequence[str]) -> None:
-        if tuple(problems) != self._said:
-            self._said = tuple(problems)
+    def _log_once(self, problems: Sequence[str]) -> None:
+        if tuple(problems) != self._logged:
+            self._logged = tuple(problems)
             for problem in problems:
                 log.warning("%s", problem)
 
     # --- notifications
 
-    def _tell(self, standings: dict[str, Standing]) -> None:
+    def _notify(self, standings: dict[str, Standing]) -> None:
         before, self._standings = self._standings, standings
         for owner, standing in standings.items():
             # An owner that has its name and no conflict in its status needs no reconcile: at a cold start, all of them.
             former = before.get(owner)
-            news = standing.lost or (former is not None and former.lost) or self._hears_of_conflict(_key(owner))
+            news = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
             if standing != former and news:
                 self._add(_key(owner))
 
-    def _hears_of_conflict(self, key: ObjectKey) -> bool:
+    def _reports_conflict(self, key: ObjectKey) -> bool:
         """Whether its status reports a conflict, or a reconcile may be about to report one."""
         status = (self._cache.get(key) or {}).get("status") or {}
         return "/".join(key) in self._warned or any(
@@ -229,7 +231,7 @@ class Names:
                 self._add(key)
 
     def _unclaimed(self, wish: Wish) -> Standing:
-        message = f'clients reach this model as {wish.owner}; whether also as "{wish.name}" cannot be said'
+        message = f'clients reach this model as {wish.owner}; whether also as "{wish.name}" is unknown'
         return Standing(wish.owner, wish.name, UNCLAIMED, f"{message}: {self._trouble}", known=False)
 
 

@@ -174,8 +174,8 @@ def _resources(value: Any, path: str) -> dict[str, Any]:
         requests = {"cpu": DEFAULT_CPU_REQUEST, **requests}
         limits = {"cpu": DEFAULT_LIMITS["cpu"], **limits}
     # Kubernetes refuses a limit below the request, and reads a limit of 0 as none.
-    asked = {name: amount for name, amount in requests.items() if quantity.parse(amount)}
-    bounded = {name: asked.get(name, amount) for name, amount in DEFAULT_LIMITS.items()}
+    requested = {name: amount for name, amount in requests.items() if quantity.parse(amount)}
+    bounded = {name: requested.get(name, amount) for name, amount in DEFAULT_LIMITS.items()}
     filled = {"limits": {**bounded, **limits}}
     return {**filled, "requests": requests} if requests else filled
 

@@ -87,7 +87,7 @@ class Measure:
     failure: str = ""  # failureCondition
     interval_s: int | None = None
     initial_delay_s: int = 0
-    asked_count: int | None = None  # count
+    requested_count: int | None = None  # count
     failure_limit: int = 0
     inconclusive_limit: int = 0
     error_limit: int = DEFAULT_ERROR_LIMIT  # consecutiveErrorLimit
@@ -102,7 +102,7 @@ class Measure:
     @property
     def count(self) -> int | None:
         """Measurements after which it is complete; None: it continues until the analysis ends."""
-        return 1 if self.asked_count is None and self.interval_s is None else self.asked_count
+        return 1 if self.requested_count is None and self.interval_s is None else self.requested_count
 
     @property
     def endless(self) -> bool:

@@ -43,7 +43,7 @@ def measure(metric: TemplateMetric, written: Provider) -> Measure:
         failure=metric.failure_condition or "",
         interval_s=None if metric.interval is None else parse_duration_s(metric.interval),
         initial_delay_s=0 if metric.initial_delay is None else parse_duration_s(metric.initial_delay),
-        asked_count=metric.count,
+        requested_count=metric.count,
         failure_limit=metric.failure_limit or 0,
         inconclusive_limit=metric.inconclusive_limit or 0,
         error_limit=DEFAULT_ERROR_LIMIT if metric.consecutive_error_limit is None else metric.consecutive_error_limit,
@@ -72,11 +72,13 @@ def _check(metric: Measure, who: str) -> None:
     if metric.job and conditions:
         raise ValueError(f"{who} a job succeeds or fails by itself: remove successCondition and failureCondition")
     if not metric.job and not conditions:
-        raise ValueError(f"{who} nothing says what is good: write successCondition, failureCondition or both")
+        raise ValueError(f"{who} has no condition: write successCondition, failureCondition or both")
     if metric.interval_s is not None and metric.interval_s < LEAST_INTERVAL_S:
         raise ValueError(f"{who} interval is {metric.interval_s} s; it must be {LEAST_INTERVAL_S} s or longer")
-    if metric.interval_s is None and (metric.asked_count or 1) > 1:
-        raise ValueError(f"{who} count is {metric.asked_count} and there is no interval: write how long is between two")
+    if metric.interval_s is None and (metric.requested_count or 1) > 1:
+        raise ValueError(
+            f"{who} count is {metric.requested_count} and there is no interval: write how long is between two"
+        )
     if metric.count is not None and metric.count <= max(metric.failure_limit, metric.inconclusive_limit):
         raise ValueError(f"{who} count is {metric.count}, which failureLimit or inconclusiveLimit can never exceed")
     try:

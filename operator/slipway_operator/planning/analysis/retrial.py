@@ -29,7 +29,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Retrial:
-    """A run and the verdict on it over time; `said` is the last one in the form of the status, with thresholds.
+    """A run and the verdict on it over time; `verdict` is the last one in the form of the status, with thresholds.
 
     `looks` are the judge's alone; the last one is at the run's last reading. Only the counts of earlier readings are
     known: they are judged as if pods had equal load and no veto applied. `notes`: why this verdict may differ from the
@@ -38,7 +38,7 @@ class Retrial:
 
     run: AnalysisRun
     looks: tuple[Look, ...]
-    said: Json
+    verdict: Json
     notes: tuple[str, ...] = ()
     measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
 
@@ -115,7 +115,7 @@ def _seconds(run: AnalysisRun) -> int:
 def _notes(run: AnalysisRun, chosen: Template, shown: RunVerdict) -> list[str]:
     notes = []
     if run.template_hash != chosen.hash:
-        notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one says")
+        notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one computes")
     if not run.trace and any(item.epochs for item in run.counts):
         notes.append("the status holds no history of the counts: only the end is shown")
     if run.verdict and shown != run.verdict and not notes:

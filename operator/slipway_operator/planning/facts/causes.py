@@ -40,14 +40,14 @@ class Rule:
     reason: str
     advice: str
     words: frozenset[str] = frozenset()  # Kubernetes' own reasons; empty matches any
-    says: str = ""  # regular expression to find in the message
+    pattern: str = ""  # regular expression to find in the message
     exit_code: int | None = None
 
     def applies(self, word: str, trouble: PodTrouble) -> bool:
         """Whether the trouble, with the reason `word`, has this cause."""
         called = not self.words or word in self.words
         code = self.exit_code is None or trouble.exit_code == self.exit_code
-        return called and code and re.search(self.says, trouble.message) is not None
+        return called and code and re.search(self.pattern, trouble.message) is not None
 
 
 _CREATE = frozenset({CREATE_FAILED})

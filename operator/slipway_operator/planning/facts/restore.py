@@ -20,7 +20,7 @@ from slipway_operator.planning.facts.revision import steps_hash
 
 # Of tables: one per change never reaches it in practice, and the number has room above it for later tables.
 MAX_GENERATION = 1 << 40
-MOST_TOLD = 5  # paths in one Event
+MOST_PATHS = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31
 MAX_COLLISIONS = 9999  # a name has room for this many digits
 AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
@@ -61,8 +61,8 @@ def unread(paths: Sequence[str]) -> tuple[Event, ...]:
     """An Event with the paths of the unreadable parts of a status; none where all are readable."""
     if not paths:
         return ()
-    named = ", ".join(f"status.{path}" for path in paths[:MOST_TOLD])
-    more = f" and {len(paths) - MOST_TOLD} more" if len(paths) > MOST_TOLD else ""
+    named = ", ".join(f"status.{path}" for path in paths[:MOST_PATHS])
+    more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
     return (Event("Warning", "StatusRestored", f"{named}{more} could not be read and counts as lost"),)
 
 

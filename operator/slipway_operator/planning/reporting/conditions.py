@@ -67,7 +67,7 @@ def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[
 
 def _availability(revision: str | None, at: Situation) -> tuple[bool, str, str]:
     if at.asleep:
-        return True, "Asleep", "it is to have no pods until somebody asks"
+        return True, "Asleep", "it has no pods until the next request"
     ready, wanted = at.ready(revision), at.replicas
     counted = f"{ready} of {wanted} pods of revision {revision} are ready"
     if ready >= wanted:

@@ -29,15 +29,15 @@ def model(at: Situation) -> str:
 
 def is_elsewhere(at: Situation) -> bool:
     """Whether it is certain that requests for its model name do not reach it."""
-    return any(item.status == "True" for item in _told(at))
+    return any(item.status == "True" for item in _conflicts(at))
 
 
 def sentence(at: Situation) -> str:
     """Why requests for its model name do not, or may not, reach it; empty when they do."""
-    return "".join(f"; {item.message}" for item in _told(at))
+    return "".join(f"; {item.message}" for item in _conflicts(at))
 
 
-def _told(at: Situation) -> list[Condition]:
+def _conflicts(at: Situation) -> list[Condition]:
     return condition(at.observed.standing, at.status.conditions, at.now)
 
 

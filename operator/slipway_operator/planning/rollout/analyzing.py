@@ -25,7 +25,7 @@ def analysis_begins(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
     if found is None:
         return None
     one, run = found
-    how = "begins anew, for its template changed" if one.run else "begins"
+    how = "starts again, because its template changed" if one.run else "begins"
     text = f"analysis {one.template} of revision {rollout_of(course).revision} {how}: {one.id}"
     return _with_run(course, one, run), (Event("Normal", "AnalysisRunRunning", text),)
 
@@ -53,7 +53,7 @@ def analysis_skipped(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
     rollout = rollout_of(course)
     if at.spec.intents.promote != rollout.step_token or at.spec.paused or at.replicas == 0:
         return None
-    text = f"revision {rollout.revision} goes on without a verdict at {place(rollout)}, as asked"
+    text = f"revision {rollout.revision} goes on without a verdict at {place(rollout)}, as requested"
     entered, events = next_step(course, at)
     return entered, (Event("Normal", "RolloutResumed", text), *events)
 

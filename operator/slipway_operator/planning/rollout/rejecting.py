@@ -124,7 +124,7 @@ def hook_rollback(course: Course, at: Situation, sizes: Sizes) -> Outcome | None
     if found is None:
         return None
     hook, answer = found
-    return rejected(course, at, "HookRollback", f"hook {hook.name} (rollback) asked for it: {answer.message}")
+    return rejected(course, at, "HookRollback", f"hook {hook.name} (rollback) requested it: {answer.message}")
 
 
 @row(

@@ -30,15 +30,15 @@ Decide = Callable[[Course, Situation, Sizes], Outcome | None]
 class Row:
     """In one of `states`, `decide` returns the next course and its Events, or None where the row does not apply.
 
-    `name` and `says` are for tests, the status and the docs.
+    `name` and `description` are for tests, the status and the docs.
     """
 
     name: str
-    says: str
+    description: str
     states: frozenset[State | None]
     decide: Decide
 
 
-def row(name: str, says: str, states: frozenset[State] | frozenset[None]) -> Callable[[Decide], Row]:
+def row(name: str, description: str, states: frozenset[State] | frozenset[None]) -> Callable[[Decide], Row]:
     """A decorator that makes a function a row of the table."""
-    return lambda decide: Row(name, says, frozenset(states), decide)
+    return lambda decide: Row(name, description, frozenset(states), decide)

@@ -26,7 +26,7 @@ def promote_full(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     if at.spec.intents.promote_full != rollout.revision or rollout.skip_steps or not left:
         return None
     skipped = entering(replace(rollout, skip_steps=True), at, rollout.steps)
-    text = f"the steps of revision {rollout.revision} are skipped, as asked"
+    text = f"the steps of revision {rollout.revision} are skipped, as requested"
     return replace(course, rollout=skipped), (Event("Normal", "SkipSteps", text),)
 
 
@@ -89,7 +89,7 @@ def step_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 
 @row(
     "pause-over",
-    "The pause lasted as long as it says, or spec.rollout.promote names it: the next step begins.",
+    "The pause lasted for its duration, or spec.rollout.promote names it: the next step begins.",
     PAUSED,
 )
 def pause_over(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:

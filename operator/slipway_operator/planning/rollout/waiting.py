@@ -46,7 +46,7 @@ def baseline_given_up(course: Course, at: Situation, sizes: Sizes) -> Outcome | 
 
 @row(
     "no-capacity",
-    "A pod that the step needs finds no node: the rollout waits, and says how much of what is missing.",
+    "A pod that the step needs finds no node: the rollout waits. The message has the missing amounts.",
     COMING_UP,
 )
 def no_capacity(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:

@@ -11,8 +11,8 @@ from slipway_operator.manifests.autoscaler import (
     CUSTOM,
     EXTERNAL,
     KIND,
+    has_fields,
     horizontal_pod_autoscaler,
-    says_the_same,
 )
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
@@ -82,7 +82,7 @@ def _ours(at: Situation) -> Autoscaler | None:
 def _creation(owner: Owner, at: Situation, live: Autoscaler | None) -> Create | None:
     assert at.spec.autoscaling is not None, "called only where the field is set"
     manifest = horizontal_pod_autoscaler(owner, at.spec.autoscaling, _group(at))
-    return None if live and not live.orphan and says_the_same(live.spec, manifest["spec"]) else Create(manifest)
+    return None if live and not live.orphan and has_fields(live.spec, manifest["spec"]) else Create(manifest)
 
 
 def _group(at: Situation) -> str:
@@ -140,7 +140,9 @@ def _foreign_providers(at: Situation) -> str:
 def _health(at: Situation, item: Autoscaler) -> Finding:
     """Health by the controller's own conditions: the existence of the object is not sufficient."""
     if at.asleep:  # without pods it can read few metrics
-        text = f"{_called(item)} has no pods to scale until somebody asks; it shows what it reads divided by them, 0/0"
+        text = (
+            f"{_called(item)} has no pods to scale until the next request; it shows what it reads divided by them, 0/0"
+        )
         return True, "Asleep", text
     for kind in ("AbleToScale", "ScalingActive"):
         found = _condition_of(item, kind)

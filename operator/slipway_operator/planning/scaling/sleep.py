@@ -158,7 +158,7 @@ def sentence(course: Course, at: Situation) -> str:
         return ""
     since, expected = wire.format_time(at.sleep.since), at.sleep.expected_s
     if at.sleep.state is SleepState.FALLING_ASLEEP:
-        return f"no request for {_limit_s(at)} s: gateways are told to hold what comes"
+        return f"no request for {_limit_s(at)} s: gateways hold new requests"
     if at.sleep.state is SleepState.ASLEEP:
         takes = f", which takes about {expected} s" if expected else ""
         return f"asleep since {since}; the next request wakes revision {course.stable}{takes}"
@@ -172,7 +172,7 @@ def news(course: Course, at: Situation) -> tuple[Event, ...]:
     if before is None or now is None or before.state is now.state:
         return ()
     if now.state is SleepState.ASLEEP:
-        text = f"no request for {_limit_s(at)} s: revision {course.stable} goes without pods until somebody asks"
+        text = f"no request for {_limit_s(at)} s: revision {course.stable} has no pods until the next request"
         return (Event("Normal", "ScaledToZero", text),)
     if now.state is SleepState.WAKING:
         why = "a request waits" if _is_called(before, at) else "the spec changed"

@@ -22,7 +22,7 @@ class Providers:
     ) -> None:
         self._client, self._dialer, self._jobs = client, dialer, Jobs(client, sleep)
 
-    async def ask(self, namespace: str, question: Question) -> ProviderAnswer:
+    async def measure(self, namespace: str, question: Question) -> ProviderAnswer:
         """Take one measurement; every failure is a ProviderAnswer with a problem."""
         try:
             if question.job:
