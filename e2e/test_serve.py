@@ -150,6 +150,7 @@ def test_kubectl_get_tells_the_state(chat: Deployment) -> None:
 
 def test_kubectl_describe_tells_the_story(chat: Deployment) -> None:
     told = chat.kube.kubectl("describe", "mdep", chat.name, "--namespace", chat.namespace)
+    assert len(told.splitlines()) <= 120
     revision = chat.status["stableRevision"]
     for part in (
         f"serving revision {revision}: 1 of 1 pods ready",
