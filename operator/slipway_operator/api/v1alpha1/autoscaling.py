@@ -148,8 +148,8 @@ class Behavior(ApiType):
 )
 class AutoscalingSpec(ApiType):
     """Automatic scaling. The operator creates a HorizontalPodAutoscaler (autoscaling/v2) named NAME-autoscaler, which
-    writes spec.replicas: do not write it yourself. While another autoscaler targets the same ModelDeployment, this one
-    is not used."""
+    writes spec.replicas: do not write it yourself. While another autoscaler targets the same ModelDeployment, the
+    operator deletes its own."""
 
     min_replicas: Annotated[Int32, Field(ge=0, le=10000)] = 1
     """Minimum number of pods. With 0, which needs idleSeconds, there are no pods while there are no requests, and
