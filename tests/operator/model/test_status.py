@@ -10,6 +10,7 @@ import pytest
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRow, Outcome, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.status import Decision, Phase, Rollout, State, Status
 from slipway_operator.model.deployment import status as status_room
+from slipway_operator.model.deployment.compact import compact
 from tests.support.model_cluster import healthy, model
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -108,6 +109,19 @@ def test_a_decision_is_one_line(decision: Decision, line: str) -> None:
     assert status_room.parse(rendered).decisions == (decision,)
 
 
+def test_a_metric_with_a_number_of_thousands_of_digits_is_none() -> None:
+    """`int` raises for it."""
+    line = f"errors Undecided: {'9' * 5000} of 1 bad, stable 0 of 0; evidence 1 of 100"
+    run = {"id": "r/1/1", "template": "t", "startedAt": TIMES["startedAt"], "readAt": TIMES["startedAt"]}
+    verdict = {"outcome": "Inconclusive", "reason": "NoData", "message": "m", "since": TIMES["startedAt"]}
+    told = verdict | {"evidence": "1", "threshold": "1", "metrics": [line]}
+    packed = compact({"rollout": ROLLOUT | {"analysis": run | {"templateHash": "h"}}})
+    packed["rollout"]["analysis"]["verdict"] = told
+    status, lost = status_room.parse_parts(packed)
+    assert status.rollout and status.rollout.analysis and status.rollout.analysis.verdict
+    assert lost == ("rollout.analysis.verdict.metrics[0]",)
+
+
 @pytest.mark.parametrize(
     ("row", "line"),
     [
@@ -132,5 +146,7 @@ def test_a_metric_of_a_verdict_is_one_line(row: MetricRow, line: str) -> None:
 
 
 def test_decisions_of_an_earlier_release_are_read() -> None:
-    item = {"at": "2026-01-01T00:00:00Z", "row": "a", "message": "b"}
-    assert status_room.parse({"decisions": [item]}).decisions == (Decision(NOW, "a", "b"),)
+    item = {"at": "2026-01-01T00:00:00Z", "row": "a", "message": "b", "reason": "without a type"}
+    [decision] = status_room.parse({"decisions": [item]}).decisions
+    assert decision == Decision(NOW, "a", "b", "without a type")
+    assert status_room.render(Status(decisions=(decision,)))["decisions"] == ["2026-01-01T00:00:00Z a: b"]

@@ -23,9 +23,10 @@ _DECISION = re.compile(
     r"(?P<at>\S+) (?P<row>\S+): (?P<message>.*?)(?: \((?P<type>Normal|Warning) (?P<reason>\w+)\))?", re.DOTALL
 )
 _METRIC = re.compile(
-    r"(?P<name>.+) (?P<finding>\w+): (?P<canaryBad>\d+) of (?P<canarySamples>\d+) bad(?: \((?P<canaryRate>[^)]*)\))?, "
-    r"stable (?P<stableBad>\d+) of (?P<stableSamples>\d+)(?: \((?P<stableRate>[^)]*)\))?; "
-    r"evidence (?P<evidence>\S+) of (?P<threshold>[^;]+)(?:; needs (?P<needed>\d+))?",
+    r"(?P<name>.+) (?P<finding>\w+): "
+    r"(?P<canaryBad>\d{1,19}) of (?P<canarySamples>\d{1,19}) bad(?: \((?P<canaryRate>[^)]*)\))?, "
+    r"stable (?P<stableBad>\d{1,19}) of (?P<stableSamples>\d{1,19})(?: \((?P<stableRate>[^)]*)\))?; "
+    r"evidence (?P<evidence>\S+) of (?P<threshold>[^;]+)(?:; needs (?P<needed>\d{1,19}))?",
     re.DOTALL,
 )
 _NUMBERS = ("canaryBad", "canarySamples", "stableBad", "stableSamples", "needed")
@@ -72,7 +73,7 @@ def _each(whole: Json, name: str, change: Callable[[Any], object]) -> Json:
 
 
 def _decision_line(fields: Json) -> str:
-    event = f" ({fields['type']} {fields['reason']})" if "reason" in fields else ""
+    event = f" ({fields['type']} {fields['reason']})" if fields.keys() >= {"type", "reason"} else ""
     return f"{fields['at']} {fields['row']}: {fields['message']}{event}"
 
 
