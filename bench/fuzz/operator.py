@@ -1,6 +1,7 @@
 """What the operator does with drawn ModelDeployments, AnalysisTemplates and statuses: it plans, and raises nothing."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from slipway_gateway.routing.table import Route, parse_route
 from slipway_operator.api.markers import packed_of
-from slipway_operator.api.packing import with_packed
+from slipway_operator.api.packing import with_packed, with_unpacked
 from slipway_operator.api.schema import packed_properties
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
@@ -21,7 +22,7 @@ from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import spec, status
-from slipway_operator.model.deployment.compact import ANALYSES, expanded
+from slipway_operator.model.deployment.compact import ANALYSES
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain, plan
 
@@ -33,6 +34,7 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://gateway.example/v1")
 NAME, NAMESPACE = "chat", "team"
+PACKED = packed_of(AnalysisRun)
 SOUND: Json = {
     "model": {"uri": "hf://org/model"},
     "strategy": {
@@ -104,24 +106,27 @@ def check_spec(drawn: Drawn, tally: Tally) -> None:
 def check_status(drawn: Drawn, tally: Tally) -> None:
     """A status that somebody else wrote, over a deployment that is new and over one in a rollout."""
     tally.fields.update(drawn.fields)
-    written = _packed(drawn.value)
+    written = packed(drawn.value)
     for observed in (Observed(), history()[-1][0]):
         after = _planned(deployment(CHANGED, written, generation=2), observed)
         tally.ended(after.status.phase)
         _planned(deployment(CHANGED, status.render(after.status), generation=2), observed)
 
 
-def _packed(drawn: Json) -> Json:
+def packed(drawn: Json) -> Json:
     """The status with its analyses packed, as the operator writes it; a text that was drawn in its place stays."""
-    rollout = drawn.get("rollout")
-    if not isinstance(rollout, dict):
-        return drawn
-    runs = {name: run for name in ANALYSES if isinstance(run := rollout.get(name), dict) and "counters" not in run}
     try:
-        packed = {name: with_packed(run, packed_of(AnalysisRun)) for name, run in runs.items()}
+        return _each_run(drawn, lambda run: run if PACKED.field in run else with_packed(run, PACKED))
     except UnicodeEncodeError:  # a lone surrogate: neither JSON nor a packed text has one
         return drawn
-    return drawn | {"rollout": rollout | packed}
+
+
+def _each_run(written: Json, change: Callable[[Json], Json]) -> Json:
+    rollout = written.get("rollout")
+    if not isinstance(rollout, dict):
+        return written
+    runs = {name: change(run) for name in ANALYSES if isinstance(run := rollout.get(name), dict)}
+    return written | {"rollout": rollout | runs}
 
 
 def check_template(drawn: Drawn, tally: Tally) -> None:
@@ -177,7 +182,7 @@ def specs() -> st.SearchStrategy[Drawn]:
 
 @cache
 def statuses() -> st.SearchStrategy[Drawn]:
-    bases = (expanded(written)[0] for _, written in history())
+    bases = (_each_run(written, lambda run: with_unpacked(run, PACKED)) for _, written in history())
     return crd("modeldeployments").drawn("status", ({}, *bases), words())
 
 

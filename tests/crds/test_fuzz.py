@@ -101,7 +101,7 @@ def test_a_status_that_the_api_server_takes_is_planned_from_and_written_over(
     path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
 
     def check(drawn: Drawn, tally: Tally) -> None:
-        answer = api.put(path, {**live, "status": drawn.value}, dryRun="All")
+        answer = api.put(path, {**live, "status": operator.packed(drawn.value)}, dryRun="All")
         tally.ended("taken" if answer.ok else "refused")
         if not answer.ok:
             return None
