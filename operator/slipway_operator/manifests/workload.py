@@ -8,7 +8,7 @@ from slipway_operator.manifests import bounds, environment
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import KeyRef, Model, PodInputs, placement_to_dict
+from slipway_operator.model.deployment.spec import KeyRef, Model, PodInputs
 
 HTTP_PORT = 8000
 PROBE_PORT = 8001
@@ -77,7 +77,7 @@ def _pod_spec(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
 
 def _placement(inputs: PodInputs, selector: dict[str, str]) -> dict[str, Any]:
     """The nodes that the user chose. Pods are spread among those of their revision."""
-    placement = placement_to_dict(inputs.placement)
+    placement = inputs.placement
     spread = [
         {**constraint, "labelSelector": {"matchLabels": selector}}
         for constraint in placement.get("topologySpreadConstraints", ())

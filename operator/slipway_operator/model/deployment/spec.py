@@ -84,7 +84,7 @@ class PodInputs:
     model: Model
     engine: Engine = Engine()
     resources: Resources = Resources()
-    placement: Placement = field(default_factory=Placement)
+    placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
 
     @cached_property
     def canonical(self) -> str:
@@ -213,7 +213,7 @@ def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
         _model(written.model, default_name),
         _engine(written.engine or pod_inputs.EngineSpec()),
         _resources(written.resources or pod_inputs.ResourcesSpec()),
-        written.placement or Placement(),
+        _placement(written.placement),
     )
 
 
@@ -257,6 +257,13 @@ def _resources(resources: pod_inputs.ResourcesSpec) -> Resources:
         accelerator=(accelerator.resource, accelerator.count) if accelerator else None,
         storage=_quantity("storage", resources.storage),
     )
+
+
+def _placement(placement: Placement | None) -> Json:
+    written: Json = (
+        _without_empty(placement.model_dump(mode="json", by_alias=True, exclude_none=True)) if placement else {}
+    )
+    return written
 
 
 def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
@@ -306,16 +313,10 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
                 "storage": resources.storage,
             },
-            "placement": placement_to_dict(inputs.placement),
+            "placement": inputs.placement,
         }
     )
     return canonical
-
-
-def placement_to_dict(placement: Placement) -> dict[str, Any]:
-    """As a PodSpec has it, without what is not given."""
-    written: dict[str, Any] = _without_empty(placement.model_dump(mode="json", by_alias=True))
-    return written
 
 
 def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
