@@ -6,6 +6,10 @@ from typing import Any
 from tests.crds.objects import Change
 
 REVISION = "abcdefgh23"
+GOOD_KEYS = ("zone", "nvidia.com/gpu.product", "a.b/C_d-1", "n" * 63)
+BAD_KEYS = ("", "-a", "a b", "/a", "a/", "A.b/c/d", "n" * 64, f"{'n' * 260}/{'n' * 60}")
+GOOD_VALUES = ("", "a", "A100-SXM4-80GB", "a_b.c", "v" * 63)
+BAD_VALUES = ("-a", "a b", "a/b", "v" * 64)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,34 @@ def _named(*names: str) -> tuple[Change, ...]:
 
 def _amount(name: str, *amounts: str | int) -> tuple[Change, ...]:
     return tuple({"resources": {name: amount}} for amount in amounts)
+
+
+def _placement(**fields: Any) -> Change:
+    return {"placement": fields}
+
+
+def _toleration(**fields: Any) -> Change:
+    return _placement(tolerations=[{"key": "nvidia.com/gpu", **fields}])
+
+
+def _required(**requirement: Any) -> Change:
+    """Of a node; `requirement` over one that is sound."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"], **requirement}]}]
+    return _affinity(requiredDuringSchedulingIgnoredDuringExecution={"nodeSelectorTerms": terms})
+
+
+def _preferred(**requirement: Any) -> Change:
+    preference = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"], **requirement}]}
+    return _affinity(preferredDuringSchedulingIgnoredDuringExecution=[{"weight": 1, "preference": preference}])
+
+
+def _affinity(**fields: Any) -> Change:
+    return _placement(affinity={"nodeAffinity": fields})
+
+
+def _spread(**fields: Any) -> Change:
+    sound = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    return _placement(topologySpreadConstraints=[{**sound, **fields}])
 
 
 def _canary(**fields: Any) -> Change:
@@ -140,6 +172,58 @@ CEL_CASES = (
         "spec.resources.accelerator.count must be 1",
         bad=tuple({"resources": {"accelerator": {"count": count}}} for count in (2, 8, 65)),
         good=({"resources": {"accelerator": {"count": 1}}},),
+    ),
+    Case(
+        "placement.tolerations of Kubernetes",
+        "a toleration in spec.placement names a taint of your own nodes",
+        bad=tuple(
+            _toleration(key=key)
+            for key in ("node-role.kubernetes.io/control-plane", "node.kubernetes.io/not-ready", "node.kubernetes.io/x")
+        ),
+        good=(_toleration(operator="Exists"), _toleration(key="dedicated", value="models", effect="NoSchedule")),
+    ),
+    Case(
+        "placement.tolerations.value",
+        "a toleration with operator Exists has no value",
+        bad=(_toleration(operator="Exists", value="a"),),
+        good=(_toleration(operator="Equal", value="a"), _toleration(value="a"), _toleration(operator="Exists")),
+    ),
+    Case(
+        "placement.tolerations.tolerationSeconds",
+        "tolerationSeconds of a toleration goes with effect NoExecute only",
+        bad=(_toleration(tolerationSeconds=1), _toleration(tolerationSeconds=1, effect="NoSchedule")),
+        good=(_toleration(tolerationSeconds=0, effect="NoExecute"),),
+    ),
+    Case(
+        "placement.affinity.values",
+        "values of a node requirement",
+        bad=tuple(
+            change(**wrong)
+            for change in (_required, _preferred)
+            for wrong in (
+                {"values": []},
+                {"operator": "Exists"},
+                {"operator": "Gt"},
+                {"operator": "Lt", "values": ["1", "2"]},
+            )
+        ),
+        good=tuple(
+            change(**right)
+            for change in (_required, _preferred)
+            for right in (
+                {},
+                {"operator": "NotIn"},
+                {"operator": "Exists", "values": []},
+                {"operator": "DoesNotExist", "values": []},
+                {"operator": "Gt", "values": ["70000"]},
+            )
+        ),
+    ),
+    Case(
+        "placement.nodeSelector keys",
+        "a key of spec.placement.nodeSelector is no label",
+        bad=tuple(_placement(nodeSelector={key: "a"}) for key in BAD_KEYS),
+        good=tuple(_placement(nodeSelector={key: "a"}) for key in GOOD_KEYS),
     ),
     Case(
         "accelerator and engine.args",
@@ -660,6 +744,55 @@ SCHEMA_CASES = (
             ("name", ("", "A", "a_b", "-a", "a" * 254), ("a", "a.b-c")),
             ("key", ("", "/", "a b"), ("HF_TOKEN", "a.b-C_1")),
         )
+    ),
+    *(
+        Case(path, f"spec.placement.{path}", tuple(map(change, bad)), tuple(map(change, good)))
+        for path, change, bad, good in (
+            ("tolerations[0].key", lambda key: _toleration(key=key), BAD_KEYS, GOOD_KEYS),
+            ("tolerations[0].value", lambda value: _toleration(value=value), BAD_VALUES, GOOD_VALUES),
+            ("tolerations[0].operator", lambda name: _toleration(operator=name), ("exists", "In"), ("Equal", "Exists")),
+            (
+                "tolerations[0].effect",
+                lambda name: _toleration(effect=name),
+                ("noSchedule", ""),
+                ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+            ),
+            *(
+                (f"affinity.nodeAffinity.{field}.matchExpressions[0].{name}", change, bad, good)
+                for field, requirement in (
+                    ("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]", _required),
+                    ("preferredDuringSchedulingIgnoredDuringExecution[0].preference", _preferred),
+                )
+                for name, change, bad, good in (
+                    ("key", lambda key, of=requirement: of(key=key), BAD_KEYS, GOOD_KEYS),
+                    ("operator", lambda name, of=requirement: of(operator=name), ("in", "=="), ("In", "NotIn")),
+                    ("values[0]", lambda value, of=requirement: of(values=[value]), BAD_VALUES, GOOD_VALUES),
+                )
+            ),
+            ("topologySpreadConstraints[0].topologyKey", lambda key: _spread(topologyKey=key), BAD_KEYS, GOOD_KEYS),
+            (
+                "topologySpreadConstraints[0].whenUnsatisfiable",
+                lambda name: _spread(whenUnsatisfiable=name),
+                ("Wait", ""),
+                ("DoNotSchedule", "ScheduleAnyway"),
+            ),
+            ("topologySpreadConstraints[0].maxSkew", lambda skew: _spread(maxSkew=skew), (0, 10_001), (1, 10_000)),
+        )
+    ),
+    Case(
+        "placement.nodeSelector",
+        "spec.placement.nodeSelector",
+        bad=(
+            *(_placement(nodeSelector={"zone": value}) for value in BAD_VALUES),
+            _placement(nodeSelector={f"a{number}": "b" for number in range(33)}),
+        ),
+        good=(_placement(nodeSelector={}), *(_placement(nodeSelector={"zone": value}) for value in GOOD_VALUES)),
+    ),
+    Case(
+        "engine.imagePullSecrets[0].name",
+        "spec.engine.imagePullSecrets[0].name",
+        bad=tuple({"engine": {"imagePullSecrets": [{"name": name}]}} for name in ("", "A", "a_b", "a" * 254)),
+        good=tuple({"engine": {"imagePullSecrets": [{"name": name}]}} for name in ("a", "registry.example-1")),
     ),
     Case(
         "accelerator.resource",

@@ -29,31 +29,32 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
     """
     revision = revision or snapshot.revision
     pod_labels = labels.child_labels(owner.name, revision)
+    selector = {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
         "metadata": owner.child_metadata(revision),
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}},
+            "selector": {"matchLabels": selector},
             "template": {
                 "metadata": {
                     "labels": pod_labels,
                     "annotations": {"kubectl.kubernetes.io/default-container": "server"},
                 },
-                "spec": _rendered(owner, snapshot),
+                "spec": _rendered(owner, snapshot, selector),
             },
         },
     }
 
 
-def _rendered(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
+def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = _pod_spec(snapshot)
+    pod = _pod_spec(snapshot, selector)
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 
-def _pod_spec(snapshot: Snapshot) -> dict[str, Any]:
+def _pod_spec(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     return {
         "terminationGracePeriodSeconds": PRE_STOP_S + snapshot.drain_timeout_s + GRACE_MARGIN_S,
         "automountServiceAccountToken": False,
@@ -69,7 +70,24 @@ def _pod_spec(snapshot: Snapshot) -> dict[str, Any]:
         "initContainers": [_fetcher(snapshot)],
         "containers": [_server(snapshot)],
         "volumes": _volumes(snapshot.inputs),
+        **_placement(snapshot.inputs, selector),
+        **_pull_secrets(snapshot.inputs),
     }
+
+
+def _placement(inputs: PodInputs, selector: dict[str, str]) -> dict[str, Any]:
+    """The nodes that the user chose. Pods are spread among those of their revision."""
+    placement = inputs.placement
+    spread = [
+        {**constraint, "labelSelector": {"matchLabels": selector}}
+        for constraint in placement.get("topologySpreadConstraints", ())
+    ]
+    return {**placement, **({"topologySpreadConstraints": spread} if spread else {})}
+
+
+def _pull_secrets(inputs: PodInputs) -> dict[str, Any]:
+    names = inputs.engine.image_pull_secrets
+    return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
 def _fetcher(snapshot: Snapshot) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import claim_of, replica_set, server_args
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources
+from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources, parse_inputs
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v1.json"
 OWNER = Owner("chat", "default", "u1")
@@ -99,3 +100,49 @@ def test_secrets_are_referenced_and_only_where_they_are_needed() -> None:
     assert server["MODE"] == {"configMapKeyRef": {"name": "modes", "key": "m"}}
     assert "HF_TOKEN" not in server and server["HF_ENDPOINT"] == fetcher["HF_ENDPOINT"] == "https://mirror"
     assert not [volume for volume in pod["volumes"] if "secret" in volume], "no Secret is mounted"
+
+
+ZONES = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+PLACEMENT: dict[str, Any] = {
+    "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ZONES]}},
+    },
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+}
+
+
+def placed(**placement: object) -> PodInputs:
+    return parse_inputs({"model": {"uri": "file:///m"}, "placement": placement}, "chat")
+
+
+def test_placement_reaches_the_pod_as_it_is_written() -> None:
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=placed(**PLACEMENT), template_version=2)
+    pod = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    [spread] = pod.pop("topologySpreadConstraints")
+    assert {name: pod[name] for name in PLACEMENT if name in pod} == {
+        name: value for name, value in PLACEMENT.items() if name != "topologySpreadConstraints"
+    }
+    selector = {"slipway.dev/modeldeployment": "chat", "slipway.dev/revision": "abcdefghij"}
+    assert spread == {**PLACEMENT["topologySpreadConstraints"][0], "labelSelector": {"matchLabels": selector}}
+
+
+def test_the_pods_of_a_baseline_are_spread_among_themselves() -> None:
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=placed(**PLACEMENT), template_version=2)
+    pod = replica_set(OWNER, snapshot, 1, "abcdefghij-baseline")["spec"]["template"]["spec"]
+    [spread] = pod["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"]["slipway.dev/revision"] == "abcdefghij-baseline"
+
+
+def test_pull_secrets_belong_to_the_pod() -> None:
+    inputs = PodInputs(Model("file:///m", "chat"), Engine(image_pull_secrets=("registry", "mirror")))
+    pod = replica_set(OWNER, dataclasses.replace(SNAPSHOT, inputs=inputs), 1)["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+
+
+def test_without_placement_a_pod_has_none_of_its_fields() -> None:
+    pod = replica_set(OWNER, SNAPSHOT, 1)["spec"]["template"]["spec"]
+    assert not pod.keys() & {*PLACEMENT, "imagePullSecrets"}

@@ -1,5 +1,7 @@
 """Identity of revisions: golden hashes that no release may change."""
 
+from typing import Any
+
 from slipway_operator.model.deployment.spec import Invalid, Spec, inputs_to_dict, parse, parse_inputs
 from slipway_operator.planning.facts.revision import revision_hash
 
@@ -42,6 +44,33 @@ def test_a_field_that_came_later_changes_identities_only_where_it_is_used() -> N
     assert revision_hash(inputs_of(quantized).inputs) != revision_hash(inputs_of(MINIMAL).inputs)
 
 
+PLACED = {
+    **FULL,
+    "placement": {
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "nvidia.com/gpu"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+                }
+            }
+        },
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway"}],
+    },
+}
+
+
+def test_each_field_of_a_placement_changes_the_identity_and_defaults_do_not() -> None:
+    placement: dict[str, Any] = PLACED["placement"]
+    parts = [{**PLACED, "placement": {name: placement[name]}} for name in placement]
+    assert len({revision_hash(inputs_of(spec).inputs) for spec in (FULL, PLACED, *parts)}) == 2 + len(parts)
+    spelled = {**placement, "tolerations": [{"key": "nvidia.com/gpu", "operator": "Equal", "value": None}]}
+    same = inputs_of({**PLACED, "placement": spelled}).inputs
+    assert revision_hash(same) == revision_hash(inputs_of(PLACED).inputs)
+    assert revision_hash(inputs_of({**FULL, "placement": {}}).inputs) == revision_hash(inputs_of(FULL).inputs)
+
+
 def test_what_is_no_pod_input_is_no_part_of_the_identity() -> None:
     others = {
         "replicas": 7,
@@ -65,6 +94,6 @@ def test_every_pod_input_changes_the_identity() -> None:
 
 
 def test_snapshots_read_back_as_they_were() -> None:
-    for spec in (MINIMAL, FULL):
+    for spec in (MINIMAL, FULL, PLACED):
         inputs = inputs_of(spec).inputs
         assert parse_inputs(inputs_to_dict(inputs), "chat") == inputs

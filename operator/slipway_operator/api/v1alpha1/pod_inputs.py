@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, ListMap, OneOf, rule
 from slipway_operator.api.types import ApiType, Int32, IntOrString
+from slipway_operator.api.v1alpha1.placement import Placement
 
 HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of the Secret
 # Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
@@ -164,12 +165,21 @@ class EnvVar(ApiType):
     value_from: EnvSource | None = None
 
 
+class LocalObjectReference(ApiType):
+    """Reference to a Secret in the same namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+
+
 class EngineSpec(ApiType):
     """Server that runs the model. A change creates a new revision."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Image of the model server and of its fetcher. Default is the image of the operator's configuration, which is
     recorded with each revision."""
+    image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], Field(max_length=8), ListMap("name")] = ()
+    """Secrets in the same namespace with the credentials of the image's registry."""
     args: Annotated[
         tuple[Annotated[str, Field(max_length=1024, description="Argument of slipway-server.")], ...],
         Field(max_length=64),
@@ -286,3 +296,4 @@ class InputsRecord(ApiType):
     model: ModelSpec
     engine: EngineSpec | None = None
     resources: ResourcesSpec | None = None
+    placement: Placement | None = None

@@ -13,6 +13,7 @@ from slipway_operator.api.types import ApiType
 from slipway_operator.api.v1alpha1 import pod_inputs
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
+from slipway_operator.api.v1alpha1.placement import Placement
 from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN, InputsRecord
 from slipway_operator.model import quantity
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
@@ -63,6 +64,7 @@ class Engine:
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
+    image_pull_secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class PodInputs:
     model: Model
     engine: Engine = Engine()
     resources: Resources = Resources()
+    placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
 
     @cached_property
     def canonical(self) -> str:
@@ -210,6 +213,7 @@ def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
         _model(written.model, default_name),
         _engine(written.engine or pod_inputs.EngineSpec()),
         _resources(written.resources or pod_inputs.ResourcesSpec()),
+        _placement(written.placement),
     )
 
 
@@ -235,6 +239,7 @@ def _engine(engine: pod_inputs.EngineSpec) -> Engine:
         env_from=tuple(
             (variable.name, _key_ref(variable.value_from)) for variable in engine.env if variable.value_from
         ),
+        image_pull_secrets=tuple(secret.name for secret in engine.image_pull_secrets),
     )
 
 
@@ -252,6 +257,13 @@ def _resources(resources: pod_inputs.ResourcesSpec) -> Resources:
         accelerator=(accelerator.resource, accelerator.count) if accelerator else None,
         storage=_quantity("storage", resources.storage),
     )
+
+
+def _placement(placement: Placement | None) -> Json:
+    written: Json = (
+        _without_empty(placement.model_dump(mode="json", by_alias=True, exclude_none=True)) if placement else {}
+    )
+    return written
 
 
 def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
@@ -285,6 +297,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
             },
             "engine": {
                 "image": engine.image,
+                "imagePullSecrets": [{"name": name} for name in engine.image_pull_secrets],
                 "args": list(engine.args),
                 "env": [
                     *({"name": name, "value": value} for name, value in engine.env),
@@ -300,6 +313,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
                 "storage": resources.storage,
             },
+            "placement": inputs.placement,
         }
     )
     return canonical

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.v1alpha1 import steps
 from slipway_operator.api.v1alpha1 import strategy as api
 from slipway_operator.api.v1alpha1.routes import HeaderMatch
 
@@ -218,7 +217,7 @@ def _by_hand_steps(percent: int) -> tuple[Step, ...]:
     return (SetWeight(100),) if percent == 100 else (SetWeight(percent), Pause())
 
 
-def _step(step: steps.CanaryStep) -> Step:
+def _step(step: api.CanaryStep) -> Step:
     if step.set_weight is not None:
         return SetWeight(step.set_weight)
     if scale := step.set_canary_scale:
@@ -234,7 +233,7 @@ def _step(step: steps.CanaryStep) -> Step:
     raise ValueError("spec.strategy.canary.steps: a step is empty; write setWeight, pause or another one")
 
 
-def _analysis(analysis: steps.WaitingAnalysis) -> Analysis:
+def _analysis(analysis: api.WaitingAnalysis) -> Analysis:
     return Analysis(_only_template(analysis), analysis.until_verdict, parse_duration_s(analysis.max_duration))
 
 
@@ -242,20 +241,20 @@ def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:
     return Background(_only_template(analysis), analysis.starting_step) if analysis else None
 
 
-def _only_template(analysis: steps.RolloutAnalysis) -> str:
+def _only_template(analysis: api.RolloutAnalysis) -> str:
     count = len(analysis.templates)
     if count != 1:
         raise ValueError(f"an analysis takes one template, not {count}: name the metrics of all in one")
     return analysis.templates[0].template_name
 
 
-def _mirror(route: steps.MirrorRouteStep) -> SetMirrorRoute:
+def _mirror(route: api.MirrorRouteStep) -> SetMirrorRoute:
     """Argo Rollouts' step: headers without a percentage mirror all requests; a name alone ends the mirror."""
     percentage = 100 if route.percentage is None and route.match else route.percentage
     return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
 
 
-def _matches(match: Iterable[steps.HeaderRoutingMatch]) -> tuple[HeaderMatch, ...]:
+def _matches(match: Iterable[api.HeaderRoutingMatch]) -> tuple[HeaderMatch, ...]:
     return tuple(HeaderMatch(one.header_name.lower(), one.header_value.exact, one.header_value.prefix) for one in match)
 
 

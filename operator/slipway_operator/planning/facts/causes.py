@@ -137,13 +137,18 @@ RULES = (
     ),
     Rule(
         scheduling.NO_MATCH,
-        "label, untaint or uncordon a node, or correct the selector, toleration or volume that keeps the pod from it",
+        "label, untaint or uncordon a node, or correct spec.placement or the volume that keeps the pod from it",
         frozenset({scheduling.NO_MATCH}),
     ),
     Rule(scheduling.UNKNOWN, "see `kubectl describe pod`", frozenset({scheduling.UNKNOWN})),
     Rule("SchedulingGated", "see who holds the pod back: `kubectl get pod -o yaml`", frozenset({"SchedulingGated"})),
     # The pod has a node, and a container cannot start.
-    Rule("ImagePullFailed", "name an image in spec.engine.image that the nodes have or may pull", _IMAGE),
+    Rule(
+        "ImagePullFailed",
+        "name an image in spec.engine.image that the nodes have or may pull; credentials of its registry go into "
+        "spec.engine.imagePullSecrets",
+        _IMAGE,
+    ),
     Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG, r"(?i)\bsecret\b"),
     Rule("ConfigMapNotFound", "create that ConfigMap or key in the namespace", _CONFIG, r"(?i)\bconfigmap\b"),
     Rule("ContainerConfigInvalid", "see `kubectl describe pod`", _CONFIG),

@@ -23,7 +23,7 @@ UNKNOWN = "Unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NodeCounts:
     """The scheduler's counts. `hopeless`: nodes that would not fit the pod even if others left; None: unknown."""
 
     nodes: int = 0
@@ -43,12 +43,12 @@ class Placement:
         return ON_NO_NODE if self.short else NO_MATCH
 
 
-def read(message: str) -> Placement:
+def read(message: str) -> NodeCounts:
     """Parse the message of a pod's condition PodScheduled."""
     nodes = _NODES.search(message)
     filters, _, preemption = message.partition("preemption:")
     hopeless = _HOPELESS.search(preemption)
-    return Placement(
+    return NodeCounts(
         nodes=int(nodes[1]) if nodes else 0,
         short={resource: int(count) for count, resource in _SHORT.findall(filters)},
         left_out={why: int(count) for count, why in _LEFT_OUT.findall(filters)},
@@ -66,14 +66,14 @@ def sentence(message: str, pods: int, resources: Resources) -> str:
     return f"{counted}: {'; '.join(parts) or (plain[1] if plain else message) or 'the scheduler gives no reason'}"
 
 
-def _short(found: Placement, pods: int, resources: Resources) -> list[str]:
+def _short(found: NodeCounts, pods: int, resources: Resources) -> list[str]:
     amounts = {"cpu": resources.cpu, "memory": resources.memory}
     if resources.accelerator:
         amounts[resources.accelerator[0]] = str(resources.accelerator[1])
     return [_missing(found, pods, resource, amounts.get(resource)) for resource in found.short]
 
 
-def _missing(found: Placement, pods: int, resource: str, amount: str | None) -> str:
+def _missing(found: NodeCounts, pods: int, resource: str, amount: str | None) -> str:
     needed = f"{amount} {resource}" if amount else resource
     if found.reason == ON_NO_NODE:
         return f"0 of {found.nodes} nodes have {needed}, even when empty"
