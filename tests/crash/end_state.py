@@ -5,6 +5,8 @@ import json
 import re
 from typing import Any
 
+from slipway_operator.model.deployment.compact import expanded
+
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 # Told once the deed is done and nowhere remembered: one that a crash swallows is lost. What they tell is in the status.
 _BEST_EFFORT = frozenset(
@@ -22,7 +24,7 @@ def end_state(obj: Object, children: dict[str, list[Object]], events: list[Objec
     """The status without times and counters, the children with what they are to be, and which Events were told."""
     namespace = obj["metadata"]["namespace"]
     state = {
-        "status": _without_history(obj.get("status") or {}),
+        "status": _without_history(expanded(obj.get("status") or {})[0]),
         "children": {
             kind: sorted((_child(item, namespace) for item in items), key=lambda item: item["name"])
             for kind, items in children.items()

@@ -36,8 +36,20 @@ def obj(**status):
 
 
 def test_times_counters_and_the_namespace_make_no_difference():
-    first = end_state(obj(at="2026-01-01T00:00:00Z", observedGeneration=3, url="http://x.n-1.svc"), {}, [])
-    other = {"metadata": {"namespace": "n-2"}, "status": {"at": "2026-01-01T00:00:09Z", "url": "http://x.n-2.svc"}}
+    first = end_state(
+        obj(
+            decisions=["2026-01-01T00:00:00Z a: b"],
+            at="2026-01-01T00:00:00Z",
+            observedGeneration=3,
+            url="http://x.n-1.svc",
+        ),
+        {},
+        [],
+    )
+    other = {
+        "metadata": {"namespace": "n-2"},
+        "status": {"decisions": ["2026-01-01T00:00:09Z a: b"], "at": "2026-01-01T00:00:09Z", "url": "http://x.n-2.svc"},
+    }
     assert first == end_state(other, {}, [])
 
 
