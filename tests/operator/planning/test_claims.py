@@ -255,6 +255,15 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
     assert told() == [("Normal", "NameClaimed")]
 
 
+def test_a_conflict_that_is_unknown_for_a_moment_is_no_event() -> None:
+    def reported(before: str, now: str) -> list[str]:
+        found = [[Condition(NAME_CONFLICT, status, TAKEN, status, START)] if status else [] for status in (before, now)]
+        return [event.reason for event in model_name.news(*found)]
+
+    assert not reported("", "Unknown") and not reported("Unknown", "") and not reported("True", "Unknown")
+    assert reported("Unknown", "True") == ["NameConflict"] and reported("True", "") == ["NameClaimed"]
+
+
 # --- in the status of a ModelDeployment -------------------------------------------------------------------------------
 
 LOST = Standing("b/chat", "chat", TAKEN, "clients reach this model as b/chat only: it belongs to a/chat")

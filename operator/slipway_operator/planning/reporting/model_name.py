@@ -37,16 +37,24 @@ def sentence(at: Situation) -> str:
     return "".join(f"; {item.message}" for item in _conflicts(at))
 
 
+def _conflict(conditions: Iterable[Condition]) -> Condition | None:
+    return next((item for item in conditions if item.type == NAME_CONFLICT), None)
+
+
 def _conflicts(at: Situation) -> list[Condition]:
     return condition(at.observed.standing, at.status.conditions, at.now)
 
 
 def news(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
-    """An Event when a conflict begins, changes its reason or winner, or ends."""
-    former = next((item for item in before if item.type == NAME_CONFLICT), None)
-    present = next((item for item in now if item.type == NAME_CONFLICT), None)
+    """An Event when a conflict begins, changes its reason or winner, or ends.
+
+    None while it is unknown who owns the name: that lasts for a moment whenever the API server does not answer.
+    """
+    former, present = _conflict(before), _conflict(now)
+    if present and present.status == "Unknown":
+        return ()
     if present and (former is None or former.message != present.message):
         return (Event("Warning", "NameConflict", f"{present.reason}: {present.message}"),)
-    if former and present is None:
+    if former and former.status == "True" and present is None:
         return (Event("Normal", "NameClaimed", "clients reach this model by its own name"),)
     return ()
