@@ -357,7 +357,7 @@ def launch(port: int, probe_port: int) -> Launch:
 def as_json(seen: Seen, first: Look, last: Look, settings: Json) -> Json:
     """For build/reports/soak.json."""
     looks = (("after the warm-up", first), ("at the end", last))
-    rows = [
+    rows: list[Json] = [
         {"endings": dict(seen.endings), "kinds": dict(seen.kinds), "wrong": seen.wrong},
         *(
             {"look": name, "rss_mib": look.rss_mib, "fds": look.fds, "outcomes": dict(look.outcomes)}

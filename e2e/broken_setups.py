@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from testkit.cluster.deployment import LABEL, MODELS, Json
+from testkit.cluster.deployment import LABEL as LABEL
+from testkit.cluster.deployment import MODELS, Json
 from testkit.report import machine
 
 GPU = "amd.com/gpu"  # so that a cluster with the usual ones is no exception

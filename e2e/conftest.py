@@ -164,8 +164,8 @@ def load(slipway: Installation) -> Iterator[Callable[..., Load]]:
     started: list[Load] = []
 
     def start(chat: Deployment, *, url: str = "", pause_s: float = PAUSE_S, streams: int = 4, **options: Any) -> Load:
-        options = {"whole": 1, "max_tokens": (10, 40)} | options
-        steady = Load(url or slipway.url, chat.model, streams=streams, pause_s=pause_s, **options).start()
+        chosen: dict[str, Any] = {"whole": 1, "max_tokens": (10, 40)} | options
+        steady = Load(url or slipway.url, chat.model, streams=streams, pause_s=pause_s, **chosen).start()
         started.append(steady)
         steady.wait_for(lambda report: report.min_streams >= streams or report.requests >= streams, 30)
         return steady

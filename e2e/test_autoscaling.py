@@ -245,7 +245,7 @@ def without_operator(slipway: Installation) -> Iterator[None]:
 def scaling_active(chat: Deployment) -> tuple[str, str]:
     """Status and reason of that condition of its autoscaler."""
     told = autoscaler(chat)["status"].get("conditions") or ()
-    said = next((item for item in told if item["type"] == "ScalingActive"), {})
+    said: Json = next((item for item in told if item["type"] == "ScalingActive"), {})
     return str(said.get("status")), str(said.get("reason"))
 
 

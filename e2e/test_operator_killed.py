@@ -13,7 +13,7 @@ def test_operator_killed_in_every_state_of_a_canary(
     slipway: Installation, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load]
 ) -> None:
     # The rejected pod stays while the attempt is made again: what is shown here is not how pods start.
-    steps = ({"setWeight": 50}, {"pause": {}})
+    steps: tuple[Json, ...] = ({"setWeight": 50}, {"pause": {}})
     chat = deploy("v1", strategy=canary(*steps, rejected_leave_after_s=120))
     stable = chat.until_stable("v1")["stableRevision"]
     steady = load(chat)

@@ -57,8 +57,8 @@ def unpack_corpus(folder: Path) -> str:
     subprocess.run(["apt-get", "download", "-q", "bible-kjv", "bible-kjv-text"], cwd=folder, check=True)
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package.name, "."], cwd=folder, check=True)
-    reader = [folder / "usr/bin/bible", "-p", folder / "usr/lib", "-l100000", "gen1:1-rev22:21"]
-    return subprocess.run(reader, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    reader = [str(folder / "usr/bin/bible"), "-p", str(folder / "usr/lib"), "-l100000", "gen1:1-rev22:21"]
+    return str(subprocess.run(reader, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout)
 
 
 def chapters_of(text: str) -> list[list[str]]:
@@ -118,6 +118,13 @@ def batches(tokens: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
         yield tokens[starts + offsets]
 
 
+def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of one token."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
+
+
 def build(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -129,9 +136,9 @@ def build(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalL
         head_dim=32,
         max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.convert_tokens_to_ids(END),
-        eos_token_id=tokenizer.convert_tokens_to_ids(STOP),
-        pad_token_id=tokenizer.convert_tokens_to_ids(END),
+        bos_token_id=_id(tokenizer, END),
+        eos_token_id=_id(tokenizer, STOP),
+        pad_token_id=_id(tokenizer, END),
         dtype="float32",
     )
     model = Qwen3ForCausalLM(config)
@@ -162,7 +169,8 @@ def train(recipe: Recipe, model: Qwen3ForCausalLM, tokens: torch.Tensor) -> None
 def held_out_nats(model: Qwen3ForCausalLM, tokens: torch.Tensor) -> float:
     """Mean negative log-likelihood per token, in windows of the whole context."""
     windows = tokens[: len(tokens) // CONTEXT_TOKENS * CONTEXT_TOKENS].view(-1, CONTEXT_TOKENS)
-    return sum(model(window, labels=window).loss.item() * len(window) for window in windows.split(8)) / len(windows)
+    losses = (model(window, labels=window).loss.item() * len(window) for window in windows.split(8))
+    return float(sum(losses) / len(windows))
 
 
 def write_readme(folder: Path, recipe: Recipe, metrics: dict[str, object]) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -100,7 +100,7 @@ KINDS = (tarfile.REGTYPE,) * 6 + (
     tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE,
     tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE, b"Z",
 )  # fmt: skip
-PAX = (
+PAX: tuple[dict[str, str], ...] = (
     {},
     {"path": "../evil.json"},
     {"size": "99999999999"},
@@ -127,7 +127,7 @@ class Archive:
     """Members, and what happens to the bytes afterwards."""
 
     members: tuple[Member, ...]
-    style: int
+    style: Literal[0, 1, 2]  # tarfile.USTAR_FORMAT and its like
     packed: bool
     cut: int | None
     noise: tuple[int, bytes] | None
@@ -289,8 +289,8 @@ def archives(draw: st.DrawFn) -> Archive:
         members = members[draw(st.integers(0, len(members))) :]
     cut = draw(st.one_of(st.none(), st.none(), st.integers(0, 1 << 14)))
     noise = draw(st.one_of(st.none(), st.none(), st.tuples(st.integers(0, 1 << 14), st.binary(min_size=1, max_size=8))))
-    style = draw(st.sampled_from((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)))
-    return Archive(tuple(members), style, draw(st.booleans()), cut, noise)
+    styles: tuple[Literal[0, 1, 2], ...] = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+    return Archive(tuple(members), draw(st.sampled_from(styles)), draw(st.booleans()), cut, noise)
 
 
 @st.composite

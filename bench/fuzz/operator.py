@@ -145,7 +145,8 @@ def check_template(drawn: Drawn, tally: Tally) -> None:
 def history() -> list[tuple[Observed, Json]]:
     """What is seen and remembered of a first revision that comes up, and of a second one up to its analysis."""
     found: list[tuple[Observed, Json]] = []
-    running, written = Observed(templates={"t": template.found("t", EVENTS)}), {}
+    running = Observed(templates={"t": template.found("t", EVENTS)})
+    written: Json = {}
     for generation, wanted in ((1, SOUND), (1, SOUND), *((2, CHANGED),) * 6):
         planned = _planned(deployment(wanted, written, generation), running)
         running, written = _seen(planned, running), status.render(planned.status)

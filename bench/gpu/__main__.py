@@ -171,7 +171,7 @@ def _copy_bandwidth() -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
-    return 2 * COPY_BYTES / min(times)
+    return float(2 * COPY_BYTES / min(times))
 
 
 def _machine() -> Row:

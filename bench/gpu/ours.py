@@ -132,7 +132,7 @@ def _replays(engine: EngineCore, batch: int) -> float:
         graph.logits()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3 / STEPS
+    return float(begin.elapsed_time(end)) / 1e3 / STEPS
 
 
 def _timed(step: Any) -> float:

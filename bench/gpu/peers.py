@@ -28,7 +28,8 @@ def transformers(shape: Shape, device: str, batch: int, prompt_tokens: int, new_
         raise Unavailable("transformers is not installed.")
     import transformers as library
 
-    config = library.AutoConfig.for_model(**config_of(shape))
+    fields: dict[str, Any] = config_of(shape)
+    config = library.AutoConfig.for_model(**fields)
     with torch.device(device):
         model = library.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
     model.eval()

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -277,17 +278,17 @@ def alternative_plan(
     levels = Factors(np.full(runs, ALTERNATIVE_RATE), np.full(runs, 0.005), (Shape(0.6),) * runs, np.zeros(runs))
     plan = healthy(levels, ((cell.weight, minutes),), session=1.0, warmup_s=0, bin_s=bin_s)
     plan = _beside(plan) if cell.beside else plan
-    begin = np.zeros(runs)
+    begin: Floats = np.zeros(runs)
     if cell.late:
-        begin = rng.integers(EARLIEST_S // bin_s, LATEST_S // bin_s, size=runs) * float(bin_s)
+        begin = np.asarray(rng.integers(EARLIEST_S // bin_s, LATEST_S // bin_s, size=runs) * bin_s, np.float64)
     if not regressed:
         return plan, begin
     during = np.arange(plan.bins) * bin_s >= begin[:, None]
     index = METRICS.index(cell.metric)
     shape = ITL if cell.metric == "itl" else Shape(0.6)
-    rate = slow(shape, cell.times) if cell.times else cell.rate
+    rate: Any = slow(shape, cell.times) if cell.times else cell.rate
     plan.bad[CANARY, index] = np.where(during, rate, plan.bad[STABLE, index])
     if cell.metric in LATENCIES:
-        shift = np.log(cell.times) if cell.times else cell.mean_shift
+        shift: Any = np.log(cell.times) if cell.times else cell.mean_shift
         plan.shift[CANARY, LATENCIES.index(cell.metric)] = np.where(during, shift, 0.0)
     return plan, begin

@@ -73,7 +73,8 @@ def compare(canary: Floats, stable: Floats, z: float = Z_98) -> Comparison:
 
 def score(passing: Flags, weights: npt.ArrayLike | None = None) -> Floats:
     """Percent of the metrics that pass, by weight; (..., metrics) to (...)."""
-    return np.asarray(100 * np.average(passing, axis=-1, weights=weights))
+    share = np.average(passing.astype(np.float64), axis=-1, weights=None if weights is None else np.asarray(weights))
+    return np.asarray(100 * share)
 
 
 def _at(rising: Floats, index: npt.NDArray[np.int64]) -> Floats:
@@ -84,14 +85,16 @@ def _at(rising: Floats, index: npt.NDArray[np.int64]) -> Floats:
 
 def _differences(canary: Floats, stable: Floats) -> Floats:
     pairs = canary.shape[-1] * stable.shape[-1]
-    return (canary[..., :, None] - stable[..., None, :]).reshape(*canary.shape[:-1], pairs)
+    found: Floats = (canary[..., :, None] - stable[..., None, :]).reshape(*canary.shape[:-1], pairs)
+    return found
 
 
 def _sigma(canary: Floats, stable: Floats) -> Floats:
     """Standard deviation of the rank sum at a shift where no point of one side meets one of the other."""
     n, m = canary.shape[-1], stable.shape[-1]
     ties = (_ties(canary) + _ties(stable)) / ((n + m) * (n + m - 1))
-    return np.sqrt(np.maximum(n * m / 12 * (n + m + 1 - ties), 0.0))
+    sigma: Floats = np.sqrt(np.maximum(n * m / 12 * (n + m + 1 - ties), 0.0))
+    return sigma
 
 
 def _ties(points: Floats) -> Floats:

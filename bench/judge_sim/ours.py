@@ -142,7 +142,7 @@ def _pass_s(traffic: Traffic, sums: list[Sums], units: Sums, doubted: Flags) -> 
     passed &= (np.arange(1, traffic.minutes + 1) * MINUTE_S > traffic.plan.warmup_s)[None, :]
     for index, metric in enumerate(SPEC.metrics):
         weights = np.full_like(traffic.weights, 0.5) if index == DRIFT else traffic.weights
-        tally = _tally(weights, *(counts[..., at] for counts in sums[index]), units=units)
+        tally = _tally(weights, sums[index][CANARY][..., at], sums[index][STABLE][..., at], units)
         passed &= judging.passes(metric, tally, SPEC.false_promote_rate)
     return np.where(passed.any(axis=-1), (passed.argmax(axis=-1) + 1.0) * MINUTE_S, np.inf)
 
@@ -156,7 +156,7 @@ def restarted(rng: np.random.Generator, traffic: Traffic, before: Decisions) -> 
     What it kept goes through the very JSON of the status; evidence at each reading and verdicts are compared.
     """
     runs, bins = traffic.units.shape[1:]
-    at = rng.integers(0, bins, size=runs)
+    at = np.asarray(rng.integers(0, bins, size=runs))
     after = _decided(traffic, [_resumed(traffic, index, at) for index in range(len(METRICS))])
     differ = (after.log_evidence.view(np.int64) != before.log_evidence.view(np.int64)).any(axis=(0, 2))
     return int((differ | (after.fail_s != before.fail_s) | (after.pass_s != before.pass_s)).sum())

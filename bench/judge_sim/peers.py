@@ -79,7 +79,8 @@ def _often(traffic: Traffic) -> list[int]:
 
 def strongest(traffic: Traffic, strengths: Floats) -> Floats:
     """Of all looks every five minutes, (runs,)."""
-    return strengths[:, : len(_often(traffic))].max(axis=-1)
+    found: Floats = strengths[:, : len(_often(traffic))].max(axis=-1)
+    return found
 
 
 def tuned_kayenta_z(strongest: Floats, false_rollback_rate: float) -> float:

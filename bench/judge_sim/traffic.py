@@ -121,11 +121,13 @@ def epochs_of(steps: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], .
 
 def by_minute(counts: Ints, bin_s: int) -> Ints:
     """(runs, bins) to sums, (runs, minutes)."""
-    return counts.reshape(counts.shape[0], -1, MINUTE_S // bin_s).sum(axis=-1)
+    minutes: Ints = counts.reshape(counts.shape[0], -1, MINUTE_S // bin_s).sum(axis=-1)
+    return minutes
 
 
 def mean_by_minute(values: Floats, bin_s: int) -> Floats:
-    return values.reshape(values.shape[0], -1, MINUTE_S // bin_s).mean(axis=-1)
+    minutes: Floats = values.reshape(values.shape[0], -1, MINUTE_S // bin_s).mean(axis=-1)
+    return minutes
 
 
 # -- what one side serves

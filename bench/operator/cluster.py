@@ -96,7 +96,7 @@ class Cluster:
             ],
         }.items():  # fmt: skip
             await self.start(Program(name, [str(where.binary(name)), *arguments], self.folder / f"{name}.log"))
-        await until_async(self._nodes_are_ready, "kwok's nodes are ready")
+        await until_async(self._nodes_are_ready, "kwok's nodes are ready", holds=lambda ready: ready)
 
     async def _nodes_are_ready(self) -> bool:
         for program in self.programs:
@@ -179,7 +179,7 @@ async def _install(client: Client) -> None:
             return False
         return True
 
-    await until_async(served, "the CRD is served")
+    await until_async(served, "the CRD is served", holds=lambda found: found)
 
 
 async def each(keys: Iterable[fleet.Key], act: Callable[[fleet.Key], Awaitable[object]]) -> None:

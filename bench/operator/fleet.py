@@ -1,6 +1,6 @@
 """Which ModelDeployments there are, when one is as it should be, and how it is changed (pure)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slipway_operator.model import labels
@@ -54,11 +54,11 @@ def is_settled(obj: Json, pods: bool) -> bool:
     if status.get("observedGeneration") != obj["metadata"]["generation"] or not status.get("currentRevision"):
         return False
     if pods:
-        return status.get("phase") == "Healthy" and status.get("stableRevision") == status["currentRevision"]
-    return (status.get("rollout") or {}).get("revision") == status["currentRevision"]
+        return bool(status.get("phase") == "Healthy" and status.get("stableRevision") == status["currentRevision"])
+    return bool((status.get("rollout") or {}).get("revision") == status["currentRevision"])
 
 
-def missing_children(objects: Iterable[Json], children: dict[str, Iterable[Json]]) -> list[str]:
+def missing_children(objects: Iterable[Json], children: Mapping[str, Iterable[Json]]) -> list[str]:
     """Children that should be there and are not: of each kind one for the revision that each object describes."""
     there = {
         (kind, item["metadata"]["namespace"], item["metadata"]["name"], _owner(item))

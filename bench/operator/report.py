@@ -1,7 +1,7 @@
 """What the rows say: bars, tables for people, and build/reports/operator.json (pure)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bench.operator.fleet import Json
 from testkit.report import Bar, quantile
@@ -72,7 +72,7 @@ def markdown(rows: Sequence[Json], made: Sequence[Bar], machine: Json, version: 
     return "\n\n".join([*head, _table(rows), _calls(rows), _bar_table(made)]) + "\n"
 
 
-_COLUMNS = (
+_COLUMNS: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("ModelDeployments", lambda row: f"{row['deployments']:,}"),
     ("pods", lambda row: "yes" if row["pods"] else "no"),
     ("from cold, s", lambda row: f"{row['cold_s']:.1f}"),

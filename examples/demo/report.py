@@ -55,7 +55,7 @@ def as_json(outcome: Outcome, total_s: float) -> Json:
     """For build/reports/demo.json."""
     seen = outcome.report
     shares = by_version(seen, outcome.versions).items()
-    rows = [
+    rows: list[Json] = [
         *({"phase": name, "seconds": round(value, 2)} for name, value in outcome.seconds.items()),
         {"phase": "total", "seconds": round(total_s, 2)},
         *({"version": version, "requests": good, "failures": bad} for version, (good, bad) in shares),

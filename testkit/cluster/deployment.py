@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from testkit.cluster.api import Json
+from testkit.cluster.api import Json as Json
 from testkit.cluster.diagnosis import diagnosis
-from testkit.cluster.kube import LABEL, Kube
+from testkit.cluster.kube import LABEL as LABEL
+from testkit.cluster.kube import Kube
 from testkit.until import WaitFailed, until
 
 MODELS = "file:///opt/slipway/models"  # these ship in the server image
