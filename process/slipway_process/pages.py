@@ -2,7 +2,7 @@
 
 The API server bounds a page by the number of its objects only, and whoever may create a pod decides how large the pod
 is: a page of 500 can be a gigabyte of JSON. A response is therefore read up to a limit of bytes. A page above it is
-asked for again with fewer objects.
+requested again with fewer objects.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,9 +59,9 @@ async def pages(get: Callable[[Query], Awaitable[Page]], query: Query) -> AsyncI
     """
     size, more = PAGE_OBJECTS, ""
     while True:
-        asked = query | {"limit": str(size)} | ({"continue": more} if more else {})
+        wanted = query | {"limit": str(size)} | ({"continue": more} if more else {})
         try:
-            page = await get(asked)
+            page = await get(wanted)
         except PageTooLarge:
             if size == 1:
                 raise

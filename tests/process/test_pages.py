@@ -30,18 +30,18 @@ class ApiServer:
         return web.json_response({"metadata": {"continue": more, "resourceVersion": "7"}, "items": items})
 
 
-async def names(server: ApiServer, query: dict[str, str] | None = None) -> list[str]:
+async def names(server: ApiServer, first: dict[str, str] | None = None) -> list[str]:
     application = web.Application()
     application.router.add_get("/pods", server.list)
     async with TestServer(application) as running, ClientSession() as session:
 
-        async def get(asked: pages.Query) -> dict[str, Any]:
-            async with session.get(running.make_url("/pods"), params=asked) as response:
+        async def get(query: pages.Query) -> dict[str, Any]:
+            async with session.get(running.make_url("/pods"), params=query) as response:
                 body = await pages.read_page(response)
             server.largest = max(server.largest, len(body))
             return dict(json.loads(body))
 
-        return [item["name"] async for page in pages.pages(get, query or {}) for item in page["items"]]
+        return [item["name"] async for page in pages.pages(get, first or {}) for item in page["items"]]
 
 
 async def test_small_objects_come_in_pages_of_five_hundred() -> None:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from slipway_cli.api import Json
 from slipway_cli.objects.times import parse_time
+from slipway_operator.model.deployment.status_lines import decision_fields
 
-# A line of the operator's decisions: time, row and message; and the message of one that rejects an attempt.
-_DECISION = re.compile(r"(\S+) (\S+): (.*?)(?: \((?:Normal|Warning) \w+\))?", re.DOTALL)
+# The message of a decision that rejects an attempt.
 _REJECTED = re.compile(r"revision (\S+), attempt (\d+), is rejected: (.*)", re.DOTALL)
 
 FIRST, CAPACITY_WAIT, PAUSED = "Initializing", "CapacityWait", "Paused"
@@ -148,9 +148,11 @@ class Deployment:
 
 
 def _decision(line: object) -> DecisionLine | None:
-    match = _DECISION.fullmatch(line) if isinstance(line, str) else None
+    found = decision_fields(line) if isinstance(line, str) else None
+    if not isinstance(found, dict):
+        return None
     try:
-        return DecisionLine(parse_time(match[1]), match[2], match[3]) if match else None
+        return DecisionLine(parse_time(found["at"]), found["row"], found["message"])
     except (ValueError, OverflowError):
         return None
 

@@ -9,17 +9,11 @@ from typing import Any
 from slipway_cli.api import Json
 from slipway_cli.objects.times import format_age, format_duration, parse_time
 from slipway_cli.views.table import format_table
+from slipway_operator.model.deployment.status_lines import metric_fields
 
 FORECAST_S = 300  # for how long after its last count a forecast is one
 # The forecast at the end of the operator's message about an analysis.
 _FORECAST = re.compile(r"; about \d+ (?:s|min|h) left")
-# The operator's line about one metric, see `model/deployment/compact.py`.
-_METRIC = re.compile(
-    r"(?P<name>.+) (?P<finding>\w+): (?P<canaryBad>\d+) of (?P<canarySamples>\d+) bad(?: \((?P<canaryRate>[^)]*)\))?, "
-    r"stable (?P<stableBad>\d+) of (?P<stableSamples>\d+)(?: \((?P<stableRate>[^)]*)\))?; "
-    r"evidence (?P<evidence>\S+) of (?P<threshold>[^;]+)(?:; needs (?P<needed>\d+))?",
-    re.DOTALL,
-)
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "needs")
 
 
@@ -56,16 +50,10 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
         yield "counting; no verdict yet"
         return
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, now, kept=kept)}"
-    if compared := [found for line in verdict.get("metrics") or () if (found := _metric(line))]:
+    if compared := [found for line in verdict.get("metrics") or () if isinstance(found := metric_fields(line), dict)]:
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
         yield from format_table(_COLUMNS, (format_cells(item) for item in compared))
     yield from map(format_measured, run.get("measured") or ())
-
-
-def _metric(line: object) -> Json | None:
-    """The fields of a metric's line; None where it is none: anyone may write there."""
-    match = _METRIC.fullmatch(line) if isinstance(line, str) else None
-    return {name: part for name, part in match.groupdict().items() if part is not None} if match else None
 
 
 def _forecast(run: Json, now: datetime, *, kept: bool) -> str:

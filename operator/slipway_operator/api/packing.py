@@ -1,7 +1,7 @@
 """Fields of which nobody reads the numbers, packed into one text: `kubectl describe` prints a line for each number.
 
-A packed text is base64 of zlib of JSON. The operator and `slipway analyze` unpack it; so does
-`base64 -d | pigz -dz`.
+A packed text is base64 of zlib of JSON. The operator and `slipway analyze` unpack it; docs/judge.md has a
+command that does.
 """
 
 import base64

@@ -1,40 +1,25 @@
 """The form in which a status is written, so that `kubectl describe` stays short: it prints a line for each field.
 
-- A decision is one line, `TIME ROW: MESSAGE (TYPE REASON)`, without the last where no Event has it.
-- A metric of a verdict is one line:
-  `errors Undecided: 2 of 85 bad (2.35%), stable 1 of 235 (0.43%); evidence 0.745 of 100; needs 98`.
-- What an analysis counted is one packed text.
+A decision and a metric of a verdict are one line each (`status_lines.py`). What an analysis counted is one packed text.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from slipway_operator.api.markers import packed_of
 from slipway_operator.api.packing import Unpackable, with_packed, with_unpacked
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.model.deployment import status_lines
 
 Json = dict[str, Any]
 
 ANALYSES = ("analysis", "background")  # of a rollout
 _PACKED = packed_of(AnalysisRun)
 
-_DECISION = re.compile(
-    r"(?P<at>\S+) (?P<row>\S+): (?P<message>.*?)(?: \((?P<type>Normal|Warning) (?P<reason>\w+)\))?", re.DOTALL
-)
-_METRIC = re.compile(
-    r"(?P<name>.+) (?P<finding>\w+): "
-    r"(?P<canaryBad>\d{1,19}) of (?P<canarySamples>\d{1,19}) bad(?: \((?P<canaryRate>[^)]*)\))?, "
-    r"stable (?P<stableBad>\d{1,19}) of (?P<stableSamples>\d{1,19})(?: \((?P<stableRate>[^)]*)\))?; "
-    r"evidence (?P<evidence>\S+) of (?P<threshold>[^;]+)(?:; needs (?P<needed>\d{1,19}))?",
-    re.DOTALL,
-)
-_NUMBERS = ("canaryBad", "canarySamples", "stableBad", "stableSamples", "needed")
-
 
 def compact(status: Json) -> Json:
     """A copy of a rendered status in the form in which it is written."""
-    return _each(_each_run(status, _compact_run), "decisions", _decision_line)
+    return _each(_each_run(status, _compact_run), "decisions", status_lines.decision_line)
 
 
 def expanded(status: Json) -> tuple[Json, tuple[str, ...]]:
@@ -46,13 +31,13 @@ def expanded(status: Json) -> tuple[Json, tuple[str, ...]]:
             run = with_unpacked(run, _PACKED)
         except Unpackable:
             lost.append(f"rollout.{name}.{_PACKED.field}")
-        return _each_metric(run, _metric_fields)
+        return _each_metric(run, status_lines.metric_fields)
 
-    return _each(_each_run(status, expanded_run), "decisions", _decision_fields), tuple(lost)
+    return _each(_each_run(status, expanded_run), "decisions", status_lines.decision_fields), tuple(lost)
 
 
 def _compact_run(_: str, run: Json) -> Json:
-    return with_packed(_each_metric(run, _metric_line), _PACKED)
+    return with_packed(_each_metric(run, status_lines.metric_line), _PACKED)
 
 
 def _each_run(status: Json, change: Callable[[str, Json], Json]) -> Json:
@@ -70,38 +55,3 @@ def _each_metric(run: Json, change: Callable[[Any], object]) -> Json:
 def _each(whole: Json, name: str, change: Callable[[Any], object]) -> Json:
     """A copy with each item of one list in it changed, if it is there."""
     return whole | {name: [change(item) for item in part]} if isinstance(part := whole.get(name), list) else whole
-
-
-def _decision_line(fields: Json) -> str:
-    event = f" ({fields['type']} {fields['reason']})" if fields.keys() >= {"type", "reason"} else ""
-    return f"{fields['at']} {fields['row']}: {fields['message']}{event}"
-
-
-def _decision_fields(line: object) -> object:
-    return _fields(_DECISION, line)
-
-
-def _metric_line(fields: Json) -> str:
-    needs = f"; needs {fields['needed']}" if "needed" in fields else ""
-    return (
-        f"{fields['name']} {fields['finding']}: {_side(fields, 'canary', ' bad')}, stable {_side(fields, 'stable')}; "
-        f"evidence {fields['evidence']} of {fields['threshold']}{needs}"
-    )
-
-
-def _metric_fields(line: object) -> object:
-    found = _fields(_METRIC, line)
-    if not isinstance(found, dict) or found is line:
-        return found
-    return found | {name: int(found[name]) for name in _NUMBERS if name in found}
-
-
-def _side(fields: Json, side: str, bad: str = "") -> str:
-    rate = f" ({fields[f'{side}Rate']})" if f"{side}Rate" in fields else ""
-    return f"{fields[f'{side}Bad']} of {fields[f'{side}Samples']}{bad}{rate}"
-
-
-def _fields(pattern: re.Pattern[str], line: object) -> object:
-    """The fields of a line; what is no such line, as it is."""
-    found = pattern.fullmatch(line) if isinstance(line, str) else None
-    return {name: part for name, part in found.groupdict().items() if part is not None} if found else line
