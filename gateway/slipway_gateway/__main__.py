@@ -25,7 +25,7 @@ from .routing.last_table import LastTable
 from .routing.routes_file import FileSource
 from .serving.admin import AdminApi, TableSource
 from .serving.api import PublicApi
-from .serving.listener import listen
+from .serving.listener import ConnectionLimiter, listen
 from .serving.operator_token import OperatorToken
 from .settings import GatewaySettings
 from .telemetry.metrics import GatewayMetrics
@@ -109,14 +109,15 @@ async def run(settings: GatewaySettings) -> int:
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, source, incarnation, token, last)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
-        runner = await listen(edge.app(), settings.host, settings.port, settings, edge.door())
+        door = edge.door()
+        runner = await listen(edge.app(), settings.host, settings.port, settings, door)
         log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
         routing = asyncio.create_task(source.run())
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
         warming = asyncio.create_task(warmup.run(balancer))
         keeping = asyncio.create_task(last.run())
         try:
-            return await Shutdown(settings, edge).wait(runner, routing)
+            return await Shutdown(settings, edge, door).wait(runner, routing)
         finally:
             for task in (routing, warming, keeping):
                 task.cancel()
@@ -127,9 +128,10 @@ async def run(settings: GatewaySettings) -> int:
 class Shutdown:
     """The end of the process: the first signal drains, the second one exits now."""
 
-    def __init__(self, settings: GatewaySettings, edge: PublicApi) -> None:
+    def __init__(self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter) -> None:
         self._settings = settings
         self._edge = edge
+        self._door = door
         self._stop_signal = asyncio.Event()
         self._delay_s = settings.drain_delay_s
         loop = asyncio.get_running_loop()
@@ -161,12 +163,9 @@ class Shutdown:
         await asyncio.sleep(self._delay_s)
         for site in list(runner.sites):
             await site.stop()
-        if runner.server:
-            # Idle connections go now, busy ones with the end of their answer.
-            runner.server.pre_shutdown()
         try:
             async with asyncio.timeout(self._settings.drain_timeout_s):
-                await self._edge.idle()
+                await self._door.drain()
         except TimeoutError:
             log.warning("drain timeout: requests are cut", extra={"running": self._edge.running})
             self._edge.cut()

@@ -195,6 +195,27 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
             assert await process.ended() == 0
 
 
+async def test_drain_serves_what_follows_a_stream_on_its_connection(tmp_path: Path) -> None:
+    """Its head said that the connection stays: a client that sent its next request there saw a reset."""
+    sessions = aiohttp.ClientSession(), aiohttp.ClientSession()
+    async with upstream(streaming(10, 0.05)) as server, sessions[0] as client, sessions[1] as idle:
+        path = routes(tmp_path / "r.yaml", server.url)
+        async with gateway("--routes", str(path), "--drain-delay", "0") as process:
+            url = process.url("api") + "/v1/completions"
+            assert (await idle.get(process.url("api") + "/v1/models")).status == 200
+            stream = await client.post(url, json={"model": "chat"})
+            assert "Connection" not in stream.headers
+            process.process.send_signal(signal.SIGTERM)
+            await until_async(lambda: process.said("draining"))
+            assert (await stream.read()).endswith(b"data: [DONE]\n\n")
+            await asyncio.sleep(0.2)
+            following = await client.post(url, json={"model": "chat"})
+            assert following.headers["Connection"] == "close"
+            assert (await following.read()).endswith(b"data: [DONE]\n\n")
+            assert await process.ended() == 0
+            assert not process.said("requests are cut")
+
+
 async def test_drain_timeout_cuts(tmp_path: Path) -> None:
     async def slow(request: web.Request) -> web.StreamResponse:
         if request.path == "/v1/completions":

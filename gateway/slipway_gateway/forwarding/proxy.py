@@ -57,7 +57,7 @@ class Proxy:
         return self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2
 
     async def forward(
-        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord, *, close: bool
+        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
         limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
         state = RetryState(self._clock(), self._settings.max_attempts)
@@ -72,7 +72,7 @@ class Proxy:
                 if (ended := await held_request.refuse_response(response)) is not None:
                     return ended
                 relay = Relay(self._shared, request, outgoing, response, record, opened=held_request.out)
-                return await relay.run(close=close)
+                return await relay.run()
         except TimeoutError:
             if relay is None:
                 if state.recorder and not self._cut:

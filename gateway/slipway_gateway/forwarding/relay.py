@@ -72,20 +72,18 @@ class Relay:
         )
         self._out = opened or web.StreamResponse(status=response.status, headers=crossing)
 
-    async def run(self, *, close: bool) -> web.StreamResponse:
+    async def run(self) -> web.StreamResponse:
         out = self._out
         try:
             if not out.prepared:
-                await self._open(close=close)
+                await self._open()
             self._record.first_byte = self._clock()
             await self._stream()
         except (ConnectionError, _StalledClient):
             self._client_left()
         return out
 
-    async def _open(self, *, close: bool) -> None:
-        if close:
-            self._out.force_close()
+    async def _open(self) -> None:
         if not self._progress and (length := self._answer.length) is not None:
             self._out.content_length = length
         await self._send(self._out.prepare(self._request))

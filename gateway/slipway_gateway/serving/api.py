@@ -62,6 +62,12 @@ class PublicApi:
         """Running requests end within moments, with a reason where possible."""
         self._proxy.cut()
 
+    async def _announce_close(self, request: web.Request, response: web.StreamResponse) -> None:
+        # aiohttp wrote its own Connection header before this.
+        if self.draining:
+            response.headers["Connection"] = "close"
+            response.force_close()
+
     async def stop_mirroring(self) -> None:
         """Mirrored requests serve no client: they end first."""
         await self._proxy.mirror_queue.close()
@@ -74,6 +80,7 @@ class PublicApi:
 
     def app(self) -> web.Application:
         app = web.Application()
+        app.on_response_prepare.append(self._announce_close)
         for path in ROUTED_PATHS:
             self._add(app, path, self._by_body, "POST")
         self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
@@ -165,8 +172,6 @@ class PublicApi:
     def _json(self, body: bytes, record: RequestRecord, status: int = 200) -> web.Response:
         response = web.Response(body=body, status=status, content_type="application/json")
         response.headers[headers.REQUEST_ID] = record.request_id
-        if self.draining:
-            response.force_close()
         return response
 
     def _log(self, request: web.Request, record: RequestRecord) -> None:
@@ -195,7 +200,7 @@ class PublicApi:
             outgoing = self._call(request, record, body, model, account)
             # Held by the call alone from here on.
             del body
-            return await self._proxy.forward(request, outgoing, record, close=self.draining)
+            return await self._proxy.forward(request, outgoing, record)
 
     def _call(
         self, request: web.Request, record: RequestRecord, body: bytes, model: str | None, account: Account

@@ -22,6 +22,9 @@ _WRITE_BUFFER_BYTES = 32 << 10
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
 _SWEPT_S = 1.0
+# In a drain, how long a client has for the next request on its connection, and the interval of that check.
+_DRAIN_IDLE_S = 1.0
+_DRAIN_CHECK_S = 0.05
 # Requests that may wait behind the one that runs. Behind more of them the connection would not be read: a client that
 # left would be noticed only when the running request ends.
 _MAX_PIPELINED = 8
@@ -73,6 +76,19 @@ class ConnectionLimiter:
             if connection.idle_since_s(now_s) <= now_s - _IDLE_S:
                 self._turned_away("idle")
                 connection.force_close()
+
+    async def drain(self) -> None:
+        """Returns when every connection has ended, after the port was closed.
+
+        A response that began before the drain promised its client that the connection stays. A request that follows
+        at once is served, by a response with `Connection: close`; a connection on which none comes is closed.
+        """
+        while self._inside:
+            now_s = asyncio.get_running_loop().time()
+            for connection in list(self._inside):
+                if not connection.reads_head and connection.idle_since_s(now_s) <= now_s - _DRAIN_IDLE_S:
+                    connection.force_close()
+            await asyncio.sleep(_DRAIN_CHECK_S)
 
 
 async def listen(
@@ -155,6 +171,11 @@ class _Connection(web.RequestHandler):
         self._door.leave(self, self._owner)
         if not self._shut:
             super().connection_lost(exc)
+
+    @property
+    def reads_head(self) -> bool:
+        """Whether a part of a request's head has come."""
+        return self._head_timer is not None
 
     def idle_since_s(self, now_s: float) -> float:
         """When it began to wait for a request; now when it does not."""
