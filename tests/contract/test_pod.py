@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from slipway_operator.manifests import workload
+from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
@@ -50,7 +51,7 @@ def test_server_parses_the_operators_arguments() -> None:
 
 def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
     inputs = PodInputs(Model("hf://org/m", "chat"), resources=Resources(accelerator=("nvidia.com/gpu", 1)))
-    settings = parsed(parse, workload.server_args(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)))
+    settings = parsed(parse, slipway.profile(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)).args)
     assert (settings.device, settings.allow_slow) == ("cuda", False)
 
 
@@ -63,9 +64,9 @@ def test_server_knows_every_choice_of_the_crd(field: str) -> None:
 
 
 def test_crd_reserves_every_argument_that_the_operator_sets() -> None:
-    args = workload.server_args(_snapshot())
-    ours = {arg for arg in args if arg.startswith("--")} - {"--max-num-seqs"}
-    rule = next(node for path, node in walk() if path == "spec.engine.args")["x-kubernetes-validations"][0]["rule"]
+    ours = {arg for arg in slipway.profile(_snapshot()).args if arg.startswith("--")}
+    rules = next(node for path, node in walk() if path == "spec.engine")["x-kubernetes-validations"]
+    rule = next(item["rule"] for item in rules if "self.type != 'slipway'" in item["rule"])
     assert not [flag for flag in ours if flag.removeprefix("--") not in rule]
 
 

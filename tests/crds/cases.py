@@ -1,25 +1,15 @@
 """For every rule of the CRD: what it refuses, with which words, and what it lets pass beside it."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from tests.crds.objects import Change
+from tests.crds import engine_cases
+from tests.crds.objects import Case, Change
 
 REVISION = "abcdefgh23"
 GOOD_KEYS = ("zone", "nvidia.com/gpu.product", "a.b/C_d-1", "n" * 63)
 BAD_KEYS = ("", "-a", "a b", "/a", "a/", "A.b/c/d", "n" * 64, f"{'n' * 260}/{'n' * 60}")
 GOOD_VALUES = ("", "a", "A100-SXM4-80GB", "a_b.c", "v" * 63)
 BAD_VALUES = ("-a", "a b", "a/b", "v" * 64)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rule. `says` is a part of its sentence; `bad` and `good` are changes to the smallest spec."""
-
-    id: str
-    says: str
-    bad: tuple[Change, ...]
-    good: tuple[Change, ...]
 
 
 def _model(**fields: Any) -> Change:
@@ -167,12 +157,7 @@ def _policy(kind: str) -> dict[str, Any]:
 
 
 CEL_CASES = (
-    Case(
-        "accelerator.count of one",
-        "spec.resources.accelerator.count must be 1",
-        bad=tuple({"resources": {"accelerator": {"count": count}}} for count in (2, 8, 65)),
-        good=({"resources": {"accelerator": {"count": 1}}},),
-    ),
+    *engine_cases.CEL_CASES,
     Case(
         "placement.tolerations of Kubernetes",
         "a toleration in spec.placement names a taint of your own nodes",
@@ -629,6 +614,7 @@ CEL_CASES = (
 
 # Limits that the schema itself holds; `says` is what the API server's own message contains.
 SCHEMA_CASES = (
+    *engine_cases.SCHEMA_CASES,
     *(
         Case(
             f"autoscaling.{field}",

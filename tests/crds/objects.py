@@ -1,12 +1,23 @@
 """ModelDeployments to try, and where they go."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from testkit.cluster.api import GROUP_PATH, Answer, Api
 
 Spec = dict[str, Any]
 Change = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule. `says` is a part of its sentence; `bad` and `good` are changes to the smallest spec."""
+
+    id: str
+    says: str
+    bad: tuple[Change, ...]
+    good: tuple[Change, ...]
 
 
 def spec(change: Change | None = None) -> Spec:

@@ -3,8 +3,8 @@
 import pytest
 
 from testkit.cluster.api import Api
-from tests.crds.cases import CEL_CASES, SCHEMA_CASES, Case
-from tests.crds.objects import dry_run, model_deployment, path
+from tests.crds.cases import CEL_CASES, SCHEMA_CASES
+from tests.crds.objects import Case, dry_run, model_deployment, path
 
 pytestmark = pytest.mark.integration
 

@@ -12,6 +12,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
+from slipway_operator.model.deployment.spec import SLIPWAY
 
 PIN_DIR = "/etc/slipway/weights"
 STORAGE = "64Gi"  # default for a model that is downloaded
@@ -26,16 +27,21 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
 
     The kubelet evicts a pod that writes more; the fetcher ends before that, with a message.
     """
-    fetcher, server = pod["initContainers"][0], pod["containers"][0]
+    server = _with_resources(pod["containers"][0], snapshot)
+    volumes = [_with_limit(volume, snapshot) for volume in pod["volumes"]]
+    # Only slipway-server checks tenants: no other image gets the keys.
+    if snapshot.inputs.engine.type == SLIPWAY:
+        server = tenant_key.with_keys(server, f"{owner.namespace}/{owner.name}")
+        keys = [tenant_key.volume()]
+    else:
+        keys = []
+    if "initContainers" not in pod:
+        return {**pod, "containers": [server], "volumes": [*volumes, *keys]}
     return {
         **pod,
-        "initContainers": [_with_pin(_with_resources(fetcher, snapshot), snapshot)],
-        "containers": [tenant_key.with_keys(_with_resources(server, snapshot), f"{owner.namespace}/{owner.name}")],
-        "volumes": [
-            *(_with_limit(volume, snapshot) for volume in pod["volumes"]),
-            _pin_volume(owner.name, snapshot),
-            tenant_key.volume(),
-        ],
+        "initContainers": [_with_pin(_with_resources(pod["initContainers"][0], snapshot), snapshot)],
+        "containers": [server],
+        "volumes": [*volumes, _pin_volume(owner.name, snapshot), *keys],
     }
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import HTTP_PORT
 from slipway_operator.model import labels
 
 FENCE = "fence"  # value of the component label, and end of the name

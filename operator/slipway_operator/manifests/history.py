@@ -19,5 +19,6 @@ def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
             "image": snapshot.image,
             "drainTimeoutSeconds": snapshot.drain_timeout_s,
             "templateVersion": snapshot.template_version,
+            **({"fetcherImage": snapshot.fetcher_image} if snapshot.fetcher_image else {}),
         },
     }

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import HTTP_PORT
 from slipway_operator.model import labels
 
 

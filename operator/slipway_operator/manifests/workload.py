@@ -1,25 +1,19 @@
 """The ReplicaSet of a revision. Its template is rendered once and never changed."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN
 from slipway_operator.manifests import bounds, environment
+from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
+from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import KeyRef, Model, PodInputs
+from slipway_operator.model.deployment.spec import SLIPWAY, KeyRef, Model, PodInputs
 
-HTTP_PORT = 8000
-PROBE_PORT = 8001
-MODEL_DIR = "/mnt/models"
 CLAIM_DIR = "/mnt/pvc"
-USER_ID = 65532
-
-PRE_STOP_S = 5  # gateways see that a pod terminates before it gets SIGTERM
-GRACE_MARGIN_S = 10  # from the end of the drain to the kill
-STARTUP_PERIOD_S = 1
-STARTUP_LIMIT_S = 3600  # the rollout's progress deadline rejects long before; this only bounds a forgotten pod
+# The user may replace HOME and POD_NAME; no variable that a pod depends on is among these.
+_POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
 def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
@@ -48,31 +42,49 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
     }
 
 
+def engine_profile(snapshot: Snapshot, deployment: str) -> EngineProfile:
+    """How the engine of a revision runs; `deployment` is NAMESPACE/NAME."""
+    match snapshot.inputs.engine.type:
+        case "vllm":
+            return vllm.profile(snapshot, deployment)
+        case "sglang":
+            return sglang.profile(snapshot)
+        case "custom":
+            return custom.profile(snapshot)
+    return slipway.profile(snapshot)
+
+
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = _pod_spec(snapshot, selector)
+    pod = _pod_spec(snapshot, selector, engine_profile(snapshot, f"{owner.namespace}/{owner.name}"))
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 
-def _pod_spec(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
+def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfile) -> dict[str, Any]:
+    fetchers = [_fetcher(snapshot)] if fetches(snapshot) else []
     return {
-        "terminationGracePeriodSeconds": PRE_STOP_S + snapshot.drain_timeout_s + GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": profile.grace_s,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
+            "runAsUser": profile.user_id,
+            "runAsGroup": profile.user_id,
+            "fsGroup": profile.user_id,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "initContainers": [_fetcher(snapshot)],
-        "containers": [_server(snapshot)],
-        "volumes": _volumes(snapshot.inputs),
+        **({"initContainers": fetchers} if fetchers else {}),
+        "containers": [_server(snapshot, profile)],
+        "volumes": _volumes(snapshot, profile),
         **_placement(snapshot.inputs, selector),
         **_pull_secrets(snapshot.inputs),
     }
+
+
+def fetches(snapshot: Snapshot) -> bool:
+    """Whether pods have a fetcher: not for a model in the image of another engine."""
+    return snapshot.inputs.engine.type == SLIPWAY or not snapshot.inputs.model.uri.startswith("file://")
 
 
 def _placement(inputs: PodInputs, selector: dict[str, str]) -> dict[str, Any]:
@@ -93,60 +105,45 @@ def _pull_secrets(inputs: PodInputs) -> dict[str, Any]:
 def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
     model = snapshot.inputs.model
     revision = ["--revision", model.revision] if model.revision else []
+    foreign = ["--any-engine"] if snapshot.inputs.engine.type != SLIPWAY else []
+    engine = snapshot.inputs.engine
+    variables = environment.merged(
+        [{"name": "HOME", "value": "/tmp"}, _POD_NAME],
+        [{"name": name, "value": value} for name, value in engine.env],
+        _hub_token(model),
+    )
     return {
         "name": "fetch",
-        **_container(snapshot, _hub_token(model)),
+        **_container(snapshot, snapshot.fetcher_image or snapshot.image, variables, read_only_root=True),
         "command": ["slipway-fetcher"],
-        "args": ["--uri", model.uri, *revision, "--dest", MODEL_DIR],
+        "args": ["--uri", model.uri, *revision, "--dest", MODEL_DIR, *foreign],
         "resources": _resources(snapshot.inputs, with_accelerator=False),
     }
 
 
-def _server(snapshot: Snapshot) -> dict[str, Any]:
+def _server(snapshot: Snapshot, profile: EngineProfile) -> dict[str, Any]:
+    engine = snapshot.inputs.engine
+    variables = environment.merged(
+        [*({"name": name, "value": value} for name, value in profile.env), _POD_NAME],
+        [{"name": name, "value": value} for name, value in engine.env],
+        [_variable(name, reference) for name, reference in engine.env_from],
+        [{"name": name, "value": value} for name, value in profile.owned_env],
+    )
+    container = _container(snapshot, snapshot.image, variables, read_only_root=profile.read_only_root)
+    if _shared_memory(snapshot, profile):
+        container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
     return {
         "name": "server",
-        **_container(snapshot, [_variable(name, reference) for name, reference in snapshot.inputs.engine.env_from]),
-        "command": ["slipway-server"],
-        "args": server_args(snapshot),
-        "ports": [
-            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
-            {"name": "probe", "containerPort": PROBE_PORT, "protocol": "TCP"},
-        ],
+        **container,
+        **({"command": list(profile.command)} if profile.command else {}),
+        "args": [*profile.args, *engine.args],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in profile.ports],
         "resources": _resources(snapshot.inputs, with_accelerator=True),
-        "startupProbe": _probe("/readyz", STARTUP_PERIOD_S, STARTUP_LIMIT_S // STARTUP_PERIOD_S),
-        "readinessProbe": _probe("/readyz", 2, 2),
-        "livenessProbe": _probe("/healthz", 10, 3),
-        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
+        "startupProbe": profile.startup.render(),
+        "readinessProbe": profile.readiness.render(),
+        "livenessProbe": profile.liveness.render(),
+        "lifecycle": {"preStop": {"sleep": {"seconds": profile.pre_stop_s}}},
     }
-
-
-def server_args(snapshot: Snapshot) -> list[str]:
-    """Arguments of slipway-server; tests/contract checks that the server accepts them."""
-    model = snapshot.inputs.model
-    length = ["--max-model-len", str(model.max_model_len_tokens)] if model.max_model_len_tokens else []
-    return [
-        *("--model", MODEL_DIR),
-        *("--served-model-name", model.name),
-        *("--model-version", model.version or snapshot.revision),
-        *("--task", model.task),
-        *("--dtype", model.dtype),
-        *(("--quantization", model.quantization) if model.quantization != "none" else ()),
-        *length,
-        *_device(snapshot),
-        *("--port", str(HTTP_PORT)),
-        *("--probe-port", str(PROBE_PORT)),
-        *("--drain-timeout", str(snapshot.drain_timeout_s)),
-        *snapshot.inputs.engine.args,
-    ]
-
-
-def _device(snapshot: Snapshot) -> tuple[str, ...]:
-    """The device argument: without it, a server with an accelerator could use the CPU instead of failing.
-
-    Since template version 2: earlier revisions are rendered as before.
-    """
-    with_accelerator = snapshot.inputs.resources.accelerator is not None
-    return ("--device", "cuda") if with_accelerator and snapshot.template_version >= 2 else ()
 
 
 def _hub_token(model: Model) -> list[dict[str, Any]]:
@@ -158,29 +155,22 @@ def _variable(name: str, reference: KeyRef) -> dict[str, Any]:
     return {"name": name, "valueFrom": {reference.kind: {"name": reference.name, "key": reference.key}}}
 
 
-def _container(snapshot: Snapshot, own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fields that both containers share, with the container's own variables."""
-    engine = snapshot.inputs.engine
+def _container(
+    snapshot: Snapshot, image: str, variables: list[dict[str, Any]], *, read_only_root: bool
+) -> dict[str, Any]:
+    """The fields that both containers share."""
     mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": MODEL_DIR}, {"name": "tmp", "mountPath": "/tmp"}]
     if claim_of(snapshot.inputs.model.uri):
         mounts.append({"name": "claim", "mountPath": CLAIM_DIR, "readOnly": True})
     return {
-        "image": snapshot.image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
-        # The user may override HOME and POD_NAME; no variable that a pod depends on is in this list.
-        "env": environment.merged(
-            [
-                {"name": "HOME", "value": "/tmp"},
-                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            ],
-            [{"name": name, "value": value} for name, value in engine.env],
-            own,
-        ),
+        "env": variables,
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
+            "readOnlyRootFilesystem": read_only_root,
             "capabilities": {"drop": ["ALL"]},
         },
     }
@@ -196,24 +186,21 @@ def _resources(inputs: PodInputs, *, with_accelerator: bool) -> dict[str, Any]:
     return {"requests": amounts, "limits": amounts} if amounts else {}
 
 
-def _volumes(inputs: PodInputs) -> list[dict[str, Any]]:
+def _volumes(snapshot: Snapshot, profile: EngineProfile) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [{"name": "models", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
-    claim = claim_of(inputs.model.uri)
+    claim = claim_of(snapshot.inputs.model.uri)
     if claim:
         volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    if size := _shared_memory(snapshot, profile):
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     return volumes
+
+
+def _shared_memory(snapshot: Snapshot, profile: EngineProfile) -> str | None:
+    return snapshot.inputs.resources.shared_memory or profile.shared_memory
 
 
 def claim_of(uri: str) -> str | None:
     """The claim that a pvc:// URI names; None for any other URI."""
     scheme, _, rest = uri.partition("://")
     return rest.split("/", 1)[0] if scheme == "pvc" else None
-
-
-def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": "probe"},
-        "periodSeconds": period_s,
-        "failureThreshold": failures,
-        "timeoutSeconds": 3,
-    }

@@ -17,6 +17,7 @@ from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
 
 PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
@@ -43,7 +44,7 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
         item.revision for item in status.revisions
     ]
     pods = tuple(
-        PodTarget(pod.name, pod.address, name)
+        PodTarget(pod.name, pod.address, name, _metrics(observed, name))
         for name in live
         for pod in (observed.workloads[name].pods if name in observed.workloads else ())
         if pod.ready and pod.address
@@ -51,6 +52,11 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
     scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
     sleeps = status.sleep is not None and status.sleep.state in (SleepState.ASLEEP, SleepState.WAKING)
     return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps)
+
+
+def _metrics(observed: Observed, revision: str) -> EngineMetrics:
+    snapshot = observed.snapshots.get(labels.what_runs(revision))
+    return metrics_of(snapshot.inputs.engine) if snapshot else VLLM
 
 
 class MetricsSampler:
@@ -158,25 +164,26 @@ class MetricsSampler:
             series.add_reading(pod.name, reading, self.clock())
 
     async def _read(self, pod: PodTarget) -> ExposedSample | str:
+        path = pod.metrics.path
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             # A redirect could count another host's page as this pod's; our servers do not redirect.
             async with self._session.get(
-                f"http://{host}:{PORT}/metrics", timeout=limit, allow_redirects=False
+                f"http://{host}:{PORT}{path}", timeout=limit, allow_redirects=False
             ) as response:
                 if response.status != 200:
-                    return f"/metrics answers {response.status}"
+                    return f"{path} answers {response.status}"
                 page = await response.content.read(LARGEST_BYTES + 1)
                 while len(page) <= LARGEST_BYTES and (more := await response.content.read(LARGEST_BYTES)):
                     page += more
             if len(page) > LARGEST_BYTES:
-                return f"/metrics has more than {LARGEST_BYTES} bytes"
-            return exposition.parse(page.decode(errors="replace"))
+                return f"{path} has more than {LARGEST_BYTES} bytes"
+            return exposition.parse(page.decode(errors="replace"), pod.metrics)
         except exposition.Malformed as error:
-            return f"/metrics: {error}"
+            return f"{path}: {error}"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return f"/metrics cannot be read: {type(error).__name__}: {error}".rstrip(": ")
+            return f"{path} cannot be read: {type(error).__name__}: {error}".rstrip(": ")
 
 
 def inflight(answers: Sequence[Answer], key: ObjectKey, uid: str) -> int | str:

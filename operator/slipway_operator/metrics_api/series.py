@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 from slipway_operator.metrics_api.exposition import Buckets, ExposedSample
+from slipway_operator.model.engine_types import VLLM, EngineMetrics
 
 PERIOD_S = 10.0  # between two readings of a pod
 WINDOW_S = 60.0  # over which rates and percentiles are taken
 STALE_S = 30.0  # older readings do not count: three were missed
+T = TypeVar("T")
 _KEPT = int(WINDOW_S / PERIOD_S) + 2
 
 
@@ -29,6 +32,7 @@ class PodTarget:
     name: str
     address: str
     revision: str
+    metrics: EngineMetrics = VLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +134,7 @@ class Series:
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
-        known = self._known(of_pod, now)
-        silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
-        self._require(known, silent)
+        known, silent = self._known(of_pod, now)
         mean = sum(number.value for number in known.values()) / len(known)
         window = next(iter(known.values())).window_s
         return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
@@ -152,9 +154,7 @@ class Series:
         """Return the 95th percentile of the seconds to the first token; 0 only without any request."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
-        known = self._known(_latest, now)
-        silent = sum(now - memory.since > STALE_S and name not in known for name, memory in self._pods.items())
-        self._require(known, silent)
+        known, _ = self._known(_latest, now)
         grown = _added(_growth(self._pods[name], now) for name in known)
         at = min(number.at for number in known.values())
         if grown and grown[-1][1] > 0:
@@ -164,21 +164,26 @@ class Series:
             raise Unknown(f"{busy:g} requests are in the pods and none had its first token in the last {WINDOW_S:g} s")
         return Number(0.0, at, int(WINDOW_S))
 
-    def _known(self, of_pod: "OfPod", now: float) -> dict[str, Number]:
-        found = {}
+    def _known(self, of_pod: "OfPod", now: float) -> tuple[dict[str, Number], int]:
+        """Return the fresh numbers by pod, and how many pods older than STALE_S have none.
+
+        Raises:
+            Unknown: when there are more of those, or no number.
+        """
+        found: dict[str, Number] = {}
+        problems: dict[str, str] = {}
         for name, memory in self._pods.items():
             try:
                 found[name] = of_pod(memory, now)
-            except Unknown:
-                continue
-        return found
-
-    def _require(self, known: Mapping[str, Number], silent: int) -> None:
+            except Unknown as error:
+                problems[name] = str(error)
         if not self._pods:
             raise Unknown("no pod is ready")
-        if len(known) < max(1, silent):
-            name, memory = next(pod for pod in self._pods.items() if pod[0] not in known)
-            raise Unknown(f"{len(known)} of {len(self._pods)} pods have fresh numbers; pod {name}: {memory.problem}")
+        silent = sum(now - self._pods[name].since > STALE_S for name in problems)
+        if len(found) < max(1, silent):
+            name, problem = next(iter(problems.items()))
+            raise Unknown(f"{len(found)} of {len(self._pods)} pods have fresh numbers; pod {name}: {problem}")
+        return found, silent
 
 
 OfPod = Callable[[_Memory, float], Number]
@@ -195,24 +200,31 @@ def _first(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
     return next(item for item in memory.readings if now - item[0] <= WINDOW_S)
 
 
-def _gauge(read: Callable[[ExposedSample], float]) -> OfPod:
+def _exported(value: T | None) -> T:
+    if value is None:
+        raise Unknown("its engine does not export this metric")
+    return value
+
+
+def _gauge(read: Callable[[ExposedSample], float | None]) -> OfPod:
     def number(memory: _Memory, now: float) -> Number:
         at, reading = _fresh(memory, now)
-        return Number(read(reading), at)
+        return Number(_exported(read(reading)), at)
 
     return number
 
 
-_latest = _gauge(lambda reading: reading.waiting + reading.running)
+_latest = _gauge(lambda reading: _exported(reading.waiting) + _exported(reading.running))
 
 
 def _tokens_per_second(memory: _Memory, now: float) -> Number:
     """Return generated tokens per second between the oldest and the newest reading of the window."""
-    at, _ = _fresh(memory, now)
+    at, latest = _fresh(memory, now)
+    _exported(latest.tokens)
     seconds = at - _first(memory, now)[0]
     if seconds <= 0:
         raise Unknown(memory.problem)
-    within = [reading.tokens for moment, reading in memory.readings if now - moment <= WINDOW_S]
+    within = [_exported(reading.tokens) for moment, reading in memory.readings if now - moment <= WINDOW_S]
     # A count that fell belongs to a restarted process: all of it was generated since.
     grown = sum(after - before if after >= before else after for before, after in pairwise(within))
     return Number(grown / seconds, at, int(WINDOW_S))
@@ -220,7 +232,7 @@ def _tokens_per_second(memory: _Memory, now: float) -> Number:
 
 def _growth(memory: _Memory, now: float) -> Buckets:
     """Return the first tokens of the window by upper bound, cumulative."""
-    newest, oldest = dict(_fresh(memory, now)[1].ttft), dict(_first(memory, now)[1].ttft)
+    newest, oldest = (dict(_exported(at[1].ttft)) for at in (_fresh(memory, now), _first(memory, now)))
     restarted = any(count < oldest.get(bound, 0.0) for bound, count in newest.items())
     return tuple((bound, count - (0.0 if restarted else oldest.get(bound, 0.0))) for bound, count in newest.items())
 

@@ -12,6 +12,7 @@ from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Child, Snapshot
 from slipway_operator.model.cluster.plan import Create, Delete, Scale
+from slipway_operator.model.deployment.spec import SLIPWAY
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import revision
 from slipway_operator.planning.facts.situation import Situation
@@ -57,6 +58,7 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
         image=at.spec.inputs.engine.image or settings.server_image,
         drain_timeout_s=at.spec.drain_timeout_s,
         template_version=revision.TEMPLATE_VERSION,
+        fetcher_image="" if at.spec.inputs.engine.type == SLIPWAY else settings.server_image,
     )
 
 

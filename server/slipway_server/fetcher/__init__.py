@@ -13,7 +13,7 @@ from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
 from . import folder, guard, hub, marker, pin, web
-from .folder import FetchError, UnusableError
+from .folder import FetchError, Formats, UnusableError
 from .guard import EgressRules
 from .hub import Hub
 from .marker import Marker
@@ -23,6 +23,7 @@ from .settings import SCHEMES, parse
 log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
+LINK = "current"  # in the folder of --dest, to the model's folder: for other engines than slipway-server
 LEFT_OUT_KEPT = 1000  # names in the marker
 
 
@@ -33,6 +34,7 @@ class Sources:
     rules: EgressRules = field(default_factory=EgressRules)
     hub: Hub = field(default_factory=Hub)
     pvc_mount: Path = PVC_MOUNT
+    formats: Formats = folder.SLIPWAY  # another one: for another engine, which finds the folder by LINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def main() -> None:
     shown = guard.shown(settings.uri)
     try:
         rules = EgressRules.of(settings.allow_host, [*settings.allow_network, *settings.allow_networks])
-        sources = Sources(rules, Hub(settings.hub_endpoint, settings.hub_token.get_secret_value()))
+        formats = folder.ANY_ENGINE if settings.any_engine else folder.SLIPWAY
+        sources = Sources(rules, Hub(settings.hub_endpoint, settings.hub_token.get_secret_value()), formats=formats)
         report = fetch(
             settings.uri, settings.revision, settings.dest,
             max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources,
@@ -93,9 +96,14 @@ def fetch(
         return _report(done, kept)
     with folder.writing(dest):
         dest.mkdir(parents=True, exist_ok=True)
-    found = _find(uri, revision, dest, max_bytes, kept, sources or Sources())
-    _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
-    files = folder.digests(found.path)
+    sources = sources or Sources()
+    found = _find(uri, revision, dest, max_bytes, kept, sources)
+    if sources.formats is folder.SLIPWAY:
+        _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
+    else:
+        sources.formats.require_weights(folder.names_in(found.path), guard.shown(uri))
+        folder.link(dest / LINK, found.path)
+    files = folder.digests(found.path, sources.formats)
     digest = pin.digest_of(files)
     where = f"{guard.shown(uri)} at commit {found.commit}" if found.commit else guard.shown(uri)
     if urlsplit(uri).scheme in ("file", "pvc") and (wanted := pin.sha256_pin(revision)):
@@ -112,25 +120,26 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
     parts = urlsplit(uri)
     match parts.scheme:
         case "file":
-            return _in_place(Path(parts.netloc + parts.path))
+            return _in_place(Path(parts.netloc + parts.path), sources.formats)
         case "pvc":
             name = parts.path.strip("/")
-            return _in_place(folder.inside(sources.pvc_mount, name) if name else sources.pvc_mount)
+            root = folder.inside(sources.pvc_mount, name) if name else sources.pvc_mount
+            return _in_place(root, sources.formats)
         case "hf":
             repository, pinned = parts.netloc + parts.path, kept.commit if kept else ""
             path, commit, left_out = hub.download(
-                repository, revision, dest, max_bytes, sources.rules, sources.hub, pinned
+                repository, revision, dest, max_bytes, sources.rules, sources.hub, pinned, formats=sources.formats
             )
             return Found(path, commit, tuple(left_out))
         case "https":
-            path, left_out = web.download(uri, revision, dest, max_bytes, sources.rules)
+            path, left_out = web.download(uri, revision, dest, max_bytes, sources.rules, formats=sources.formats)
             return Found(path, "", tuple(left_out))
     raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
 
 
-def _in_place(path: Path) -> Found:
+def _in_place(path: Path, formats: Formats) -> Found:
     folder.check(path)
-    return Found(path, "", tuple(folder.left_out(folder.names_in(path), str(path))))
+    return Found(path, "", tuple(formats.left_out(folder.names_in(path), str(path))))
 
 
 def _check_revision(digest: str, wanted: str, source: str) -> None:

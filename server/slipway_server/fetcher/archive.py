@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import folder
-from .folder import UnusableError
+from .folder import Formats, UnusableError
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 LONGEST_READ_BYTES = 16 * 2**20  # more at once is a header that lies: files are copied in smaller parts
 _GZIP = b"\x1f\x8b"
 
 
-def unpack(archive: Path, target: Path, max_bytes: int) -> list[str]:
+def unpack(archive: Path, target: Path, max_bytes: int, formats: Formats = folder.SLIPWAY) -> list[str]:
     """Unpack what a server reads, `max_bytes` at most; the names that were left out.
 
     Raises:
@@ -24,7 +24,7 @@ def unpack(archive: Path, target: Path, max_bytes: int) -> list[str]:
     """
     try:
         with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            kept, omitted = _chosen(tar, target, max_bytes)
+            kept, omitted = _chosen(tar, target, max_bytes, formats)
         folder.check_room(target, sum(member.size for member in kept.values()))
         with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for name, member in kept.items():
@@ -34,7 +34,9 @@ def unpack(archive: Path, target: Path, max_bytes: int) -> list[str]:
     return omitted
 
 
-def _chosen(tar: tarfile.TarFile, target: Path, max_bytes: int) -> tuple[dict[str, tarfile.TarInfo], list[str]]:
+def _chosen(
+    tar: tarfile.TarFile, target: Path, max_bytes: int, formats: Formats
+) -> tuple[dict[str, tarfile.TarInfo], list[str]]:
     kept: dict[str, tarfile.TarInfo] = {}
     names: list[str] = []
     total = 0
@@ -50,11 +52,11 @@ def _chosen(tar: tarfile.TarFile, target: Path, max_bytes: int) -> tuple[dict[st
         folder.check_size(total, max_bytes, "The archive, unpacked,")
         name = path.relative_to(target).as_posix()
         names.append(name)
-        if folder.is_kept(name):
+        if formats.is_kept(name):
             if name in kept:
                 raise UnusableError(f"The archive has {name} twice.")
             kept[name] = member
-    return kept, folder.left_out(names, "The archive")
+    return kept, formats.left_out(names, "The archive")
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

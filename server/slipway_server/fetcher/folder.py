@@ -9,14 +9,13 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
 
 log = logging.getLogger(__name__)
 
-# Data that a server reads. Everything else (code, pickles, other frameworks' weights) is left where it is.
-KEPT_SUFFIXES = frozenset({".safetensors", ".json", ".jinja", ".txt", ".model", ".md"})
 CHUNK_BYTES = 1 << 20
 PROGRESS_EVERY_S = 5.0
 MAX_FILES = 10_000
@@ -38,40 +37,56 @@ class DiskFullError(FetchError):
     """There is no room for the model's files."""
 
 
-def is_kept(name: str) -> bool:
-    pure = PurePosixPath(name)
-    return pure.suffix in KEPT_SUFFIXES and pure.name != MARKER
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Suffixes of the files that an engine reads. All others (code, pickles, other frameworks' weights) stay behind."""
+
+    weights: frozenset[str]
+    other: frozenset[str] = frozenset({".json", ".jinja", ".txt", ".model", ".md"})
+
+    def is_kept(self, name: str) -> bool:
+        pure = PurePosixPath(name)
+        return pure.suffix in self.weights | self.other and pure.name != MARKER
+
+    def left_out(self, names: Iterable[str], source: str) -> list[str]:
+        """Names of the files that stay behind; pickles are logged.
+
+        Raises:
+            UnusableError: when the weights are pickles alone.
+        """
+        names = sorted(names)
+        pickles = [name for name in names if is_pickle(name)]
+        if pickles and not self._has_weights(names):
+            raise UnusableError(
+                f"{source} has only pickled weights ({', '.join(pickles[:3])}), which can run any code when loaded: "
+                "convert them to safetensors."
+            )
+        if pickles:
+            log.warning("%s has pickled files, which are left out: %s", source, few(pickles))
+        return [name for name in names if not self.is_kept(name)]
+
+    def require_weights(self, names: Iterable[str], source: str) -> None:
+        """Raise UnusableError for a folder without weights."""
+        if not self._has_weights(names):
+            raise UnusableError(f"{source} has no weights: no file ends in {', '.join(sorted(self.weights))}.")
+
+    def _has_weights(self, names: Iterable[str]) -> bool:
+        return any(PurePosixPath(name).suffix in self.weights for name in names)
+
+
+SLIPWAY = Formats(frozenset({".safetensors"}))
+ANY_ENGINE = Formats(
+    frozenset({".safetensors", ".gguf", ".onnx"}), SLIPWAY.other | {".tiktoken", ".yaml", ".yml", ".onnx_data"}
+)
 
 
 def is_pickle(name: str) -> bool:
     return PurePosixPath(name).suffix in PICKLE_SUFFIXES
 
 
-def left_out(names: Iterable[str], source: str) -> list[str]:
-    """Names of the files that stay in place; pickles are logged.
-
-    Raises:
-        UnusableError: when the weights are pickles alone.
-    """
-    names = sorted(names)
-    refuse_pickles_only(names, source)
-    if pickles := [name for name in names if is_pickle(name)]:
-        log.warning("%s has pickled files, which are left out: %s", source, few(pickles))
-    return [name for name in names if not is_kept(name)]
-
-
 def few(names: list[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
-
-
-def refuse_pickles_only(names: list[str], source: str) -> None:
-    pickles = sorted(name for name in names if is_pickle(name))
-    if pickles and not any(name.endswith(".safetensors") for name in names):
-        raise UnusableError(
-            f"{source} has only pickled weights ({', '.join(pickles[:3])}), which can run any code when loaded: "
-            "convert them to safetensors."
-        )
 
 
 def inside(root: Path, name: str) -> Path:
@@ -141,9 +156,17 @@ def _disk_full(what: str) -> DiskFullError:
     return DiskFullError(f"There is no room for the model: {what}.")
 
 
-def digests(folder: Path) -> dict[str, dict[str, object]]:
+def link(path: Path, target: Path) -> None:
+    """Make or replace a symbolic link."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target.absolute())
+    fresh.replace(path)
+
+
+def digests(folder: Path, formats: Formats = SLIPWAY) -> dict[str, dict[str, object]]:
     """Size and sha256 of every kept file, by its name below the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and is_kept(path.name))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and formats.is_kept(path.name))
     progress = DownloadProgress("checked", sum(path.stat().st_size for path in files))
     found: dict[str, dict[str, object]] = {}
     for path in files:

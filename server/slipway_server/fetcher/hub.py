@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from . import folder, guard
-from .folder import FetchError
+from .folder import FetchError, Formats
 from .transfer import AnsweredError, Listed, Transfer
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,15 @@ class Repository:
 
 
 def download(
-    repository: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, hub: Hub, pinned: str = ""
+    repository: str,
+    revision: str,
+    dest: Path,
+    max_bytes: int,
+    rules: guard.EgressRules,
+    hub: Hub,
+    pinned: str = "",
+    *,
+    formats: Formats,
 ) -> tuple[Path, str, list[str]]:
     """The folder, the commit, and the names of files that were left out.
 
@@ -65,7 +73,7 @@ def download(
     endpoint = hub.endpoint.rstrip("/")
     transfer = Transfer(rules, endpoint, _authorization(endpoint, hub.token))
     try:
-        found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes)
+        found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes, formats=formats)
         log.info("downloading %d files of %s at %s", len(found.files), repository, found.commit)
         target = _get(transfer, found, dest)
     except AnsweredError as error:
@@ -85,7 +93,9 @@ def _authorization(endpoint: str, token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _resolve(transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int) -> Repository:
+def _resolve(
+    transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int, *, formats: Formats
+) -> Repository:
     """Ask the hub once: later requests use the commit."""
     source, asked = f"hf://{repository}", quote(revision or "main", safe="")
     body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{asked}?blobs=true", LIST_LIMIT_BYTES)
@@ -98,10 +108,10 @@ def _resolve(transfer: Transfer, endpoint: str, repository: str, revision: str, 
     if not _COMMIT.fullmatch(commit) or (_COMMIT.fullmatch(revision) and commit != revision):
         raise FetchError(f"The hub names commit {commit[:64]!r} for {source} at revision {revision or 'main'}.")
     folder.check_count(len(names), source)
-    left_out = folder.left_out(names, source)
+    left_out = formats.left_out(names, source)
     base = f"{endpoint}/{repository}/resolve/{commit}"
     pairs = zip(names, siblings, strict=True)
-    files = {name: _file(base, name, item, source) for name, item in pairs if folder.is_kept(name)}
+    files = {name: _file(base, name, item, source) for name, item in pairs if formats.is_kept(name)}
     folder.check_size(sum(file.size for file in files.values()), max_bytes, source)
     return Repository(source, commit, files, left_out)
 

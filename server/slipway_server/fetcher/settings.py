@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.settings import ProcessSettings
-from slipway_process.values import Bytes, Flag, Folder, LogLevel, Names, OptionalFile, Variable
+from slipway_process.values import Bytes, Flag, Folder, LogLevel, Names, OptionalFile, Switch, Variable
 
 from ..telemetry.termination import Parser
 from .guard import ALLOW_NETWORKS
@@ -31,6 +31,11 @@ class FetcherSettings(ProcessSettings):
         "sha256:DIGEST of the folder, as the marker has it",
     )
     dest: Annotated[Folder, Variable()] = Field(description="folder for the marker and downloads")
+    any_engine: Annotated[Switch, Variable()] = Field(
+        False,
+        description="for another engine than slipway-server: takes GGUF and ONNX files too, requires no config.json, "
+        "and links `current` in --dest to the folder of the model",
+    )
     max_bytes: Annotated[Bytes, Variable()] = Field(1 << 40, description="largest total size of the files")
     pin_file: Annotated[OptionalFile, Variable("SLIPWAY_PIN_FILE")] = Field(
         None, description="commit and digest that the model must have, where the file exists"

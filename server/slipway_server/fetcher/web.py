@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from . import archive, folder, guard
-from .folder import UnusableError
+from .folder import Formats, UnusableError
 from .pin import sha256_pin
 from .transfer import Listed, Transfer
 
@@ -18,7 +18,9 @@ MANIFEST = "slipway-manifest.json"
 MANIFEST_LIMIT_BYTES = 4 * 2**20
 
 
-def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules) -> tuple[Path, list[str]]:
+def download(
+    uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, *, formats: Formats
+) -> tuple[Path, list[str]]:
     """The folder, and the names of files that were left out.
 
     Raises:
@@ -30,16 +32,18 @@ def download(uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.E
     partial = dest / "model.partial"
     partial.mkdir(exist_ok=True)
     if urlsplit(uri).path.endswith(archive.SUFFIXES):
-        omitted = _get_archive(transfer, uri, pinned, dest, max_bytes)
+        omitted = _get_archive(transfer, uri, pinned, dest, max_bytes, formats=formats)
     else:
-        omitted = _get_listed(transfer, uri.rstrip("/"), pinned, partial, max_bytes)
+        omitted = _get_listed(transfer, uri.rstrip("/"), pinned, partial, max_bytes, formats=formats)
     target = dest / "model"
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
     return _only_folder(target), omitted
 
 
-def _get_archive(transfer: Transfer, uri: str, pinned: str | None, dest: Path, max_bytes: int) -> list[str]:
+def _get_archive(
+    transfer: Transfer, uri: str, pinned: str | None, dest: Path, max_bytes: int, *, formats: Formats
+) -> list[str]:
     packed, partial = dest / "archive.partial", dest / "model.partial"
     if not pinned:  # the beginning could be of another archive
         packed.unlink(missing_ok=True)
@@ -48,19 +52,21 @@ def _get_archive(transfer: Transfer, uri: str, pinned: str | None, dest: Path, m
     shutil.rmtree(partial)
     partial.mkdir()
     # Both lie on the disk for a while.
-    omitted = archive.unpack(packed, partial, max_bytes - packed.stat().st_size)
+    omitted = archive.unpack(packed, partial, max_bytes - packed.stat().st_size, formats)
     packed.unlink()
     return omitted
 
 
-def _get_listed(transfer: Transfer, base: str, pinned: str | None, target: Path, max_bytes: int) -> list[str]:
+def _get_listed(
+    transfer: Transfer, base: str, pinned: str | None, target: Path, max_bytes: int, *, formats: Formats
+) -> list[str]:
     manifest = target / MANIFEST
     manifest.unlink(missing_ok=True)
     transfer.get(f"{base}/{MANIFEST}", manifest, MANIFEST_LIMIT_BYTES)
     _check_digest(manifest, pinned, base)
     files = _listed(manifest, base)
-    omitted = folder.left_out(files, guard.shown(base))
-    kept = {name: file for name, file in files.items() if folder.is_kept(name)}
+    omitted = formats.left_out(files, guard.shown(base))
+    kept = {name: file for name, file in files.items() if formats.is_kept(name)}
     folder.check_size(sum(file.size for file in kept.values()), max_bytes, guard.shown(base))
     transfer.get_all(kept, target, guard.shown(base))
     manifest.unlink()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import claim_of, replica_set, server_args
+from slipway_operator.manifests.workload import claim_of, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources, parse_inputs
 
@@ -45,10 +46,10 @@ def test_accelerators_go_to_the_server_alone() -> None:
 def test_a_pod_with_an_accelerator_never_takes_the_cpu() -> None:
     """Safety 12: what asks for a GPU computes on it or fails with the reason."""
     new = dataclasses.replace(SNAPSHOT, template_version=2)
-    assert " --device cuda " in f" {' '.join(server_args(new))} "
-    assert "--device" not in server_args(SNAPSHOT), "a revision of the older template is rendered as it was"
+    assert " --device cuda " in f" {' '.join(slipway.profile(new).args)} "
+    assert "--device" not in slipway.profile(SNAPSHOT).args, "a revision of the older template is rendered as it was"
     plain = dataclasses.replace(new, inputs=PodInputs(Model("file:///m", "chat")))
-    assert "--device" not in server_args(plain)
+    assert "--device" not in slipway.profile(plain).args
 
 
 def test_without_resources_none_are_written() -> None:

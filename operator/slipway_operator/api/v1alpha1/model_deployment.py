@@ -135,9 +135,27 @@ class RolloutIntents(ApiType):
     ),
 )
 @rule(
+    "!has(self.resources) || !has(self.resources.accelerator) || self.resources.accelerator.count <= 1 || "
+    "(has(self.engine) && self.engine.type != 'slipway')",
+    "spec.resources.accelerator.count must be 1 for the engine type slipway: one pod's engine uses one device; write "
+    "replicas for more of them, or spec.engine.type: vllm",
+)
+@rule(
+    "!has(self.engine) || self.engine.type == 'slipway' || !has(self.model.quantization) || "
+    "self.model.quantization == 'none'",
+    "spec.model.quantization is for the engine type slipway: remove it, and write the engine's own flag in "
+    "spec.engine.args",
+)
+@rule(
+    "!has(self.engine) || self.engine.type != 'custom' || ((!has(self.model.task) || self.model.task == 'auto') && "
+    "(!has(self.model.dtype) || self.model.dtype == 'auto') && !has(self.model.maxModelLen))",
+    "spec.model.task, dtype and maxModelLen are not for the engine type custom: remove them, and write the "
+    "engine's own flags in spec.engine.args",
+)
+@rule(
     (
         "!(has(self.resources) && has(self.resources.accelerator) && has(self.engine) && has(self.engine.args)) "
-        "|| !self.engine.args.exists(a, a.matches('^--device(=.*)?$'))"
+        "|| self.engine.type != 'slipway' || !self.engine.args.exists(a, a.matches('^--device(=.*)?$'))"
     ),
     (
         "spec.engine.args must not set --device beside spec.resources.accelerator: the operator sets --device "

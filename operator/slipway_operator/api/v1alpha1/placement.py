@@ -1,4 +1,6 @@
-"""spec.placement: the nodes that model pods may run on. Fields have the names and the meaning of a PodSpec.
+"""spec.resources and spec.placement: what model pods take from a node, and the nodes that they may run on.
+
+Fields of a placement have the names and the meaning of a PodSpec.
 
 Left out on purpose: fields that give a pod power over other workloads (priorityClassName, runtimeClassName,
 schedulerName, serviceAccountName), and tolerations of the taints by which Kubernetes protects itself.
@@ -9,12 +11,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, rule
-from slipway_operator.api.types import ApiType, Int32, Int64
+from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString
 
 _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _KEY = f"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_NAME}"
 LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=f"^{_KEY}$")]
 LabelValue = Annotated[str, Field(max_length=63, pattern=f"^({_NAME})?$")]
+_POSITIVE = "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))"
 
 
 @rule(
@@ -138,3 +141,61 @@ class Placement(ApiType):
     topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], Field(max_length=8)] = ()
     """Spread of the pods of a revision. If omitted, the scheduler's default applies, which prefers different nodes and
     zones."""
+
+
+class Accelerator(ApiType):
+    """Devices of a pod."""
+
+    resource: Annotated[
+        str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    ] = "nvidia.com/gpu"
+    """Name of the extended resource."""
+    count: Annotated[
+        Int32,
+        Field(ge=1),
+        CelRule("self <= 16", "spec.resources.accelerator.count must be at most 16: a pod runs on one machine"),
+    ]
+    """Number of devices of a pod. vllm and sglang split the model over them (tensor parallelism); slipway-server runs a
+    model on one."""
+
+
+class ResourcesSpec(ApiType):
+    """Resources of a model pod. A change creates a new revision."""
+
+    cpu: (
+        Annotated[
+            IntOrString,
+            CelRule(_POSITIVE, "spec.resources.cpu must be a positive quantity: write for example 4 or 500m"),
+        ]
+        | None
+    ) = None
+    """Number of CPU cores, as request and limit, for example 4 or 500m."""
+    memory: (
+        Annotated[
+            IntOrString, CelRule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
+        ]
+        | None
+    ) = None
+    """Memory, as request and limit, for example 24Gi."""
+    storage: (
+        Annotated[
+            IntOrString,
+            CelRule(
+                f"{_POSITIVE} && !quantity(string(self)).isGreaterThan(quantity('64Ti'))",
+                "spec.resources.storage must be a positive quantity of at most 64Ti: write for example 200Gi",
+            ),
+        ]
+        | None
+    ) = None
+    """Space on the node's disk for the files of an hf:// or https:// model, for example 200Gi. An archive needs twice
+    its size. Default is 64Gi, none of which is requested from the node."""
+    accelerator: Accelerator | None = None
+    shared_memory: (
+        Annotated[
+            IntOrString,
+            CelRule(_POSITIVE, "spec.resources.sharedMemory must be a positive quantity: write for example 8Gi"),
+        ]
+        | None
+    ) = None
+    """Size of /dev/shm, for example 8Gi. It counts as memory of the pod. Default is 64Mi for slipway and custom, 1Gi
+    for vllm and sglang, and 8Gi for them with several devices."""

@@ -1,20 +1,20 @@
 """Inputs of a pod: the model, the server that runs it, and its resources."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, ListMap, OneOf, rule
-from slipway_operator.api.types import ApiType, Int32, IntOrString
-from slipway_operator.api.v1alpha1.placement import Placement
+from slipway_operator.api.types import ApiType, Int32
+from slipway_operator.api.v1alpha1.placement import Placement, ResourcesSpec
 
 HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of the Secret
 # Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
 PIN_VARIABLE, DEPLOYMENT_VARIABLE = "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+HttpPath = Annotated[str, Field(max_length=256, pattern=r"^/[-A-Za-z0-9._~/]*$")]
+MetricName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
 ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._A-Za-z0-9]+$")]
-
-_POSITIVE = "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))"
 
 
 class HubTokenRef(ApiType):
@@ -172,30 +172,126 @@ class LocalObjectReference(ApiType):
     """Name of the Secret."""
 
 
+# Flags of other engines that the operator sets, or that break its contract with them. Both parsers take a unique
+# beginning of a flag for the flag, and vLLM's takes _ for -.
+_VLLM_FLAGS = (
+    *("model", "served-model-name", "host", "port", "uds", "dtype", "max-model-len", "tensor-parallel-size"),
+    *("shutdown-timeout", "config", "api-key", "root-path", "ssl-keyfile", "ssl-certfile", "runner"),
+    *("headless", "nnodes", "node-rank", "master-addr", "master-port"),
+)
+_SGLANG_FLAGS = (
+    *("model-path", "served-model-name", "host", "port", "dtype", "context-length", "tp-size", "tensor-parallel-size"),
+    *("config", "api-key", "admin-api-key", "ssl-keyfile", "ssl-certfile", "is-embedding"),
+    *("nnodes", "node-rank", "dist-init-addr"),
+)
+
+
+def _abbreviated(flags: tuple[str, ...]) -> str:
+    """Regular expression for the flags and for each beginning of them, with or without a value."""
+    parts = []
+    for flag in flags:
+        letters = ["[-_]" if letter == "-" else letter for letter in flag]
+        parts.append("(".join(letters) + ")?" * (len(letters) - 1))
+    return f"^--({'|'.join(parts)})([=.].*)?$"
+
+
+def _owned(engine: str, flags: tuple[str, ...], short: str = "") -> tuple[str, str]:
+    """CEL rule that refuses the flags in spec.engine.args, and its message."""
+    also = f" && !a.matches('{short}')" if short else ""
+    return (
+        f"self.type != '{engine}' || !has(self.args) || self.args.all(a, !a.matches('{_abbreviated(flags)}'){also})",
+        f"spec.engine.args of a {engine} engine must not set --{', --'.join(flags)}, in full or abbreviated: write "
+        "spec.model, spec.resources.accelerator and spec.drain instead",
+    )
+
+
+class EngineMetricNames(ApiType):
+    """Names of metrics in the Prometheus format. A metric without a name is unknown, and never taken as 0."""
+
+    queued: MetricName | None = None
+    """Gauge of the requests that wait. Autoscaling by QueueDepth needs it."""
+    running: MetricName | None = None
+    """Gauge of the requests in progress."""
+    generated_tokens: MetricName | None = None
+    """Counter of generated tokens, with _total at its end. Autoscaling by TokensPerSecond needs it."""
+    kv_cache_usage: MetricName | None = None
+    """Gauge of the used share of the KV cache, from 0 to 1."""
+    time_to_first_token: MetricName | None = None
+    """Histogram in seconds, without _bucket at its end. Autoscaling by TTFTP95 needs it."""
+
+
+class CustomEngine(ApiType):
+    """How the operator checks a custom engine. It must listen on port 8000 of all addresses and have the paths of
+    OpenAI's API."""
+
+    readiness_path: HttpPath = "/health"
+    """Path with status 200 when the engine can serve, and another status or no response before."""
+    liveness_path: HttpPath | None = None
+    """Path with status 200 while the engine works. If omitted, an open port is enough."""
+    metrics_path: HttpPath = "/metrics"
+    """Path of the metrics."""
+    metrics: EngineMetricNames | None = None
+    pre_stop_seconds: Annotated[Int32, Field(ge=5, le=3600)] = 30
+    """Time in seconds between the removal of a pod from the gateways and SIGTERM. Requests in progress have this time
+    if the engine ends them at SIGTERM."""
+    run_as_user: Annotated[Int32, Field(ge=1, le=2147483646)] = 65532
+    """User id of the engine's process. Root is not possible."""
+
+
+# vLLM before 0.18 ends running requests at SIGTERM: it has no --shutdown-timeout.
+_VLLM_VERSION = "v?(0[.](1[89]|[2-9][0-9]|[1-9][0-9][0-9])|[1-9][0-9]*[.][0-9])"
+
+
+@rule(
+    "self.type == 'slipway' || has(self.image)",
+    "spec.engine.image is required for the engine types vllm, sglang and custom: write for example "
+    "vllm/vllm-openai:v0.32.0",
+)
+@rule(
+    "self.type == 'custom' || (!has(self.command) && !has(self.custom))",
+    "spec.engine.command and spec.engine.custom are for the engine type custom: remove them, or write type: custom",
+)
+@rule(
+    "!has(self.version) || self.type == 'vllm'",
+    "spec.engine.version is for the engine type vllm: remove it",
+)
+@rule(
+    f"self.type != 'vllm' || (has(self.version) ? self.version.matches('^{_VLLM_VERSION}') : "
+    f"(!has(self.image) || self.image.matches(':{_VLLM_VERSION}')))",
+    "vLLM must be 0.18 or later, because earlier ones end running requests at SIGTERM: write it as the tag of "
+    "spec.engine.image, for example vllm/vllm-openai:v0.32.0, or beside a digest in spec.engine.version",
+)
+@rule(
+    "self.type != 'slipway' || !has(self.args) || self.args.all(a, "
+    "!a.matches('^--(model|served-model-name|model-version|task|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host)(=.*)?$'))",
+    "spec.engine.args must not set --model, --served-model-name, --model-version, --task, --dtype, "
+    "--quantization, --max-model-len, --host, --port, --probe-port or --drain-timeout: write spec.model "
+    "and spec.drain instead",
+)
+@rule(*_owned("vllm", _VLLM_FLAGS, "^-tp([=0-9].*)?$"))
+@rule(*_owned("sglang", _SGLANG_FLAGS))
+@rule(
+    "self.type != 'vllm' || !has(self.env) || self.env.all(e, e.name != 'VLLM_API_KEY')",
+    "spec.engine.env of a vllm engine must not set VLLM_API_KEY: gateways have no key of the pods, so every request "
+    "would be refused",
+)
 class EngineSpec(ApiType):
     """Server that runs the model. A change creates a new revision."""
 
+    type: Literal["slipway", "vllm", "sglang", "custom"] = "slipway"
+    """Engine. slipway is slipway-server. For vllm and sglang the operator writes the flags. A custom engine is any
+    image with OpenAI's API on port 8000. docs/engines.md has what each type can do."""
+    version: Annotated[str, Field(max_length=64, pattern=r"^v?[0-9]+\.[0-9]+[-+.A-Za-z0-9]*$")] | None = None
+    """Version of vLLM, where the tag of the image does not begin with it."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Image of the model server and of its fetcher. Default is the image of the operator's configuration, which is
-    recorded with each revision."""
+    """Image of the engine. Default for slipway is the image of the operator's configuration, which is recorded with
+    each revision."""
     image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], Field(max_length=8), ListMap("name")] = ()
     """Secrets in the same namespace with the credentials of the image's registry."""
     args: Annotated[
-        tuple[Annotated[str, Field(max_length=1024, description="Argument of slipway-server.")], ...],
-        Field(max_length=64),
-        CelRule(
-            (
-                "self.all(a, "
-                "!a.matches('^--(model|served-model-name|model-version|task|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host)(=.*)?$'))"
-            ),
-            (
-                "spec.engine.args must not set --model, --served-model-name, --model-version, --task, --dtype, "
-                "--quantization, --max-model-len, --host, --port, --probe-port or --drain-timeout: write spec.model "
-                "and spec.drain instead"
-            ),
-        ),
+        tuple[Annotated[str, Field(max_length=1024, description="Argument of the engine.")], ...], Field(max_length=64)
     ] = ()
-    """Additional arguments of slipway-server, after those that the operator sets."""
+    """Additional arguments of the engine, after those that the operator sets."""
     env: Annotated[
         tuple[EnvVar, ...],
         Field(max_length=64),
@@ -234,60 +330,12 @@ class EngineSpec(ApiType):
     ] = ()
     """Environment variables. HOME and POD_NAME replace those of the operator. Variables with value are set for the
     server and the fetcher, for example HF_ENDPOINT; variables with valueFrom only for the server."""
-
-
-class Accelerator(ApiType):
-    """Devices of a pod."""
-
-    resource: Annotated[
-        str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-    ] = "nvidia.com/gpu"
-    """Name of the extended resource."""
-    count: Annotated[
-        Int32,
-        Field(ge=1),
-        CelRule(
-            "self <= 1",
-            (
-                "spec.resources.accelerator.count must be 1: one pod's engine uses one device; write replicas for more "
-                "of them"
-            ),
-        ),
-    ]
-    """Number of devices. The engine runs a model on one device."""
-
-
-class ResourcesSpec(ApiType):
-    """Resources of a model pod. A change creates a new revision."""
-
-    cpu: (
-        Annotated[
-            IntOrString,
-            CelRule(_POSITIVE, "spec.resources.cpu must be a positive quantity: write for example 4 or 500m"),
-        ]
-        | None
-    ) = None
-    """Number of CPU cores, as request and limit, for example 4 or 500m."""
-    memory: (
-        Annotated[
-            IntOrString, CelRule(_POSITIVE, "spec.resources.memory must be a positive quantity: write for example 24Gi")
-        ]
-        | None
-    ) = None
-    """Memory, as request and limit, for example 24Gi."""
-    storage: (
-        Annotated[
-            IntOrString,
-            CelRule(
-                f"{_POSITIVE} && !quantity(string(self)).isGreaterThan(quantity('64Ti'))",
-                "spec.resources.storage must be a positive quantity of at most 64Ti: write for example 200Gi",
-            ),
-        ]
-        | None
-    ) = None
-    """Space on the node's disk for the files of an hf:// or https:// model, for example 200Gi. An archive needs twice
-    its size. Default is 64Gi, none of which is requested from the node."""
-    accelerator: Accelerator | None = None
+    command: Annotated[
+        tuple[Annotated[str, Field(max_length=1024, description="Word of the command.")], ...], Field(max_length=64)
+    ] = ()
+    """Command of a custom engine, in place of the image's entrypoint. $(SLIPWAY_MODEL_PATH), $(SLIPWAY_MODEL_NAME) and
+    $(SLIPWAY_PORT) stand for the folder of the model, the name that clients send, and the port to listen on."""
+    custom: CustomEngine | None = None
 
 
 class InputsRecord(ApiType):

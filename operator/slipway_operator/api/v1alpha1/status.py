@@ -168,6 +168,17 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Engine of a revision."""
+
+    type: str
+    """Type of the engine."""
+    capabilities: Annotated[tuple[Annotated[str, Field(description="Name.")], ...], AtMost(16)] = ()
+    """What the engine can do: Drain, Metrics, MirrorTokens, StreamResume and TenantFairness. slipway can do all.
+    docs/engines.md explains what is lost without each."""
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionStatus:
     """Revision that has pods."""
 
@@ -193,6 +204,8 @@ class RevisionStatus:
     """sha256: and the digest over the digests of the model's files. Every pod of the revision loads these files."""
     replica_set_uid: Annotated[str, AtMost(64)] | None = None
     """UID of the ReplicaSet whose pods gateways send requests to."""
+    engine: EngineStatus | None = None
+    """Engine of the revision. Absent for slipway."""
 
 
 @required("type", "status", "last_transition_time", "reason", "message")

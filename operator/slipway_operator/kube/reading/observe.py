@@ -177,6 +177,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         template_version=int(data["templateVersion"]),
         weights=parse_weights((item["metadata"].get("annotations") or {}).get(ANNOTATION)),
         name=item["metadata"]["name"],
+        fetcher_image=str(data.get("fetcherImage", "")),
     )
 
 

@@ -39,6 +39,7 @@ class Snapshot:
     template_version: int  # version of the pod's rendering when the revision was created
     weights: Weights | None = None  # those that its first pod loaded and every other one must load
     name: str = ""  # of the ControllerRevision
+    fetcher_image: str = ""  # where the engine's image has no slipway-fetcher; empty: `image` has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any
 from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
+from slipway_operator.api.v1alpha1 import placement as placements
 from slipway_operator.api.v1alpha1 import pod_inputs
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
-from slipway_operator.api.v1alpha1.placement import Placement
 from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN, InputsRecord
 from slipway_operator.model import quantity
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
@@ -21,6 +21,7 @@ from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
 from slipway_operator.model.wire import camel
 
+SLIPWAY = "slipway"  # engine type: slipway-server
 KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
 
@@ -58,9 +59,13 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The server that runs the model; `image` None is the operator's default."""
+    """The server that runs the model; `image` None is the operator's default, which only `slipway` has."""
 
     image: str | None = None
+    type: str = SLIPWAY
+    version: str | None = None  # of vLLM, where the image's tag does not name it
+    command: tuple[str, ...] = ()  # of a custom engine
+    custom: pod_inputs.CustomEngine | None = None
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
@@ -75,6 +80,7 @@ class Resources:
     memory: str | None = None
     accelerator: tuple[str, int] | None = None
     storage: str | None = None  # room for the files of a model that is downloaded
+    shared_memory: str | None = None  # size of /dev/shm
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
 
 def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
     return Spec(
-        inputs=_one_device(_inputs_of(spec, name)),
+        inputs=_checked(_inputs_of(spec, name)),
         replicas=spec.replicas,
         strategy=strategy_of(spec.strategy or strategies.RolloutStrategy()),
         drain_timeout_s=(spec.drain or Drain()).timeout_seconds,
@@ -184,10 +190,12 @@ def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
     return tuple(map(hook_of, alone.strategy.hooks)) if alone.strategy else ()
 
 
-def _one_device(inputs: PodInputs) -> PodInputs:
-    """The inputs, refused above one device. Only for a present spec, never for the record of a revision."""
+def _checked(inputs: PodInputs) -> PodInputs:
+    """The inputs, refused when no pod can be made of them. Only for a present spec, never for a revision's record."""
+    if inputs.engine.type != SLIPWAY and not inputs.engine.image:
+        raise ValueError(f"spec.engine.image is required for the engine type {inputs.engine.type}")
     accelerator = inputs.resources.accelerator
-    if accelerator and accelerator[1] != 1:
+    if inputs.engine.type == SLIPWAY and accelerator and accelerator[1] != 1:
         raise ValueError(
             f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
         )
@@ -212,7 +220,7 @@ def _inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
     return PodInputs(
         _model(written.model, default_name),
         _engine(written.engine or pod_inputs.EngineSpec()),
-        _resources(written.resources or pod_inputs.ResourcesSpec()),
+        _resources(written.resources or placements.ResourcesSpec()),
         _placement(written.placement),
     )
 
@@ -234,6 +242,10 @@ def _model(model: pod_inputs.ModelSpec, default_name: str) -> Model:
 def _engine(engine: pod_inputs.EngineSpec) -> Engine:
     return Engine(
         image=engine.image,
+        type=engine.type,
+        version=engine.version,
+        command=engine.command,
+        custom=engine.custom,
         args=engine.args,
         env=tuple((variable.name, _value(variable)) for variable in engine.env if not variable.value_from),
         env_from=tuple(
@@ -249,17 +261,18 @@ def _value(variable: pod_inputs.EnvVar) -> str:
     return variable.value
 
 
-def _resources(resources: pod_inputs.ResourcesSpec) -> Resources:
+def _resources(resources: placements.ResourcesSpec) -> Resources:
     accelerator = resources.accelerator
     return Resources(
         cpu=_quantity("cpu", resources.cpu),
         memory=_quantity("memory", resources.memory),
         accelerator=(accelerator.resource, accelerator.count) if accelerator else None,
         storage=_quantity("storage", resources.storage),
+        shared_memory=_quantity("sharedMemory", resources.shared_memory),
     )
 
 
-def _placement(placement: Placement | None) -> Json:
+def _placement(placement: placements.Placement | None) -> Json:
     written: Json = (
         _without_empty(placement.model_dump(mode="json", by_alias=True, exclude_none=True)) if placement else {}
     )
@@ -296,7 +309,13 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "secretRef": _hub_token_to_dict(model.secret),
             },
             "engine": {
+                "type": None if engine.type == SLIPWAY else engine.type,
+                "version": engine.version,
                 "image": engine.image,
+                "command": list(engine.command),
+                "custom": engine.custom.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+                if engine.custom
+                else None,
                 "imagePullSecrets": [{"name": name} for name in engine.image_pull_secrets],
                 "args": list(engine.args),
                 "env": [
@@ -312,6 +331,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "memory": resources.memory,
                 "accelerator": {"resource": accelerator[0], "count": accelerator[1]} if accelerator else None,
                 "storage": resources.storage,
+                "sharedMemory": resources.shared_memory,
             },
             "placement": inputs.placement,
         }

@@ -154,7 +154,8 @@ RULES = (
     Rule("ContainerConfigInvalid", "see `kubectl describe pod`", _CONFIG),
     Rule(
         "ContainerStartFailed",
-        "spec.engine.image must have slipway-fetcher and slipway-server, for the processor of the nodes",
+        "spec.engine.image must have the command of its engine type (slipway-fetcher and slipway-server for slipway), "
+        "for the processor of the nodes",
         _START,
     ),
     # A container started and ended.

@@ -4,8 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.status import MOST_REVISIONS, Condition, RevisionStatus, Rollout, Status
+from slipway_operator.api.v1alpha1.status import (
+    MOST_REVISIONS,
+    Condition,
+    EngineStatus,
+    RevisionStatus,
+    Rollout,
+    Status,
+)
 from slipway_operator.model import labels
+from slipway_operator.model.deployment.spec import SLIPWAY, PodInputs
+from slipway_operator.model.engine_types import capabilities_of
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import weights
 from slipway_operator.planning.facts.conditions import carry_over
@@ -101,6 +110,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         scale_down_at=scale_down_at(course, at, sizes, name, weight) if role == "old" else None,
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
+        engine=_engine(at, name),
     )
 
 
@@ -118,7 +128,18 @@ def _uid(at: Situation, name: str) -> str | None:
 
 
 def _version(at: Situation, name: str) -> str | None:
-    """The version for people; for a new revision it is read from the spec until its snapshot exists."""
-    snapshot = at.observed.snapshots.get(labels.what_runs(name))
-    inputs = snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None
+    inputs = _inputs(at, name)
     return inputs.model.version if inputs else None
+
+
+def _engine(at: Situation, name: str) -> EngineStatus | None:
+    inputs = _inputs(at, name)
+    if inputs is None or inputs.engine.type == SLIPWAY:
+        return None
+    return EngineStatus(inputs.engine.type, capabilities_of(inputs.engine))
+
+
+def _inputs(at: Situation, name: str) -> PodInputs | None:
+    """What a revision runs; for a new one it is read from the spec until its snapshot exists."""
+    snapshot = at.observed.snapshots.get(labels.what_runs(name))
+    return snapshot.inputs if snapshot else at.spec.inputs if name == at.current else None

@@ -1,0 +1,56 @@
+"""slipway-server: docs/contracts.md has its flags and its probes."""
+
+from slipway_operator.manifests.engines.profile import (
+    GRACE_MARGIN_S,
+    HTTP_PORT,
+    MODEL_DIR,
+    PRE_STOP_S,
+    EngineProfile,
+    Probe,
+    startup,
+)
+from slipway_operator.model.cluster.observed import Snapshot
+
+PROBE_PORT = 8001
+
+
+def profile(snapshot: Snapshot) -> EngineProfile:
+    """Return the profile for a revision."""
+    return EngineProfile(
+        command=("slipway-server",),
+        args=_args(snapshot),
+        startup=startup("/readyz", 1, port="probe"),
+        readiness=Probe("/readyz", 2, 2, port="probe"),
+        liveness=Probe("/healthz", 10, 3, port="probe"),
+        grace_s=PRE_STOP_S + snapshot.drain_timeout_s + GRACE_MARGIN_S,
+        env=(("HOME", "/tmp"),),
+        ports=(("http", HTTP_PORT), ("probe", PROBE_PORT)),
+    )
+
+
+def _args(snapshot: Snapshot) -> tuple[str, ...]:
+    """Arguments of slipway-server; tests/contract checks that the server accepts them."""
+    model = snapshot.inputs.model
+    length = ("--max-model-len", str(model.max_model_len_tokens)) if model.max_model_len_tokens else ()
+    return (
+        *("--model", MODEL_DIR),
+        *("--served-model-name", model.name),
+        *("--model-version", model.version or snapshot.revision),
+        *("--task", model.task),
+        *("--dtype", model.dtype),
+        *(("--quantization", model.quantization) if model.quantization != "none" else ()),
+        *length,
+        *_device(snapshot),
+        *("--port", str(HTTP_PORT)),
+        *("--probe-port", str(PROBE_PORT)),
+        *("--drain-timeout", str(snapshot.drain_timeout_s)),
+    )
+
+
+def _device(snapshot: Snapshot) -> tuple[str, ...]:
+    """The device argument: without it, a server with an accelerator could use the CPU instead of failing.
+
+    Since template version 2: earlier revisions are rendered as before.
+    """
+    with_accelerator = snapshot.inputs.resources.accelerator is not None
+    return ("--device", "cuda") if with_accelerator and snapshot.template_version >= 2 else ()

@@ -1,0 +1,51 @@
+"""vLLM 0.18 and later: its HTTP port opens when the engine is ready, and `/health` fails when the engine has died."""
+
+from slipway_operator.manifests.engines.profile import (
+    GRACE_MARGIN_S,
+    HTTP_PORT,
+    PRE_STOP_S,
+    WRITABLE_HOME,
+    EngineProfile,
+    Probe,
+    devices,
+    model_path,
+    shared_memory,
+    startup,
+)
+from slipway_operator.model.cluster.observed import Snapshot
+
+
+def profile(snapshot: Snapshot, deployment: str) -> EngineProfile:
+    """Return the profile for a revision of `deployment`, NAMESPACE/NAME."""
+    return EngineProfile(
+        command=("vllm", "serve"),
+        args=_args(snapshot, deployment),
+        startup=startup("/health", 5, timeout_s=5),
+        readiness=Probe("/health", 5, 2, timeout_s=5),
+        # A busy engine may take seconds: a pod is restarted only after a minute without a response.
+        liveness=Probe("/health", 10, 6, timeout_s=5),
+        grace_s=PRE_STOP_S + snapshot.drain_timeout_s + GRACE_MARGIN_S,
+        env=(
+            *WRITABLE_HOME,
+            ("VLLM_CACHE_ROOT", "/tmp/cache/vllm"),
+            ("VLLM_NO_USAGE_STATS", "1"),
+        ),
+        shared_memory=shared_memory(snapshot),
+        # The hook of NVIDIA's container toolkit writes to the root file system.
+        read_only_root=not devices(snapshot),
+    )
+
+
+def _args(snapshot: Snapshot, deployment: str) -> tuple[str, ...]:
+    model, count = snapshot.inputs.model, devices(snapshot)
+    return (
+        model_path(snapshot),
+        # Clients reach a deployment under both names; vLLM refuses a name that it does not know.
+        *("--served-model-name", model.name, deployment),
+        *("--host", "0.0.0.0", "--port", str(HTTP_PORT)),
+        *(("--runner", "pooling") if model.task == "embed" else ()),
+        *(("--dtype", model.dtype) if model.dtype != "auto" else ()),
+        *(("--max-model-len", str(model.max_model_len_tokens)) if model.max_model_len_tokens else ()),
+        *(("--tensor-parallel-size", str(count)) if count > 1 else ()),
+        *("--shutdown-timeout", str(snapshot.drain_timeout_s)),
+    )

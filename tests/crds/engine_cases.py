@@ -1,0 +1,191 @@
+"""The cases of spec.engine's types: for every rule what it refuses, and what it lets pass beside it."""
+
+from typing import Any
+
+from tests.crds.objects import Case, Change
+
+VLLM_IMAGE = "vllm/vllm-openai:v0.32.0"
+DIGEST = "registry.example:5000/vllm@sha256:" + "0" * 64
+
+
+def _engine(**fields: Any) -> Change:
+    return {"engine": fields}
+
+
+def _vllm(*args: str, **fields: Any) -> Change:
+    return _engine(**{"type": "vllm", "image": VLLM_IMAGE, **({"args": list(args)} if args else {}), **fields})
+
+
+def _sglang(*args: str) -> Change:
+    return _engine(type="sglang", image="lmsysorg/sglang:v0.6.0", args=list(args))
+
+
+def _custom(**fields: Any) -> Change:
+    return _engine(type="custom", image="ghcr.io/ggml-org/llama.cpp:server", **fields)
+
+
+def _described(**fields: Any) -> Change:
+    return _custom(custom=fields)
+
+
+def _metrics(**fields: Any) -> Change:
+    return _described(metrics=fields)
+
+
+CEL_CASES = (
+    Case(
+        "accelerator.count of one for slipway",
+        "spec.resources.accelerator.count must be 1 for the engine type slipway",
+        bad=(
+            *({"resources": {"accelerator": {"count": count}}} for count in (2, 8, 16)),
+            {"resources": {"accelerator": {"count": 2}}, "engine": {"args": ["--allow-slow"]}},
+        ),
+        good=(
+            {"resources": {"accelerator": {"count": 1}}},
+            {"resources": {"accelerator": {"count": 8}}, **_vllm()},
+        ),
+    ),
+    Case(
+        "accelerator.count of one machine",
+        "spec.resources.accelerator.count must be at most 16",
+        bad=({"resources": {"accelerator": {"count": 17}}, **_vllm()},),
+        good=({"resources": {"accelerator": {"count": 16}}, **_vllm()},),
+    ),
+    Case(
+        "sharedMemory",
+        "spec.resources.sharedMemory must be a positive quantity",
+        bad=tuple({"resources": {"sharedMemory": size}} for size in ("0", "-1Gi", "much")),
+        good=tuple({"resources": {"sharedMemory": size}} for size in ("8Gi", 1073741824)),
+    ),
+    Case(
+        "engine.image of another engine",
+        "spec.engine.image is required for the engine types vllm, sglang and custom",
+        bad=tuple(_engine(type=name) for name in ("vllm", "sglang", "custom")),
+        good=(_engine(type="slipway"), _vllm(), _custom()),
+    ),
+    Case(
+        "engine.custom of another engine",
+        "spec.engine.command and spec.engine.custom are for the engine type custom",
+        bad=(_engine(command=["x"]), _vllm(command=["vllm"]), _vllm(custom={}), _engine(custom={})),
+        good=(_custom(command=["llama-server"], custom={"readinessPath": "/v1/health/ready"}),),
+    ),
+    Case(
+        "engine.version of another engine",
+        "spec.engine.version is for the engine type vllm",
+        bad=(_engine(version="1.0"), _custom(version="1.0")),
+        good=(_vllm(version="0.32.0"),),
+    ),
+    Case(
+        "engine.version of vllm",
+        "vLLM must be 0.18 or later",
+        bad=(
+            *(_vllm(image=f"vllm/vllm-openai:{tag}") for tag in ("latest", "v0.17.1", "0.9", "v0.1.18")),
+            _vllm(image=DIGEST),
+            _vllm(image=DIGEST, version="0.17.9"),
+        ),
+        good=(
+            *(_vllm(image=f"vllm/vllm-openai:{tag}") for tag in ("v0.18.0", "0.32.0-cu130", "v1.0.2", "v0.120.1")),
+            _vllm(image=DIGEST, version="0.32.0"),
+            _vllm(image="vllm/vllm-openai:nightly", version="v0.33.0"),
+        ),
+    ),
+    Case(
+        "args-reserved-vllm",
+        "spec.engine.args of a vllm engine must not set --model",
+        bad=tuple(
+            _vllm(arg)
+            for arg in (
+                *("--model", "--model=/x", "--served-model-name", "--served_model_name=x", "--served-model"),
+                *("--port", "--port=1", "--por", "--host", "--tensor-parallel-size=2", "--tensor-par", "-tp", "-tp=2"),
+                *("--shutdown-timeout", "--config=f", "--conf", "--api-key", "--dtype", "--max_model_len", "--uds"),
+                *("--nnodes=2", "--headless", "--ssl-keyfile=k", "--runner"),
+            )
+        ),
+        good=(
+            _vllm("--gpu-memory-utilization", "0.9", "--enable-prefix-caching", "--max-num-seqs=8", "-O3"),
+            _vllm("--config-format=hf", "--quantization", "fp8", "--trust-remote-code", "--hf-overrides.a=b"),
+        ),
+    ),
+    Case(
+        "args-reserved-sglang",
+        "spec.engine.args of a sglang engine must not set --model-path",
+        bad=tuple(
+            _sglang(arg)
+            for arg in (
+                *("--model-path=/x", "--model", "--host", "--port=1", "--tp", "--tp-size=2", "--tensor-parallel-size"),
+                *("--context-length=1", "--api-key=k", "--admin-api-key=k", "--nnodes", "--dist-init-addr=a"),
+            )
+        ),
+        good=(_sglang("--mem-fraction-static", "0.8", "--dp-size=1", "--quantization=fp8"),),
+    ),
+    Case(
+        "env of vllm",
+        "spec.engine.env of a vllm engine must not set VLLM_API_KEY",
+        bad=(_vllm(env=[{"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]),),
+        good=(_vllm(env=[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]),),
+    ),
+    Case(
+        "quantization of another engine",
+        "spec.model.quantization is for the engine type slipway",
+        bad=({"model": {"quantization": "int8"}, **_vllm()}, {"model": {"quantization": "int8"}, **_custom()}),
+        good=({"model": {"quantization": "none"}, **_vllm()},),
+    ),
+    Case(
+        "model of a custom engine",
+        "spec.model.task, dtype and maxModelLen are not for the engine type custom",
+        bad=tuple(
+            {"model": model, **_custom()} for model in ({"task": "embed"}, {"dtype": "float32"}, {"maxModelLen": 4096})
+        ),
+        good=(
+            {"model": {"task": "auto", "dtype": "auto"}, **_custom()},
+            {"model": {"task": "embed", "dtype": "bfloat16", "maxModelLen": 4096}, **_vllm()},
+        ),
+    ),
+)
+
+SCHEMA_CASES = (
+    Case("engine.type", "spec.engine.type", bad=(_engine(type="tgi"), _engine(type="vLLM")), good=(_vllm(),)),
+    Case(
+        "engine.version",
+        "spec.engine.version",
+        bad=tuple(_vllm(version=version) for version in ("", "1", "latest", "0.32.0\n", "0." + "1" * 64)),
+        good=(_vllm(version="0.32.0.post1+cpu"),),
+    ),
+    Case(
+        "engine.command[0]",
+        "spec.engine.command",
+        bad=(_custom(command=["x" * 1025]),),
+        good=(_custom(command=["llama-server", "-m", "$(SLIPWAY_MODEL_PATH)/m.gguf"]),),
+    ),
+    Case("engine.command", "spec.engine.command", bad=(_custom(command=["x"] * 65),), good=(_custom(command=[]),)),
+    *(
+        Case(
+            f"engine.custom.{field}",
+            f"spec.engine.custom.{field}",
+            bad=tuple(_described(**{field: path}) for path in ("health", "/a b", "/a?b", "/" + "a" * 256)),
+            good=(_described(**{field: "/v2/health/ready"}),),
+        )
+        for field in ("readinessPath", "livenessPath", "metricsPath")
+    ),
+    Case(
+        "engine.custom.preStopSeconds",
+        "spec.engine.custom.preStopSeconds",
+        bad=tuple(_described(preStopSeconds=seconds) for seconds in (4, 3601, "30")),
+        good=tuple(_described(preStopSeconds=seconds) for seconds in (5, 3600)),
+    ),
+    Case(
+        "engine.custom.runAsUser",
+        "spec.engine.custom.runAsUser",
+        bad=tuple(_described(runAsUser=user) for user in (0, -1, 2**31)),
+        good=(_described(runAsUser=1000),),
+    ),
+    *(
+        Case(
+            f"engine.custom.metrics.{field}",
+            f"spec.engine.custom.metrics.{field}",
+            bad=tuple(_metrics(**{field: name}) for name in ("", "a-b", "1a", "a{b}", "a" * 201)),
+            good=(_metrics(**{field: "llamacpp:requests_deferred"}),),
+        )
+        for field in ("queued", "running", "generatedTokens", "kvCacheUsage", "timeToFirstToken")
+    ),
+)

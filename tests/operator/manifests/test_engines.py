@@ -1,0 +1,207 @@
+"""Pods of other engines than slipway-server."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slipway_operator.api.v1alpha1.pod_inputs import CustomEngine
+from slipway_operator.kube.reading.observe import snapshot as parse_snapshot
+from slipway_operator.manifests.history import controller_revision
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.deployment.spec import (
+    Engine,
+    Invalid,
+    KeyRef,
+    Model,
+    PodInputs,
+    Resources,
+    inputs_to_dict,
+    parse,
+    parse_inputs,
+)
+
+OWNER = Owner("chat", "team", "u1")
+VLLM = Engine("vllm/vllm-openai:v0.32.0", type="vllm", args=("--enable-prefix-caching",))
+SGLANG = Engine("lmsysorg/sglang:v0.6.0", type="sglang")
+CUSTOM = Engine(
+    "llama.cpp:server",
+    type="custom",
+    command=("llama-server", "-m", "$(SLIPWAY_MODEL_PATH)/m.gguf", "--port", "$(SLIPWAY_PORT)"),
+    custom=CustomEngine(readinessPath="/health", preStopSeconds=60, runAsUser=1000),
+)
+GPUS = Resources(accelerator=("nvidia.com/gpu", 4))
+
+
+def pod(engine: Engine, uri: str = "hf://org/m", resources: Resources = GPUS, **model: Any) -> dict[str, Any]:
+    inputs = PodInputs(Model(uri, "m", **model), engine, resources)
+    made = Snapshot("abcdefghij", 1, inputs, engine.image or "server:1", 300, 2, fetcher_image="server:1")
+    spec: dict[str, Any] = replica_set(OWNER, made, 1)["spec"]["template"]["spec"]
+    return spec
+
+
+def server(*arguments: Any, **model: Any) -> dict[str, Any]:
+    container: dict[str, Any] = pod(*arguments, **model)["containers"][0]
+    return container
+
+
+def variables(container: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
+
+
+def test_vllm_gets_the_flags_that_follow_from_the_spec() -> None:
+    container = server(VLLM, max_model_len_tokens=4096, dtype="bfloat16")
+    assert container["command"] == ["vllm", "serve"]
+    assert container["args"] == [
+        "/mnt/models/current",
+        *("--served-model-name", "m", "team/chat", "--host", "0.0.0.0", "--port", "8000"),
+        *("--dtype", "bfloat16", "--max-model-len", "4096", "--tensor-parallel-size", "4"),
+        *("--shutdown-timeout", "300", "--enable-prefix-caching"),
+    ]
+    plain = server(VLLM, "hf://org/m", Resources())["args"]
+    assert not {"--dtype", "--max-model-len", "--tensor-parallel-size", "--runner"} & set(plain)
+    assert "--runner pooling" in " ".join(server(VLLM, task="embed")["args"])
+
+
+def test_sglang_gets_the_flags_that_follow_from_the_spec() -> None:
+    container = server(SGLANG, max_model_len_tokens=4096)
+    assert container["command"] == ["python3", "-m", "sglang.launch_server"]
+    assert container["args"] == [
+        *("--model-path", "/mnt/models/current", "--served-model-name", "m", "--host", "0.0.0.0", "--port", "8000"),
+        *("--context-length", "4096", "--tp-size", "4", "--enable-metrics"),
+    ]
+
+
+def test_a_custom_engine_runs_the_command_of_the_spec_with_values_of_the_operator() -> None:
+    container = server(CUSTOM)
+    assert container["command"] == list(CUSTOM.command)
+    assert container["args"] == []
+    values = variables(container)
+    assert (values["SLIPWAY_MODEL_PATH"], values["SLIPWAY_MODEL_NAME"]) == ("/mnt/models/current", "m")
+    assert values["SLIPWAY_PORT"] == "8000"
+    assert "command" not in server(replace(CUSTOM, command=())), "without a command the image's entrypoint runs"
+    forged = replace(CUSTOM, env=(("SLIPWAY_MODEL_PATH", "/etc"), ("HOME", "/root")))
+    assert variables(server(forged))["SLIPWAY_MODEL_PATH"] == "/mnt/models/current"
+    assert variables(server(forged))["HOME"] == "/root"
+
+
+@pytest.mark.parametrize("engine", [VLLM, SGLANG, CUSTOM], ids=lambda engine: engine.type)
+def test_grace_covers_the_time_before_sigterm_and_the_drain(engine: Engine) -> None:
+    spec = pod(engine)
+    pre_stop = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] >= pre_stop + 300 + 10
+
+
+def test_probes_follow_the_engine() -> None:
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    assert {server(VLLM)[name]["httpGet"]["path"] for name in probes} == {"/health"}
+    sglang = server(SGLANG)
+    assert sglang["readinessProbe"]["timeoutSeconds"] == 25, "its /health generates a token"
+    assert sglang["livenessProbe"]["httpGet"]["path"] == "/ping"
+    assert server(CUSTOM)["livenessProbe"]["tcpSocket"] == {"port": "http"}
+    with_path = replace(CUSTOM, custom=CustomEngine(livenessPath="/v1/health/live"))
+    assert server(with_path)["livenessProbe"]["httpGet"]["path"] == "/v1/health/live"
+    for engine in (VLLM, SGLANG, CUSTOM):
+        probe = server(engine)["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
+        assert server(engine)["livenessProbe"]["failureThreshold"] >= 6, "a busy engine may take seconds"
+
+
+def test_only_slipway_server_gets_tenant_keys() -> None:
+    for engine in (VLLM, SGLANG, CUSTOM):
+        text = json.dumps(pod(engine))
+        assert "slipway-tenant-key" not in text and "SLIPWAY_DEPLOYMENT" not in text
+    assert "slipway-tenant-key" in json.dumps(pod(Engine()))
+
+
+@pytest.mark.parametrize("engine", [VLLM, SGLANG, CUSTOM], ids=lambda engine: engine.type)
+@pytest.mark.attack_class(22)
+def test_pods_of_every_engine_meet_the_restricted_level(engine: Engine) -> None:
+    spec = pod(engine)
+    assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False, "a Service named vllm would set VLLM_PORT to a URL"
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert spec["initContainers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_fetcher_runs_in_slipways_image_and_takes_files_for_any_engine() -> None:
+    spec = pod(VLLM, secret=KeyRef("hub", "HF_TOKEN"))
+    fetcher, engine = spec["initContainers"][0], spec["containers"][0]
+    assert (fetcher["image"], engine["image"]) == ("server:1", "vllm/vllm-openai:v0.32.0")
+    assert "--any-engine" in fetcher["args"]
+    assert "HF_TOKEN" in variables(fetcher) and "HF_TOKEN" not in variables(engine)
+    assert "--any-engine" not in pod(Engine())["initContainers"][0]["args"]
+
+
+def test_a_model_in_the_engines_image_needs_no_fetcher() -> None:
+    spec = pod(VLLM, "file:///models/llama")
+    assert "initContainers" not in spec
+    assert spec["containers"][0]["args"][0] == "/models/llama"
+    assert "weights" not in [volume["name"] for volume in spec["volumes"]]
+
+
+def test_shared_memory_follows_the_number_of_devices_or_the_spec() -> None:
+    def size(engine: Engine, resources: Resources) -> str | None:
+        volumes = {volume["name"]: volume for volume in pod(engine, "hf://org/m", resources)["volumes"]}
+        return volumes["shm"]["emptyDir"]["sizeLimit"] if "shm" in volumes else None
+
+    assert [size(VLLM, resources) for resources in (Resources(), GPUS)] == ["1Gi", "8Gi"]
+    assert size(VLLM, Resources(shared_memory="16Gi")) == "16Gi"
+    assert size(CUSTOM, Resources()) is None and size(Engine(), Resources()) is None
+    mounts = {mount["mountPath"] for mount in server(VLLM)["volumeMounts"]}
+    assert "/dev/shm" in mounts
+
+
+def test_caches_are_written_to_a_volume() -> None:
+    values = variables(server(VLLM))
+    for name in ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        assert values[name].startswith("/tmp")
+    assert values["USER"], "the user has no entry in /etc/passwd of the image"
+
+
+ENGINES = (
+    {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0", "version": "0.32.0"},
+    {"type": "sglang", "image": "lmsysorg/sglang:v0.6.0"},
+    {
+        "type": "custom",
+        "image": "llama.cpp:server",
+        "command": ["llama-server"],
+        "custom": {"readinessPath": "/ok", "metrics": {"queued": "llamacpp:requests_deferred"}, "runAsUser": 1000},
+    },
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine["type"])
+def test_a_revision_keeps_its_engine(engine: dict[str, Any]) -> None:
+    spec = {"model": {"uri": "hf://org/m"}, "engine": engine, "resources": {"sharedMemory": "2Gi"}}
+    parsed = parse({"metadata": {"name": "chat"}, "spec": spec})
+    assert not isinstance(parsed, Invalid)
+    record = inputs_to_dict(parsed.inputs)
+    assert record["engine"] == engine
+    assert parse_inputs(json.loads(json.dumps(record)), "chat") == parsed.inputs
+    made = Snapshot("abcdefghij", 1, parsed.inputs, engine["image"], 300, 2, fetcher_image="server:1")
+    read = parse_snapshot(json.loads(json.dumps(controller_revision(OWNER, made))), "chat")
+    assert read is not None and replace(read, name="") == made
+
+
+def test_a_default_written_by_the_api_server_changes_no_revision() -> None:
+    def inputs(**engine: Any) -> PodInputs:
+        parsed = parse({"metadata": {"name": "chat"}, "spec": {"model": {"uri": "hf://org/m"}, "engine": engine}})
+        assert not isinstance(parsed, Invalid)
+        return parsed.inputs
+
+    assert inputs(type="slipway", args=["--a"]).canonical == inputs(args=["--a"]).canonical
+    full = {"readinessPath": "/health", "metricsPath": "/metrics", "preStopSeconds": 30, "runAsUser": 65532}
+    custom = {"type": "custom", "image": "i:1"}
+    assert inputs(**custom, custom=full).canonical == inputs(**custom).canonical
+
+
+def test_another_engine_without_an_image_is_refused() -> None:
+    parsed = parse({"metadata": {"name": "c"}, "spec": {"model": {"uri": "hf://o/m"}, "engine": {"type": "vllm"}}})
+    assert isinstance(parsed, Invalid) and "spec.engine.image is required" in parsed.message
