@@ -1,4 +1,4 @@
-"""For every rule of the CRD: what it refuses, with which words, and what it lets pass beside it."""
+"""For every rule of the CRD: objects that it refuses, with the message, and similar ones that it accepts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ BAD_VALUES = ("-a", "a b", "a/b", "v" * 64)
 
 @dataclass(frozen=True)
 class Case:
-    """One rule. `says` is a part of its sentence; `bad` and `good` are changes to the smallest spec."""
+    """One rule. `message` is a part of the refusal; `bad` and `good` are changes to the smallest spec."""
 
     id: str
-    says: str
+    message: str
     bad: tuple[Change, ...]
     good: tuple[Change, ...]
 
@@ -71,7 +71,7 @@ def _toleration(**fields: Any) -> Change:
 
 
 def _required(**requirement: Any) -> Change:
-    """Of a node; `requirement` over one that is sound."""
+    """Of a node; `requirement` overrides a valid one."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"], **requirement}]}]
     return _affinity(requiredDuringSchedulingIgnoredDuringExecution={"nodeSelectorTerms": terms})
 
@@ -627,7 +627,7 @@ CEL_CASES = (
     ),
 )
 
-# Limits that the schema itself holds; `says` is what the API server's own message contains.
+# Limits that the schema itself holds; `message` is what the API server's own message contains.
 SCHEMA_CASES = (
     *(
         Case(

@@ -29,7 +29,7 @@ def path(namespace: str, name: str = "", subresource: str = "", plural: str = "m
 
 
 def dry_run(api: Api, body: dict[str, Any], namespace: str = "default") -> Answer:
-    """What the API server says to a creation, strictly, without doing it."""
+    """The answer of the API server to a creation as a strict dry run."""
     return api.post(path(namespace), body, dryRun="All", fieldValidation="Strict")
 
 
